@@ -1,0 +1,1 @@
+"""The benchmarks behind ``ci/bench``. They print and store rows; no test depends on a time."""

@@ -1,0 +1,90 @@
+"""Who makes stars: the contenders' common face, and those that are processes asked by lines of text."""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+NAMES = Path("/run/netns")
+
+
+class ContenderError(Exception):
+    """A contender cannot be measured here; the message says why and what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """When some work began and ended, in ns of CLOCK_MONOTONIC; `parts` are seconds beside it, by name."""
+
+    start: int
+    end: int
+    parts: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / 1e9
+
+
+class Contender(Protocol):
+    """Brings a star up and takes it down, one at a time."""
+
+    name: str
+    settings: dict[str, Any]
+
+    def up(self, cluster: str, hosts: int) -> Timed: ...
+
+    def namespaces(self) -> list[str]:
+        """The paths of the namespaces that stand."""
+
+    def down(self) -> Timed: ...
+
+    def close(self) -> None:
+        """Take down what stands and end."""
+
+
+def named_namespaces(cluster: str) -> list[str]:
+    """The namespaces of a cluster that have names: its wire namespace's and its nodes'."""
+    names = os.listdir(NAMES) if NAMES.is_dir() else []
+    return sorted(str(NAMES / name) for name in names if name.partition(".")[0] == cluster)
+
+
+class LineProcess:
+    """A process that is given commands by lines on its standard input and answers each by one line of JSON.
+
+    It is in a session of its own, so that Ctrl-C reaches the benchmark alone, which then ends its input.
+    """
+
+    def __init__(self, what: str, command: Sequence[str]) -> None:
+        self._what = what
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.pid = self._process.pid
+
+    def ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise ContenderError(f"{self._what} ended at '{line}', exit code {self._process.wait()}")
+        decoded: dict[str, Any] = json.loads(answer)
+        return decoded
+
+    def timed(self, line: str) -> Timed:
+        answer = self.ask(line)
+        return Timed(answer.pop("start"), answer.pop("end"), answer)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()

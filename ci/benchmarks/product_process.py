@@ -1,0 +1,84 @@
+"""The product in a warm process of its own: brings clusters up and down and runs commands in a node, as told.
+
+Commands by lines on standard input, answers by lines of JSON; see `contenders.LineProcess`. The one argument
+is ``keep`` (held by names in /run/netns, as by the command) or ``with`` (held by this process's descriptors).
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from testbed import Cluster
+from testbed.spec.resolving import resolve
+
+COMMAND = "true"
+
+
+def timed_run(node: Any) -> float:
+    """Seconds of the API's way to run a command in a node."""
+    start = time.perf_counter()
+    node.run([COMMAND])
+    return time.perf_counter() - start
+
+
+def timed_ip(namespace: str) -> float:
+    """Seconds of ``ip netns exec``, started by the leanest way that Python has."""
+    start = time.perf_counter()
+    child = os.posix_spawnp("ip", ["ip", "netns", "exec", namespace, COMMAND], os.environ)
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise RuntimeError(f"ip netns exec {namespace} {COMMAND} failed: status {status}")
+    return time.perf_counter() - start
+
+
+def answer(value: dict[str, Any]) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def main() -> None:
+    keep = sys.argv[1] == "keep"
+    running: Any = None
+    name = ""
+    try:
+        for line in sys.stdin:
+            command, *arguments = line.split()
+            if command == "up":
+                name, hosts = arguments[0], int(arguments[1])
+                described = time.monotonic_ns()
+                cluster = Cluster.star(hosts)
+                resolved = time.monotonic_ns()
+                resolve(cluster)  # up() does it again, in its own time
+                start = time.monotonic_ns()
+                running = cluster.up(name=name, keep=keep)
+                end = time.monotonic_ns()
+                answer(
+                    {
+                        "start": start,
+                        "end": end,
+                        "describe": (resolved - described) / 1e9,
+                        "resolve": (start - resolved) / 1e9,
+                    }
+                )
+            elif command == "down":
+                start = time.monotonic_ns()
+                running.down()
+                end = time.monotonic_ns()
+                running = None
+                answer({"start": start, "end": end})
+            elif command == "run":
+                node = running["n1"]
+                timed_run(node)
+                timed_ip(f"{name}.n1")
+                pairs = [(timed_run(node), timed_ip(f"{name}.n1")) for _ in range(int(arguments[0]))]
+                answer({"testbed": [pair[0] for pair in pairs], "ip": [pair[1] for pair in pairs]})
+            else:
+                raise ValueError(f"unknown command: {line!r}")
+    finally:
+        if running is not None:
+            running.down()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""When the kernel has really destroyed a set of network namespaces, seen from outside.
+
+The calls that take a namespace down return long before it is gone: a kernel worker (cleanup_net) destroys it
+later, together with all that were waiting when it started. Nothing announces the end of that work, so it is
+fenced:
+
+1. Before the tear-down an observer, in a namespace of its own, gives each watched namespace an id
+   (RTM_NEWNSID), and one to an empty namespace of its own, the fence, which only a descriptor holds.
+2. RTM_DELNSID of the last watched namespace says that the worker has taken it up: nothing holds it any more.
+3. Then the fence is closed. There is one such worker and its runs do not overlap, so the fence is taken up by
+   a later run: after the one that destroys the last watched namespace has ended, its devices gone, its RCU
+   barrier passed, its memory freed. RTM_DELNSID of the fence, sent as that later run begins, is the moment
+   called settled.
+
+Checked against the tracepoints workqueue_execute_start and _end of cleanup_net: settled came 0.1 to 0.8 ms
+after the end of the run that destroyed the last namespace.
+
+The price is an entry in a table and a message per namespace, the same for whoever made the namespaces. To
+count objects in /proc/slabinfo instead would be wrong: it takes per-CPU slabs for full, and it sees every
+other program's namespaces.
+"""
+
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+
+CLONE_NEWNET = 0x40000000
+OWN_NAMESPACE = "/proc/thread-self/ns/net"
+
+# <linux/rtnetlink.h>, <linux/net_namespace.h>, <linux/netlink.h>
+RTM_NEWNSID, RTM_DELNSID = 88, 89
+RTNLGRP_NSID = 28
+NETNSA_NSID, NETNSA_FD = 1, 3
+NLM_F_REQUEST, NLM_F_ACK = 1, 4
+NLMSG_ERROR = 2
+SOL_NETLINK, NETLINK_ADD_MEMBERSHIP = 270, 1
+SO_RCVBUFFORCE = 33
+
+HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+NSID_MESSAGE = struct.Struct("=IHHIIBxxxHHiHHi")  # header, rtgenmsg, two attributes of four bytes
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class NotSettledError(Exception):
+    """The namespaces were not destroyed within the deadline."""
+
+
+@contextlib.contextmanager
+def new_namespace() -> Iterator[int]:
+    """Run the body in a new network namespace; yields its descriptor, which the caller closes."""
+    before = os.open(OWN_NAMESPACE, os.O_RDONLY)
+    try:
+        if libc.unshare(CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "unshare of the network namespace")
+        try:
+            yield os.open(OWN_NAMESPACE, os.O_RDONLY)
+        finally:
+            if libc.setns(before, CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "going back to the first network namespace")
+    finally:
+        os.close(before)
+
+
+class Observer:
+    """Tells when the namespaces that it watches are gone. For one tear-down after the other."""
+
+    def __init__(self) -> None:
+        with new_namespace() as namespace:
+            os.close(namespace)  # the socket holds it
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+        self._socket.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_NSID)
+        self._fence = self._fence_id = -1
+        self._next_id = 0  # none is used twice, so that no late report is mistaken for another
+        self._watched: list[int] = []
+
+    def close(self) -> None:
+        self._close_fence()
+        self._socket.close()
+
+    def watch(self, paths: Sequence[str]) -> None:
+        """Watch the namespaces at these paths: names in /run/netns, or descriptors below /proc."""
+        self._close_fence()
+        with new_namespace() as self._fence:
+            self._fence_id = self._name(self._fence)
+        self._watched = []
+        for path in paths:
+            namespace = os.open(path, os.O_RDONLY)
+            try:
+                self._watched.append(self._name(namespace))
+            finally:
+                os.close(namespace)
+
+    def wait(self, deadline_seconds: float = 60.0) -> int:
+        """Wait until all that are watched are destroyed; the moment, in ns of CLOCK_MONOTONIC."""
+        deadline = time.monotonic() + deadline_seconds
+        missing = set(self._watched)
+        while missing:
+            missing.difference_update(self._gone(deadline))
+        self._close_fence()
+        while self._fence_id not in self._gone(deadline):
+            pass
+        return time.monotonic_ns()
+
+    def _close_fence(self) -> None:
+        if self._fence >= 0:
+            os.close(self._fence)
+            self._fence = -1
+
+    def _name(self, namespace: int) -> int:
+        """Give a namespace an id."""
+        nsid = self._next_id
+        self._next_id += 1
+        flags = NLM_F_REQUEST | NLM_F_ACK
+        self._socket.send(
+            NSID_MESSAGE.pack(
+                NSID_MESSAGE.size, RTM_NEWNSID, flags, 0, 0, 0, 8, NETNSA_NSID, nsid, 8, NETNSA_FD, namespace
+            )
+        )
+        answered = False
+        while not answered:
+            for kind, body in self._receive(time.monotonic() + 10):
+                if kind == NLMSG_ERROR:
+                    (error,) = struct.unpack_from("=i", body)
+                    if error:
+                        raise OSError(-error, "naming a network namespace")
+                    answered = True
+        return nsid
+
+    def _gone(self, deadline: float) -> list[int]:
+        """The ids of the next namespaces that the kernel reports as gone."""
+        gone = []
+        for kind, body in self._receive(deadline):
+            if kind == RTM_DELNSID:
+                length, attribute, nsid = struct.unpack_from("=HHi", body, 4)
+                if attribute == NETNSA_NSID and length == 8:
+                    gone.append(nsid)
+        return gone
+
+    def _receive(self, deadline: float) -> list[tuple[int, bytes]]:
+        """The next messages: type and body."""
+        self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            data = self._socket.recv(1 << 16)
+        except TimeoutError:
+            raise NotSettledError("namespaces still stand: something holds them") from None
+        messages = []
+        at = 0
+        while at + HEADER.size <= len(data):
+            length, kind, _, _, _ = HEADER.unpack_from(data, at)
+            messages.append((kind, data[at + HEADER.size : at + length]))
+            at += (length + 3) & ~3
+        return messages

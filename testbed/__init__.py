@@ -1,0 +1,41 @@
+"""Virtual clusters of Linux network namespaces for testing cluster communication.
+
+::
+
+    from testbed import Cluster
+
+    with Cluster.star(4).up() as cluster:
+        print(cluster["n1"].run(["ping", "-c1", "n2"]).stdout)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from testbed.cluster.api import Cluster
+    from testbed.cluster.programs import CommandError, CommandTimeoutError
+    from testbed.cluster.running import RunningCluster, RunningNode
+    from testbed.errors import TestbedError
+
+_HOMES = {
+    "Cluster": "testbed.cluster.api",
+    "CommandError": "testbed.cluster.programs",
+    "CommandTimeoutError": "testbed.cluster.programs",
+    "RunningCluster": "testbed.cluster.running",
+    "RunningNode": "testbed.cluster.running",
+    "TestbedError": "testbed.errors",
+}
+
+__all__ = ["Cluster", "CommandError", "CommandTimeoutError", "RunningCluster", "RunningNode", "TestbedError"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for: the command must not pay for what it does not use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'testbed' has no attribute {name!r}")
+    import importlib
+
+    value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

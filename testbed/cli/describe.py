@@ -1,0 +1,135 @@
+"""``validate``, ``topologies``, ``graph`` and ``schema``: descriptions, without touching the machine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from testbed.cli.options import json_option, print_json
+
+if TYPE_CHECKING:
+    from testbed.spec.layout import Layout
+
+
+@click.command("validate")
+@click.argument("source", metavar="FILE|NAME")
+@click.option("--toml", "as_toml", is_flag=True, help="Print the description written out in full.")
+@json_option
+def validate_command(source: str, as_toml: bool, as_json: bool) -> None:
+    """Check a description and say what it comes to; all its errors at once, with where they are."""
+    from testbed.cluster.status import summary
+    from testbed.errors import DescriptionError
+    from testbed.spec.layout_json import to_json
+    from testbed.spec.loading import load
+    from testbed.spec.resolving import resolve
+    from testbed.spec.writing import to_toml
+
+    try:
+        loaded = load(source)
+        layout = resolve(loaded.description)
+    except DescriptionError as error:
+        if not as_json:
+            raise
+        problems = [
+            {"path": p.path, "found": p.found, "expected": p.expected, "suggestion": p.suggestion}
+            for p in error.problems
+        ]
+        print_json("validate", {"valid": False, "origin": error.source, "problems": problems})
+        raise click.exceptions.Exit(error.exit_code) from error
+    if as_json:
+        print_json("validate", {"valid": True, "origin": loaded.origin, "problems": [], "layout": to_json(layout)})
+    elif as_toml:
+        click.echo(to_toml(loaded.description), nl=False)
+    else:
+        click.echo(f"{layout.name} is valid: {summary(layout)}")
+
+
+@click.command("topologies")
+@json_option
+def topologies_command(as_json: bool) -> None:
+    """List the clusters that come with testbed; star-N works for any N."""
+    from testbed.spec.shipped import topologies
+
+    found = topologies()
+    if as_json:
+        print_json("topologies", {"topologies": [{"name": name, "purpose": purpose} for name, purpose in found]})
+        return
+    width = max(len(name) for name, _ in found)
+    for name, purpose in found:
+        click.echo(f"{name.ljust(width)}  {purpose}")
+
+
+@click.command("graph")
+@click.argument("source", metavar="FILE|NAME")
+@click.option("--dot", is_flag=True, help="Graphviz DOT: testbed graph --dot star-4 | dot -Tsvg > star-4.svg")
+@json_option
+def graph_command(source: str, dot: bool, as_json: bool) -> None:
+    """Draw a cluster: a tree in the terminal, or DOT for Graphviz; with --json, all that was derived."""
+    from testbed.spec.drawing import to_dot
+    from testbed.spec.layout_json import to_json
+    from testbed.spec.loading import load
+    from testbed.spec.resolving import resolve
+
+    layout = resolve(load(source).description)
+    if as_json:
+        print_json("graph", {"layout": to_json(layout)})
+    elif dot:
+        click.echo(to_dot(layout), nl=False)
+    else:
+        _draw(layout)
+
+
+def _draw(layout: Layout) -> None:
+    """A spanning tree from the first switch (or node); a link that closes a cycle is a leaf marked with an arrow."""
+    from rich.console import Console
+    from rich.text import Text
+    from rich.tree import Tree
+
+    neighbours: dict[str, list[tuple[int, str, str]]] = {}
+    for number, link in enumerate(layout.links):
+        neighbours.setdefault(link.a.owner, []).append((number, f"{link.a.port} — {link.b.port}", link.b.owner))
+        neighbours.setdefault(link.b.owner, []).append((number, f"{link.b.port} — {link.a.port}", link.a.owner))
+    kinds = {switch.name: f" ({switch.kind} switch)" for switch in layout.switches}
+    addresses = {node.name: f" {node.address}" for node in layout.nodes}
+    root = Tree(Text(layout.name, style="bold"))
+    shown: set[str] = set()
+    drawn: set[int] = set()
+    for start in [*(switch.name for switch in layout.switches), *(node.name for node in layout.nodes)]:
+        if start in shown:
+            continue
+        shown.add(start)
+        waiting = [(start, root.add(Text(start + kinds.get(start, "") + addresses.get(start, ""))))]
+        while waiting:
+            here, branch = waiting.pop()
+            for number, cable, there in neighbours.get(here, []):
+                if number in drawn:
+                    continue
+                drawn.add(number)
+                label = f"{cable}  {there}"
+                if there in shown:
+                    branch.add(Text(f"{label} ↑", style="dim"))
+                else:
+                    shown.add(there)
+                    waiting.append((there, branch.add(Text(label + kinds.get(there, "") + addresses.get(there, "")))))
+    Console(highlight=False).print(root)
+
+
+@click.command("schema")
+@click.argument("document", default="description")
+def schema_command(document: str) -> None:
+    """Print the JSON Schema of descriptions, or of what a command prints with --json: status, up, down, gc, ...
+
+    An editor that knows JSON Schema for TOML completes and checks descriptions with it.
+    """
+    from testbed.cli.documents import DOCUMENTS, schema_of
+
+    if document == "description":
+        from testbed.spec.writing import json_schema
+
+        click.echo(json.dumps(json_schema(), indent=2))
+    elif document in DOCUMENTS:
+        click.echo(json.dumps(schema_of(document), indent=2))
+    else:
+        raise click.UsageError(f"there is no document {document!r}; there are description, {', '.join(DOCUMENTS)}")

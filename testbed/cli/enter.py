@@ -1,0 +1,56 @@
+"""``exec`` and ``shell``: the command becomes the program, so that terminal, signals and exit code are the program's."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from testbed.cli.options import name_option
+
+
+@click.command(
+    "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, no_args_is_help=True
+)
+@name_option
+@click.argument("node")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND [ARGUMENT]...")
+def exec_command(name: str | None, node: str, command: tuple[str, ...]) -> None:
+    """Run a program in a node.
+
+    Standard input and output, the terminal, signals and the exit code are the program's own. Names of nodes resolve.
+    """
+    if command[0] == "--":
+        command = command[1:]
+    elif command[0].startswith("-"):
+        raise click.UsageError(f"{command[0]} stands after the node: options of exec go before it, a program after --")
+    _become(name, node, command)
+
+
+@click.command("shell")
+@name_option
+@click.argument("node")
+def shell_command(name: str | None, node: str) -> None:
+    """Open a shell ($SHELL, else /bin/sh) in a node."""
+    os.environ.setdefault("debian_chroot", node)  # what Debian's prompts show of where they are
+    _become(name, node, [os.environ.get("SHELL") or "/bin/sh"])
+
+
+def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -> None:
+    from testbed.cluster.programs import become, surroundings
+    from testbed.cluster.state import Store
+
+    if not command:
+        raise click.UsageError("which program? Write: testbed exec NODE -- COMMAND [ARGUMENT]...")
+    store = Store()
+    place = surroundings(store, store.choose(name), node)
+    sys.stdout.flush()
+    try:
+        become(place, command)
+    except FileNotFoundError:
+        click.echo(f"testbed: {node}: there is no program {command[0]}", err=True)
+        sys.exit(127)
+    except OSError as error:
+        click.echo(f"testbed: {node}: cannot run {command[0]}: {error.strerror}", err=True)
+        sys.exit(126)

@@ -1,0 +1,174 @@
+"""``status``: what a running cluster looks like."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from testbed.cli.options import json_option, name_option, print_json
+from testbed.errors import TestbedError
+
+if TYPE_CHECKING:
+    from testbed.cluster.status import ClusterStatus, Direction, LinkStatus
+
+
+@click.command("status")
+@name_option
+@json_option
+def status_command(name: str | None, as_json: bool) -> None:
+    """Show the nodes, links and counters of a cluster that is up; without --name, of all."""
+    from testbed.cluster.state import Store
+    from testbed.cluster.status import status
+
+    store = Store()
+    names = [store.existing(name)] if name is not None else store.names()
+    found: list[ClusterStatus] = []
+    failures: list[TestbedError] = []
+    for each in names:
+        try:
+            found.append(status(store.choose(each)))
+        except TestbedError as error:  # the others are to be seen all the same
+            failures.append(error)
+    if as_json:
+        print_json("status", {"clusters": [_document(each) for each in found]})
+    elif not names:
+        click.echo("no cluster is up; 'testbed up star-4' brings one up")
+    else:
+        for shown in found:
+            _print(shown)
+    if failures:
+        raise failures[0]
+
+
+def _document(found: ClusterStatus) -> Mapping[str, object]:
+    state = found.state
+    by_end = {(end.owner, end.port): each.link.name for each in found.links for end in (each.link.a, each.link.b)}
+    seen = {node.name: node for node in found.nodes}
+    return {
+        "name": state.name,
+        "origin": state.origin,
+        "phase": state.phase,
+        "lasting": state.lasting,
+        "owner": state.owner.pid,
+        "created": state.created,
+        "nodes": [
+            {
+                "name": node.name,
+                "namespace": state.namespaces.get(node.name, ""),
+                "there": seen[node.name].there,
+                "programs": list(seen[node.name].programs),
+                "nics": [
+                    {
+                        "name": nic.name,
+                        "mac": nic.mac,
+                        "mtu": nic.mtu,
+                        "addresses": list(nic.addresses),
+                        "link": by_end.get((node.name, nic.name), ""),
+                    }
+                    for nic in node.nics
+                ],
+            }
+            for node in state.layout.nodes
+        ],
+        "switches": [
+            {
+                "name": switch.name,
+                "kind": switch.kind,
+                "learns": switch.learns,
+                "ports": [
+                    {"number": number, "link": by_end.get((switch.name, str(number)), "")} for number in switch.ports
+                ],
+            }
+            for switch in state.layout.switches
+        ],
+        "links": [
+            {
+                "name": each.link.name,
+                "a": str(each.link.a),
+                "b": str(each.link.b),
+                "datapath": "direct",
+                "there": each.there,
+                "up": each.up,
+                "forward": _direction(each.forward),
+                "backward": _direction(each.backward),
+            }
+            for each in found.links
+        ],
+    }
+
+
+def _direction(direction: Direction) -> Mapping[str, int]:
+    return {"frames": direction.frames, "bytes": direction.bytes, "dropped": direction.dropped}
+
+
+def _print(found: ClusterStatus) -> None:
+    """The cluster as a tree: each node with its NICs, each with its link and what went through it."""
+    from testbed.cluster.status import summary
+
+    state = found.state
+    age = _duration(time.time() - state.created)
+    ends = "until taken down" if state.lasting else f"until process {state.owner.pid} ends"
+    click.echo(f"{state.name} ({state.origin}): {summary(state.layout)}, up for {age}, {ends}")
+    if state.phase != "up":
+        mend = "'testbed gc' removes it" if state.abandoned else "'testbed up' puts it right, 'testbed down' removes it"
+        at_work = (
+            f"process {state.owner.pid} is {state.phase} it" if state.owner.alive else f"left {state.phase}: {mend}"
+        )
+        click.echo(f"   {at_work}")
+    by_end: dict[tuple[str, str], LinkStatus] = {}
+    for link in found.links:
+        by_end[link.link.a.owner, link.link.a.port] = link
+        by_end[link.link.b.owner, link.link.b.port] = link
+    rows: list[tuple[str, str, str, str]] = []
+    seen = {node.name: node for node in found.nodes}
+    for node in state.layout.nodes:
+        there = seen[node.name]
+        programs = f"  {len(there.programs)} running" if there.programs else ""
+        first = f"{node.name}{programs}" if there.there else f"{node.name}  GONE"
+        if not node.nics:
+            rows.append((first, "", "", ""))
+        for number, nic in enumerate(node.nics):
+            rows.append(_nic_row(first if number == 0 else "", node.name, nic.name, nic.addresses, by_end))
+    trunks = [link for link in found.links if _is_trunk(found, link)]
+    for link in trunks:
+        rows.append((str(link.link.a), f"-- {link.link.b}", _condition(link), _traffic(link.forward, link.backward)))
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    for number, row in enumerate(rows):
+        branch = "└─" if number == len(rows) - 1 else "├─"
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
+        click.echo(f"{branch} {cells}  {row[3]}".rstrip())
+
+
+def _is_trunk(found: ClusterStatus, link: LinkStatus) -> bool:
+    switches = {switch.name for switch in found.state.layout.switches}
+    return link.link.a.owner in switches and link.link.b.owner in switches
+
+
+def _nic_row(
+    first: str, node: str, nic: str, addresses: tuple[str, ...], by_end: Mapping[tuple[str, str], LinkStatus]
+) -> tuple[str, str, str, str]:
+    shown = " ".join(address.partition("/")[0] for address in addresses)
+    link = by_end.get((node, nic))
+    if link is None:
+        return first, f"{nic} {shown}", "", ""
+    mine, other = (link.link.a, link.link.b) if link.link.a.owner == node else (link.link.b, link.link.a)
+    out, back = (link.forward, link.backward) if mine is link.link.a else (link.backward, link.forward)
+    return first, f"{nic} {shown} -- {other}", _condition(link), _traffic(out, back)
+
+
+def _condition(link: LinkStatus) -> str:
+    return "up" if link.up else "down" if link.there else "GONE"
+
+
+def _traffic(out: Direction, back: Direction) -> str:
+    dropped = out.dropped + back.dropped
+    return f"out {out.frames} in {back.frames} frames" + (f", {dropped} dropped" if dropped else "")
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

@@ -1,0 +1,111 @@
+"""The command ``testbed``: its sub-commands, imported when they are called, and how errors end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+
+import click
+
+from testbed.errors import TestbedError, reason_of
+
+# sub-command -> (module, what `testbed --help` says of it): a module is imported only when its command is called.
+_COMMANDS = {
+    "up": ("life", "Bring a cluster up, or make the difference to a changed file."),
+    "down": ("life", "Take a cluster down."),
+    "gc": ("life", "Remove what clusters left whose owner has died."),
+    "status": ("look", "Show nodes, links and counters of a cluster that is up."),
+    "exec": ("enter", "Run a program in a node."),
+    "shell": ("enter", "Open a shell in a node."),
+    "validate": ("describe", "Check a description; all errors at once."),
+    "topologies": ("describe", "List the clusters that come with testbed."),
+    "graph": ("describe", "Draw a cluster, for Graphviz or in the terminal."),
+    "schema": ("describe", "Print the JSON Schema of descriptions and of outputs."),
+    "doctor": ("doctor", "Find out, by trying, what this machine can do."),
+}
+
+_EPILOG = """\b
+Exit codes:
+  0  done                          5  a name in use, or another command at work
+  1  another error                 6  the machine does not permit it
+  2  a wrong call or description   7  a kernel operation failed; rolled back
+  3  not possible here or yet    130  interrupted; rolled back
+  4  no such cluster, node, file  128+N  ended by signal N; rolled back
+exec and shell end with the program's own code, 126 or 127 if it cannot start."""
+
+
+class _Commands(click.Group):
+    """A group that knows its commands' names and help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        module = import_module(f"testbed.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], _COMMANDS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, words) for name, (_, words) in _COMMANDS.items()])
+
+
+@click.group(cls=_Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="netns-testbed", prog_name="testbed")
+def testbed() -> None:
+    """Virtual clusters of network namespaces, for testing cluster communication.
+
+    \b
+    testbed up star-4            bring a cluster of four nodes up
+    testbed exec n1 -- ping n2   run a program in one of them
+    testbed down                 take it down
+    """
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does: what it had begun is rolled back."""
+    click.echo(f"testbed: ended by {signal.Signals(number).name}", err=True)
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """The entry point: a user's mistake is a sentence and an exit code, never a traceback."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if (
+            signal.getsignal(number) is not signal.SIG_IGN
+        ):  # nohup: what we become must not end with the terminal either
+            signal.signal(number, _stop)
+    try:
+        code = testbed.main(standalone_mode=False)  # the code of a command that ended by click's Exit, else None
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("testbed: interrupted", err=True)
+        sys.exit(130)
+    except TestbedError as error:
+        click.echo(f"testbed: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # `testbed status | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        click.echo(f"testbed: {reason_of(error)}", err=True)
+        sys.exit(1)

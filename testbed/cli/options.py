@@ -1,0 +1,20 @@
+"""Options and output that several commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import click
+
+FORMAT = 1  # of every JSON document that the command prints; documents.py describes them
+
+name_option = click.option(
+    "--name", metavar="CLUSTER", help="Which cluster; not needed while only one is up.", default=None
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; 'testbed schema COMMAND' describes it.")
+
+
+def print_json(kind: str, document: Mapping[str, object]) -> None:
+    """Print a document with its kind and the version of its form."""
+    click.echo(json.dumps({"format": FORMAT, "kind": kind, **document}, indent=2, ensure_ascii=False))

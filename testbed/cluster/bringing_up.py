@@ -1,0 +1,48 @@
+"""Bringing a cluster up as whoever asks: as root here and now, without root inside a user namespace of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from testbed.cluster import keeper, lifecycle, removal
+from testbed.cluster.lifecycle import Outcome, Progress, Wish, silent
+from testbed.cluster.requirements import check_supported
+from testbed.cluster.state import Store
+from testbed.kernel import userns
+from testbed.kernel.processes import identity
+from testbed.spec.layout import Layout
+
+
+def bring_up(
+    store: Store,
+    layout: Layout,
+    *,
+    name: str,
+    origin: str,
+    lasting: bool,
+    replace_other: bool = False,
+    dry_run: bool = False,
+    progress: Progress = silent,
+) -> Outcome:
+    """Bring a cluster up or converge it; the arguments and errors are those of `lifecycle.up`."""
+    wish = Wish(name, layout, origin, lasting, identity())
+    act = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
+    if userns.is_root():
+        return act(wish, progress=progress)
+    state = store.read(name)
+    running = state if state is not None and not state.abandoned else None
+    if running is not None and running.origin != origin and replace_other and not dry_run:
+        check_supported(layout)  # what cannot be brought up does not cost the other its life
+        removal.down(store, name)
+        running = None
+    if running is not None and running.keeper is not None:
+        return userns.call_inside(running.keeper.pid, partial(act, replace(wish, keeper=running.keeper)))
+    if dry_run:
+        return act(wish)
+    holder = keeper.hold_user_namespace(store.root, name, lasting=lasting)
+    try:
+        return userns.call_inside(holder.pid, partial(act, replace(wish, keeper=holder)))
+    except BaseException:
+        removal.end_keeper(holder)
+        raise

@@ -1,0 +1,323 @@
+"""Up: where a cluster begins and changes. Its end is in `removal`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+
+from testbed.cluster import keeper, names, removal
+from testbed.cluster.applying import Workshop, taken
+from testbed.cluster.operations import Operation
+from testbed.cluster.ownership import Mark
+from testbed.cluster.planning import Existing, plan
+from testbed.cluster.requirements import check_supported
+from testbed.cluster.state import PATIENCE, State, Store, file_source
+from testbed.errors import ConflictError, KernelError, TestbedError, reason_of
+from testbed.kernel import cgroups, namespaces
+from testbed.kernel.files import make_directory, remove_file, write_in_place
+from testbed.kernel.processes import Identity
+from testbed.kernel.signals import undisturbed
+from testbed.spec.layout import Layout
+
+Progress = Callable[[int, int], None]  # how many operations are done, of how many
+
+
+def silent(done: int, total: int) -> None:
+    """No progress shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A cluster as somebody wants it up. owner: the process that asks; the cluster ends with it unless it is lasting.
+    keeper: the process that already holds namespaces for it (rootless)."""
+
+    name: str
+    layout: Layout
+    origin: str
+    lasting: bool
+    owner: Identity
+    keeper: Identity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The state now, and the operations that led to it (of a dry run: that would lead to it)."""
+
+    state: State
+    operations: tuple[Operation, ...]
+
+
+def up(
+    store: Store,
+    wish: Wish,
+    *,
+    replace_other: bool = False,
+    dry_run: bool = False,
+    progress: Progress = silent,
+) -> Outcome:
+    """Bring a cluster up, or converge the one of that name to the layout.
+
+    It succeeds whole or not at all: what a failure left is rolled back, and KernelError says at which operation and why.
+    ConflictError when the name belongs to another file's cluster and `replace_other` is not given.
+    """
+    check_supported(wish.layout)
+    with (
+        _guard(store, wish, dry_run=dry_run) as guard,
+        _tidied_after_failure(store),
+        store.locked(wish.name, PATIENCE),
+    ):
+        known = store.read(wish.name) is not None
+        before = _usable(store, wish, replace_other=replace_other, dry_run=dry_run)
+        _refuse_taken_names(wish, known)
+        if dry_run:
+            with _workshop(wish) as workshop:
+                operations = plan(wish.layout, _existing(workshop, wish, before))
+            return Outcome(before or _intent(wish, None), tuple(operations))
+        state = _intent(wish, before)
+        try:
+            operations, state = _carry_out(store, wish, state, before, progress, guard)
+        except BaseException as error:
+            with undisturbed():
+                _roll_back(store, state, before, error)
+            if isinstance(error, OSError):
+                raise KernelError(f"cluster {wish.name} could not be brought up: {reason_of(error)}") from error
+            raise
+    return Outcome(state, tuple(operations))
+
+
+def _usable(store: Store, wish: Wish, *, replace_other: bool, dry_run: bool) -> State | None:
+    """The cluster of that name if it can be converged; None if there is none (any more)."""
+    state = store.read(wish.name)
+    if state is None:
+        return None
+    if not state.abandoned:
+        if not state.lasting:
+            raise ConflictError(f"cluster {wish.name} belongs to the running process {state.owner.pid}")
+        if wish.keeper is not None and state.keeper != wish.keeper:
+            raise ConflictError(f"cluster {wish.name} has just been brought up by another command: try again")
+        if not wish.lasting:
+            raise ConflictError(f"cluster {wish.name} is up from {state.origin} and stays: choose another name")
+        if state.origin == wish.origin:
+            return state
+        if not replace_other:
+            raise ConflictError(
+                f"cluster {wish.name} is up from {state.origin}, not from {wish.origin}: "
+                "give this one another name with --name, or replace that one with --replace"
+            )
+    if not dry_run:
+        removal.remove(store, state)
+        removal.let_go(state)
+    return None
+
+
+def _by_name(wish: Wish) -> bool:
+    """Whether the namespaces get names: those of a held cluster only where a keeper's mount namespace hides them."""
+    return wish.lasting or wish.keeper is not None
+
+
+def _refuse_taken_names(wish: Wish, known: bool) -> None:
+    """ConflictError when a name that the cluster needs is another's, before anything is made that would be undone.
+
+    known: the cluster had a state; then what bears its mark is what it has, or what a dry run would have removed first.
+    """
+    if not _by_name(wish):
+        return
+    there = set(namespaces.names())
+    for key in _keys(wish.layout):
+        name = names.namespace(wish.name, key)
+        if name in there and not (known and removal.is_ours(name, wish.name)):
+            raise ConflictError(taken(name))
+
+
+def _keys(layout: Layout) -> list[str]:
+    return [names.WIRE, *(node.name for node in layout.nodes)]
+
+
+def _intent(wish: Wish, before: State | None) -> State:
+    """The state that is written before the first operation: all that may come to exist is in it."""
+    keys = _keys(wish.layout) if _by_name(wish) else []
+    paths = {key: str(namespaces.NAMES / names.namespace(wish.name, key)) for key in keys}
+    return State(
+        name=wish.name,
+        origin=wish.origin,
+        phase="changing" if before else "building",
+        lasting=wish.lasting,
+        owner=wish.owner,
+        layout=wish.layout,
+        namespaces={**(before.namespaces if before else {}), **paths},
+        inodes=before.inodes if before else {},
+        created=before.created if before else int(time.time()),
+        keeper=wish.keeper or (before.keeper if before else None),
+        previous=before.layout if before else None,
+    )
+
+
+@contextmanager
+def _workshop(wish: Wish) -> Iterator[Workshop]:
+    def alias(key: str) -> str:
+        return str(Mark(wish.name, key, wish.lasting, wish.owner))
+
+    with Workshop(wish.name, alias, named=_by_name(wish)) as workshop:
+        workshop.make_space(len(wish.layout.nodes) + 1)
+        yield workshop
+
+
+def _existing(workshop: Workshop, wish: Wish, before: State | None) -> Existing:
+    """What the kernel has of the cluster: what bears its mark, whatever the state says."""
+    if before is None:
+        return Existing()
+    for name in removal.own_names(wish.name):
+        path = str(namespaces.NAMES / name)
+        if namespaces.is_namespace(path):
+            workshop.paths[names.key_of(name)] = path
+            workshop.inodes[names.key_of(name)] = os.stat(path).st_ino
+    layouts = [layout for layout in (before.layout, before.previous) if layout is not None]
+    return Existing(
+        workshop.contents(list(workshop.paths)),
+        _limits(wish),
+        frozenset((node.name, nic.name) for layout in layouts for node in layout.nodes for nic in node.nics),
+        {node.name: node for node in before.layout.nodes},
+    )
+
+
+def _limits(wish: Wish) -> dict[str, tuple[float, int]]:
+    """The limits that the kernel has, by node; the wished ones, where it has what it makes of them."""
+    wished = {node.name: (node.cpu_share, node.memory) for node in wish.layout.nodes}
+    found = {}
+    for group in cgroups.of_cluster(wish.name):
+        node = cgroups.node_of(group)
+        limits = cgroups.limits(group)
+        found[node] = wished[node] if node in wished and limits == cgroups.kept(*wished[node]) else limits
+    return found
+
+
+@contextmanager
+def _guard(store: Store, wish: Wish, *, dry_run: bool) -> Iterator[keeper.Guard | None]:
+    """The keeper of a held cluster, from before the first change; it ends at once when the cluster does not come up."""
+    if _by_name(wish) or dry_run:
+        yield None
+        return
+    guard = keeper.guard(store.root, wish.name)
+    try:
+        yield guard
+    except BaseException:
+        removal.end_keeper(guard.identity)
+        raise
+    finally:
+        guard.close()
+
+
+def _carry_out(
+    store: Store,
+    wish: Wish,
+    state: State,
+    before: State | None,
+    progress: Progress,
+    guard: keeper.Guard | None = None,
+) -> tuple[list[Operation], State]:
+    store.write(state)
+    _write_places(store, state)
+    _drop_unfinished(before)
+    _end_programs_of_lost_nodes(before)
+    with _workshop(wish) as workshop:
+        operations = plan(wish.layout, _existing(workshop, wish, before))
+        with _names_ready(store) if _by_name(wish) else nullcontext():
+            workshop.apply(operations, lambda done: progress(done, len(operations)))
+        paths, holder = workshop.paths, state.keeper
+        if guard is not None:
+            holder = guard.identity
+            paths = guard.hold(workshop.descriptors())
+        state = replace(state, phase="up", namespaces=paths, inodes=workshop.inodes, keeper=holder, previous=None)
+    store.write(state)
+    return operations, state
+
+
+def _drop_unfinished(before: State | None) -> None:
+    """Remove the names that a change that was killed had begun to make or to take away: the plan sees no namespace there."""
+    for path in before.namespaces.values() if before else ():
+        name = os.path.basename(path)
+        if path == str(namespaces.NAMES / name) and namespaces.is_unfinished(name):
+            namespaces.remove_name(name)
+
+
+def _end_programs_of_lost_nodes(before: State | None) -> None:
+    """End the programs of nodes whose namespace somebody has taken away: they would run on unseen beside the new one."""
+    inodes = before.inodes if before else {}
+    lost = {inode for key, inode in inodes.items() if before and not _is_at(before.namespaces.get(key, ""), inode)}
+    if before and lost:
+        removal.end_programs(before.name, lost)
+
+
+def _is_at(path: str, inode: int) -> bool:
+    return namespaces.is_namespace(path) and os.stat(path).st_ino == inode
+
+
+def _roll_back(store: Store, state: State, before: State | None, error: BaseException) -> None:
+    """After a failure: what was, or nothing."""
+    try:
+        if before is None:
+            removal.remove(store, state, grace=0)
+            return
+        wish = Wish(before.name, before.layout, before.origin, before.lasting, state.owner, before.keeper)
+        halfway = replace(before, namespaces=state.namespaces, previous=state.layout, phase="changing")
+        # Whoever kills this, too, must leave a state with all that may exist.
+        intent = replace(_intent(wish, before), namespaces=state.namespaces, previous=state.layout)
+        _carry_out(store, wish, intent, halfway, silent)
+    except (TestbedError, OSError) as second:
+        raise KernelError(
+            f"{str(error) or 'interrupted'}\nand what it left could not be rolled back: {second}\n"
+            f"'testbed down --name {state.name}' removes it"
+        ) from error
+
+
+@contextmanager
+def _tidied_after_failure(store: Store) -> Iterator[None]:
+    """After a failure, when the lock has been let go: remove the places that clusters share if nothing is left in them."""
+    try:
+        yield
+    except BaseException:
+        with suppress(TestbedError):  # the failure itself is to be told
+            removal.tidy(store)
+        raise
+
+
+def _write_places(store: Store, state: State) -> None:
+    """The files that programs in the nodes are shown."""
+    directory = store.directory(state.name)
+    write_in_place(directory / "hosts", _hosts(state.layout))
+    for node in state.layout.nodes:
+        for target, content in node.files.items():
+            source = directory / file_source(node.name, target)
+            for above in (source.parent.parent, source.parent):
+                make_directory(above)
+            write_in_place(source, content)
+    wanted = {file_source(node.name, target) for node in state.layout.nodes for target in node.files}
+    for found in sorted(directory.glob("files/*/*")):
+        if str(found.relative_to(directory)) not in wanted:
+            remove_file(found)  # a program that has it bound keeps what it saw
+
+
+def _hosts(layout: Layout) -> str:
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    for node in layout.nodes:
+        addresses = [address.partition("/")[0] for nic in node.nics for address in nic.addresses]
+        first = {":" in address: address for address in reversed(addresses)}  # one IPv4 and one IPv6 address
+        lines += [f"{address} {node.name}" for address in first.values()]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def _names_ready(store: Store) -> Iterator[None]:
+    """Keep /run/netns as names need it while they are being made; a `down` elsewhere may want to tidy it away."""
+    while True:
+        if not namespaces.names_ready():
+            with store.root_locked(exclusive=True):
+                if not namespaces.names_ready():
+                    namespaces.make_names_ready()
+        with store.root_locked(exclusive=False):
+            if namespaces.names_ready():
+                yield
+                return

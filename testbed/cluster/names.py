@@ -1,0 +1,67 @@
+"""What things are called in the kernel.
+
+A cluster has one namespace per node, ``CLUSTER.NODE``, and a wire namespace, ``CLUSTER``, with its switches and the far
+ends of its cables. Inside the code a namespace's key is the node's name, or "" for the wire namespace.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+
+from testbed.errors import DescriptionError, Problem
+from testbed.spec.names import NAME_PATTERN
+
+WIRE = ""
+_LONGEST = 15  # IFNAMSIZ without the NUL
+_TAKEN = {"lo", "all", "default"}
+
+
+def namespace(cluster: str, key: str) -> str:
+    return f"{cluster}.{key}" if key else cluster
+
+
+def cluster_of(namespace_name: str) -> str:
+    """The cluster that a namespace's name belongs to; cluster names have no dot."""
+    return namespace_name.partition(".")[0]
+
+
+def key_of(namespace_name: str) -> str:
+    """The key of a namespace in its cluster."""
+    return namespace_name.partition(".")[2]
+
+
+def switch(name: str) -> str:
+    """The interface of a switch in the wire namespace."""
+    return name if len(name) <= _LONGEST and name not in _TAKEN else _short(name)
+
+
+def trunk_end(switch: str, other: str, number: int) -> str:
+    """The end at `switch` of the number-th cable that it has to another switch."""
+    return far_end(switch, other if number == 1 else f"{other}.{number}")
+
+
+def far_end(owner: str, port: str) -> str:
+    """The wire-side interface of a cable that is plugged into a node's NIC."""
+    name = f"{owner}.{port}"
+    return name if len(name) <= _LONGEST else _short(name)
+
+
+def _short(name: str) -> str:
+    """A name that fits: its beginning for the eye, a hash for the rest. '~' occurs in no other name of ours."""
+    return f"{name[:4]}~{blake2b(name.encode(), digest_size=5).hexdigest()}"
+
+
+def switch_mac(name: str) -> str:
+    """A locally administered address for a switch: a fixed one, so that no port's joining changes the bridge's."""
+    return f"06:{blake2b(name.encode(), digest_size=5).digest().hex(':')}"
+
+
+def check_cluster(name: str) -> str:
+    """The name, if a cluster can have it; DescriptionError otherwise. It becomes part of paths, so nothing unchecked
+    may pass."""
+    if not re.fullmatch(NAME_PATTERN, name) or name.endswith("\n"):
+        shown = repr(name if len(name) <= 60 else f"{name[:57]}...")
+        expected = "1 to 63 letters, digits, '-' and '_', the first a letter or digit"
+        raise DescriptionError("the cluster's name", [Problem("", shown, expected)])
+    return name

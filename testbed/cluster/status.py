@@ -1,0 +1,154 @@
+"""What a running cluster looks like now: its nodes, switches and links with what the kernel counted on them.
+
+Counters are read on the wire side, where all links of a cluster end: one dump for a hundred nodes. Only the NICs of
+direct links have to be looked at in their nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from testbed.cluster import names
+from testbed.cluster.state import State
+from testbed.cluster.wiring import wire_ends
+from testbed.kernel import namespaces, processes, userns
+from testbed.kernel.survey import Interface, by_name, interfaces
+from testbed.spec.layout import Layout, Link
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """What went through a link in one direction since it was made."""
+
+    frames: int = 0
+    bytes: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """A link: whether both ends are there and up, and its two directions (forward is a -> b)."""
+
+    link: Link
+    there: bool
+    up: bool
+    forward: Direction = Direction()
+    backward: Direction = Direction()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node: whether its namespace is there, and the programs in it."""
+
+    name: str
+    there: bool
+    programs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    state: State
+    nodes: tuple[NodeStatus, ...]
+    links: tuple[LinkStatus, ...]
+
+
+def status(state: State) -> ClusterStatus:
+    """Look at a running cluster."""
+    found = _read_interfaces(state)
+    programs = _programs(state)
+    return ClusterStatus(
+        state,
+        tuple(
+            NodeStatus(node.name, _is_there(state, node.name), tuple(programs.get(node.name, ())))
+            for node in state.layout.nodes
+        ),
+        tuple(_link(*link, found) for link in zip(state.layout.links, wire_ends(state.layout), strict=True)),
+    )
+
+
+Found = Mapping[str, Mapping[str, Interface]]
+
+
+def _hidden(state: State) -> bool:
+    """Whether the namespaces have names only inside the keeper's mount namespace."""
+    return state.keeper is not None and state.namespaces.get(names.WIRE, "").startswith(f"{namespaces.NAMES}/")
+
+
+def _is_there(state: State, key: str) -> bool:
+    if _hidden(state):
+        return state.keeper is not None and state.keeper.alive
+    return namespaces.is_namespace(state.namespaces.get(key, ""))
+
+
+def _read_interfaces(state: State) -> Found:
+    """The interfaces of the wire namespace and of the nodes at the ends of direct links, by key and name."""
+    keys = {names.WIRE} | {
+        end.owner for link in state.layout.links if link.datapath == "direct" for end in (link.a, link.b)
+    }
+    paths = {key: state.namespaces[key] for key in sorted(keys) if key in state.namespaces}
+    if state.keeper is not None and _hidden(state):
+        return userns.call_inside(state.keeper.pid, partial(_read, paths)) if state.keeper.alive else {}
+    return _read(paths)
+
+
+def _read(paths: Mapping[str, str]) -> Found:
+    found = {}
+    for key, path in paths.items():
+        if namespaces.is_namespace(path):
+            namespace = namespaces.open_path(path)
+            try:
+                found[key] = by_name(interfaces(namespace.route))
+            finally:
+                namespace.close()
+    return found
+
+
+def _programs(state: State) -> dict[str, list[int]]:
+    """The programs in each node."""
+    keys = {inode: key for key, inode in state.inodes.items()}
+    found: dict[str, list[int]] = {}
+    for pid in processes.everyone():
+        key = keys.get(processes.network_namespace_of(pid))
+        if key:
+            found.setdefault(key, []).append(pid)
+    return found
+
+
+def _link(link: Link, ends: tuple[str, str], found: Found) -> LinkStatus:
+    """Frames from a arrive at its wire-side end; at the far side of a switch they leave by b's."""
+    wire = found.get(names.WIRE, {})
+    if link.datapath == "direct":
+        a = found.get(link.a.owner, {}).get(link.a.port)
+        b = found.get(link.b.owner, {}).get(link.b.port)
+        if a is None or b is None:
+            return LinkStatus(link, there=False, up=False)
+        return LinkStatus(link, True, a.up and b.up, _received(b), _received(a))
+    a, b = (wire.get(end) for end in ends)
+    if a is not None and b is not None:
+        switches_only = a.peer == b.index  # one pair between two switches; else two pairs, joined
+        forward, backward = (_received(b), _received(a)) if switches_only else (_received(a), _received(b))
+        return LinkStatus(link, True, a.up and b.up, forward, backward)
+    if a is not None:  # a is a node, b the switch that its wire-side end is plugged into
+        return LinkStatus(link, True, a.up, _received(a), _sent(a))
+    if b is not None:
+        return LinkStatus(link, True, b.up, _sent(b), _received(b))
+    return LinkStatus(link, there=False, up=False)
+
+
+def _received(interface: Interface) -> Direction:
+    counters = interface.counters
+    return Direction(counters.rx_packets, counters.rx_bytes, counters.rx_dropped)
+
+
+def _sent(interface: Interface) -> Direction:
+    counters = interface.counters
+    return Direction(counters.tx_packets, counters.tx_bytes, counters.tx_dropped)
+
+
+def summary(layout: Layout) -> str:
+    """ "4 nodes, 1 switch, 4 links"."""
+    counts = [(len(layout.nodes), "node"), (len(layout.switches), "switch"), (len(layout.links), "link")]
+    plural = {"switch": "switches"}
+    return ", ".join(f"{n} {word if n == 1 else plural.get(word, word + 's')}" for n, word in counts if n)

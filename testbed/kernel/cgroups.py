@@ -1,0 +1,221 @@
+"""CPU shares and memory limits of nodes, by cgroup v2. Version 1 has no group that one process may be put in as a whole.
+
+The groups lie directly below the root of the hierarchy. Which controllers groups there may use is the machine's own
+setting (cgroup.subtree_control): it also decides how everything else on the machine shares its CPUs, so it is never
+changed here; a refusal says what to write where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.kernel.changes import announce
+from testbed.kernel.files import make_directory, remove_directory, write_setting
+
+PREFIX = "netns-testbed."
+
+# Microseconds. A group gets its share anew in each period; the kernel allows no share below a millisecond in a period,
+# and no period above a second. So a small share needs a long period.
+_PERIOD = 100_000  # the kernel's default
+_LONGEST_PERIOD = 1_000_000
+_LEAST_QUOTA = 1_000
+_LEAST_SHARE = _LEAST_QUOTA / _LONGEST_PERIOD
+
+_PATIENCE = 5.0  # seconds for what was killed to be gone
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """The cgroup v2 tree: where it is mounted, the controllers that it has, and those that its groups may use."""
+
+    path: Path
+    controllers: frozenset[str]
+    given: frozenset[str]
+
+
+def hierarchy() -> Hierarchy | None:
+    """Where cgroup v2 is mounted, None where it is not."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        if after.split(" ")[0] == "cgroup2":
+            path = Path(before.split(" ")[4])
+            return Hierarchy(path, _words(path / "cgroup.controllers"), _words(path / "cgroup.subtree_control"))
+    return None
+
+
+def _words(path: Path) -> frozenset[str]:
+    try:
+        return frozenset(path.read_text().split())
+    except OSError:
+        return frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Why something cannot be had, and how to get it."""
+
+    reason: str
+    remedy: str
+
+
+def lack(needed: frozenset[str]) -> Lack | None:
+    """Why groups of ours cannot use these controllers on this machine; None when they can."""
+    found = hierarchy()
+    boot = "boot with systemd.unified_cgroup_hierarchy=1 (Debian and Ubuntu have it since 2021)"
+    if found is None:
+        return Lack("cgroup version 2 is not mounted on this machine", boot)
+    where = f"cgroup version 2 on this machine ({found.path})"
+    if absent := needed - found.controllers:
+        return Lack(f"{where} has no {_and_no(absent)} controller to give", boot)
+    if not os.access(found.path, os.W_OK):
+        if os.statvfs(found.path).f_flag & os.ST_RDONLY:
+            return Lack(f"{where} is mounted read-only", f"'mount -o remount,rw {found.path}' as root")
+        return Lack(f"{where} is not writable for this user", "run as root")
+    if withheld := needed - found.given:
+        wish = " ".join(f"+{name}" for name in sorted(withheld))
+        return Lack(
+            f"{where} gives groups no {_and_no(withheld)} controller",
+            f"have root run 'echo {wish} >{found.path}/cgroup.subtree_control', which testbed does not do by itself "
+            "because it changes how all that runs here shares the machine",
+        )
+    return None
+
+
+def _and_no(controllers: frozenset[str]) -> str:
+    return " and no ".join(sorted(controllers))
+
+
+def refusal(cpu_share: float, memory: int) -> str:
+    """Why this machine cannot limit a node so; empty when it can."""
+    if 0 < cpu_share < _LEAST_SHARE:
+        return f"the least CPU share that the kernel can keep is {_LEAST_SHARE:g} cores"
+    needed = frozenset(name for name, value in (("cpu", cpu_share), ("memory", memory)) if value)
+    found = lack(needed) if needed else None
+    return f"{found.reason}: {found.remedy}" if found else ""
+
+
+def group(cluster: str, node: str) -> Path:
+    """The path of a node's group; call only where `refusal` is empty."""
+    found = hierarchy()
+    if found is None:
+        raise FileNotFoundError("cgroup version 2 is not mounted")
+    return found.path / f"{PREFIX}{cluster}.{node}"
+
+
+def make(path: Path, cpu_share: float, memory: int) -> None:
+    """Make a node's group, or change its limits. cpu_share in cores, memory in bytes, 0 for no limit.
+
+    Memory means main memory, as a node's own would be: a limited node gets no swap, so that its limit is the same on a
+    machine that has some.
+    """
+    make_directory(path)
+    settings = {
+        "cpu.max": "{} {}".format(*_quota(cpu_share)) if cpu_share else "max",
+        "memory.max": str(memory) if memory else "max",
+        "memory.swap.max": "0" if memory else "max",
+    }
+    for name, value in settings.items():
+        if (path / name).exists():  # what is not there was not asked for; see `refusal`
+            write_setting(f"{path}/{name}", value)
+
+
+def _quota(cpu_share: float) -> tuple[int, int]:
+    period = _PERIOD if cpu_share * _PERIOD >= _LEAST_QUOTA else _LONGEST_PERIOD
+    return round(cpu_share * period), period
+
+
+def limits(path: Path) -> tuple[float, int]:
+    """A group's limits as the kernel has them: cores and bytes, 0 for none."""
+    quota, _, period = _setting(path / "cpu.max").partition(" ")
+    memory = _setting(path / "memory.max")
+    return (0.0 if quota == "max" else int(quota) / int(period)), (0 if memory == "max" else int(memory))
+
+
+def kept(cpu_share: float, memory: int) -> tuple[float, int]:
+    """What the kernel makes of limits: it counts whole microseconds and whole pages."""
+    quota, period = _quota(cpu_share)
+    page = os.sysconf("SC_PAGE_SIZE")
+    return quota / period, memory // page * page
+
+
+def _setting(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return "max"
+
+
+def take_in(path: Path, pids: list[int]) -> None:
+    """Put running processes into a group. What they have used of their memory so far is not counted there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            write_setting(f"{path}/cgroup.procs", str(pid))
+
+
+def members(path: Path) -> list[int]:
+    """The processes in a group and in groups that they have made below it."""
+    found = []
+    for directory in _tree(path):
+        with contextlib.suppress(OSError):
+            found += [int(line) for line in (directory / "cgroup.procs").read_text().split()]
+    return found
+
+
+def _tree(path: Path) -> list[Path]:
+    """A group and all below it, the deepest first."""
+    return [Path(directory) for directory, _, _ in os.walk(path, topdown=False)]
+
+
+def remove(path: Path) -> bool:
+    """Remove a group that has no process left, if it is there; False when it has one."""
+    deadline = time.monotonic() + _PATIENCE
+    while not all(remove_directory(directory) for directory in _tree(path)):
+        # A process that has ended may keep its group for an instant after everybody was told.
+        if members(path) or time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return not path.exists()
+
+
+def end(path: Path) -> bool:
+    """Kill whatever is left in a group, and remove it: a program that has left its node for good is known by this only."""
+    deadline = time.monotonic() + _PATIENCE
+    while (left := members(path)) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                announce(f"SIGKILL {pid}")
+        time.sleep(0.005)
+    return remove(path)
+
+
+def of_cluster(cluster: str) -> list[Path]:
+    """The groups of a cluster's nodes that exist and are ours to change: none are an ordinary user's."""
+    return [path for path in _ours() if _names(path)[0] == cluster]
+
+
+def node_of(path: Path) -> str:
+    """The node that a group is for."""
+    return _names(path)[1]
+
+
+def clusters() -> set[str]:
+    """The names of clusters that have groups."""
+    return {_names(path)[0] for path in _ours()}
+
+
+def _ours() -> list[Path]:
+    found = hierarchy()
+    if found is None or not os.access(found.path, os.W_OK):
+        return []
+    return sorted(found.path.glob(f"{PREFIX}*.*"))
+
+
+def _names(path: Path) -> tuple[str, str]:
+    cluster, _, node = path.name.removeprefix(PREFIX).partition(".")
+    return cluster, node

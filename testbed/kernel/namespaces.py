@@ -1,0 +1,221 @@
+"""Network namespaces: made by direct system calls, named below /run/netns for ``ip netns``, or held by a descriptor only.
+
+A namespace carries its owner from its first instant: the alias of its loopback interface is set before the namespace
+gets a name, so that whatever dies in between leaves either nothing or something that can be traced to its owner.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.kernel import survey, syscalls
+from testbed.kernel.changes import announce
+from testbed.kernel.files import make_directory, remove_directory, remove_file, write_setting
+from testbed.kernel.netlink import RouteSocket
+
+NAMES = Path("/run/netns")
+OWN_MOUNT = "netns-testbed"  # the source that /proc/self/mountinfo shows for a tmpfs of ours
+
+# The sticky bit means nothing on such a file or directory; it marks the ones that testbed made, from their first instant.
+MARK = stat.S_ISVTX
+
+_THREAD_NAMESPACE = "/proc/thread-self/ns/net"
+
+# No address but those of the plan: no router solicitations, no autoconfiguration, no link-local address. And none of
+# the machine's reverse-path filter, which a new namespace inherits: it loses what comes back another way.
+NODE_SETTINGS: Mapping[str, str] = {
+    "/proc/sys/net/ipv4/conf/all/rp_filter": "0",
+    "/proc/sys/net/ipv4/conf/default/rp_filter": "0",
+    "/proc/sys/net/ipv6/conf/default/accept_ra": "0",
+    "/proc/sys/net/ipv6/conf/default/autoconf": "0",
+    "/proc/sys/net/ipv6/conf/default/addr_gen_mode": "1",
+}
+# Ports of switches are no IP interfaces, and a machine's firewall must not see what crosses a switch.
+WIRE_SETTINGS: Mapping[str, str] = {
+    "/proc/sys/net/ipv6/conf/default/disable_ipv6": "1",
+    "/proc/sys/net/bridge/bridge-nf-call-iptables": "0",
+    "/proc/sys/net/bridge/bridge-nf-call-ip6tables": "0",
+    "/proc/sys/net/bridge/bridge-nf-call-arptables": "0",
+}
+
+
+@dataclass(slots=True)
+class OpenNamespace:
+    """A namespace that we can work in: its descriptor and a netlink socket that was opened inside."""
+
+    descriptor: int
+    route: RouteSocket
+
+    def close(self) -> None:
+        self.route.close()
+        os.close(self.descriptor)
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """Come back, at the end, to the network namespace in which the calling thread is now."""
+    here = os.open(_THREAD_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        syscalls.setns(here, syscalls.CLONE_NEWNET)
+        os.close(here)
+
+
+def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
+    """Make a namespace and stay in it (call within `staying`): settings written, loopback up with `alias`.
+
+    A setting that this kernel does not have (IPv6 compiled out, no bridge netfilter) needs no writing and is left out.
+    """
+    from testbed.kernel import messages  # only who makes something pays for importing pyroute2
+
+    syscalls.unshare(syscalls.CLONE_NEWNET)
+    for path, value in settings.items():
+        try:
+            write_setting(path, value)
+        except FileNotFoundError:
+            continue
+    route = RouteSocket()
+    try:
+        route.execute([messages.set_up_with_alias(1, alias)], "netlink: loopback")
+        return OpenNamespace(os.open(_THREAD_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC), route)
+    except BaseException:
+        route.close()
+        raise
+
+
+def give_name(name: str) -> None:
+    """Show the namespace in which the calling thread is as /run/netns/`name`; FileExistsError when the name is taken.
+
+    A file of ours with nothing mounted on it takes no name: somebody was killed between two steps of making or removing.
+    """
+    path = NAMES / name
+    if is_unfinished(name):
+        remove_name(name)
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MARK | 0o444))
+    try:
+        announce(f"create {path}")
+        syscalls.mount(_THREAD_NAMESPACE, str(path), flags=syscalls.MS_BIND)
+    except BaseException:
+        remove_name(name)
+        raise
+
+
+def open_path(path: str) -> OpenNamespace:
+    """Open a namespace by its path: /run/netns/NAME, or a descriptor of another process below /proc."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with staying():
+            syscalls.setns(descriptor, syscalls.CLONE_NEWNET)
+            return OpenNamespace(descriptor, RouteSocket())
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def alias_of(path: str) -> str:
+    """The alias of the loopback interface of the namespace at `path`, empty when it has none or is no namespace."""
+    if not is_namespace(path):
+        return ""
+    namespace = open_path(path)
+    try:
+        return survey.by_name(survey.interfaces(namespace.route))["lo"].alias
+    finally:
+        namespace.close()
+
+
+def is_namespace(path: str) -> bool:
+    """Whether a namespace is mounted at `path` (and not just a file that waits for one)."""
+    try:
+        return os.stat(path).st_dev == os.stat(_THREAD_NAMESPACE).st_dev
+    except OSError:
+        return False
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether /run/netns/`name` is a file that `give_name` made and never mounted anything on."""
+    try:
+        found = os.lstat(NAMES / name)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and bool(found.st_mode & MARK) and not is_namespace(str(NAMES / name))
+
+
+def remove_name(name: str) -> None:
+    """Take the namespace's name away; with nothing else holding it, the kernel ends it."""
+    path = NAMES / name
+    if is_namespace(str(path)):
+        syscalls.umount(str(path))
+    remove_file(path)
+
+
+def names() -> list[str]:
+    """The names below /run/netns."""
+    try:
+        return sorted(os.listdir(NAMES))
+    except OSError:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A line of /proc/self/mountinfo, as far as we need it."""
+
+    target: str
+    source: str
+    shared: bool
+
+
+def mounts() -> list[Mount]:
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        target = fields[4].replace("\\040", " ")
+        found.append(Mount(target, after.split(" ")[1], any(field.startswith("shared:") for field in fields[6:])))
+    return found
+
+
+def _mount_of_names() -> Mount:
+    """The mount on which /run/netns lies: the last of those with the longest matching target."""
+    path = f"{NAMES}/"
+    above = [mount for mount in mounts() if path.startswith(mount.target.rstrip("/") + "/")]
+    longest = max(len(mount.target) for mount in above)
+    return [mount for mount in above if len(mount.target) == longest][-1]
+
+
+def names_ready() -> bool:
+    """Whether /run/netns is there and propagates: a name taken away vanishes in every mount namespace that copied it."""
+    if not NAMES.is_dir():
+        return False
+    mount = _mount_of_names()
+    return mount.shared or (mount.source != OWN_MOUNT and bool(names()))
+
+
+def make_names_ready() -> None:
+    """Make /run/netns as ``ip netns`` has it, a shared mount: ours when nobody made it before us."""
+    make_directory(NAMES, MARK | 0o755)
+    mount = _mount_of_names()
+    if mount.shared:
+        return
+    if mount.source != OWN_MOUNT or mount.target != str(NAMES):
+        if names():  # somebody's, made without propagation: nothing may be laid over it
+            return
+        syscalls.mount(OWN_MOUNT, str(NAMES), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
+    syscalls.mount("", str(NAMES), flags=syscalls.MS_SHARED)
+
+
+def drop_empty_names() -> None:
+    """Undo `make_names_ready` when no name is left; what others made stays."""
+    if not NAMES.is_dir() or names():
+        return
+    mount = _mount_of_names()
+    if mount.source == OWN_MOUNT and mount.target == str(NAMES):
+        syscalls.umount(str(NAMES))
+    if not names() and os.lstat(NAMES).st_mode & MARK:
+        remove_directory(NAMES)

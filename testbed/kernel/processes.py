@@ -1,0 +1,253 @@
+"""Processes: who they are beyond reuse of their numbers, which of them are in a cluster, and ending them for certain."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from testbed.kernel.changes import announce
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process for all times: the machine's boot, the pid namespace, the number there and when it started (ticks)."""
+
+    boot: str
+    pid_namespace: int
+    pid: int
+    start: int
+
+    def __str__(self) -> str:
+        return f"{self.boot}:{self.pid_namespace}:{self.pid}:{self.start}"
+
+    @classmethod
+    def parse(cls, text: str) -> Identity:
+        """The inverse of str(); ValueError for anything else."""
+        boot, namespace, pid, start = text.split(":")
+        return cls(boot, int(namespace), int(pid), int(start))
+
+    @property
+    def here(self) -> bool:
+        """Whether this boot and this pid namespace are ours, so that `alive` can tell."""
+        return self.boot == boot_id() and self.pid_namespace == pid_namespace()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs. A zombie does not: it owns nothing any more."""
+        return self.here and _start_time(self.pid) == self.start
+
+
+@cache
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def _start_time(pid: int) -> int:
+    """When the process started, in clock ticks after boot; -1 when it does not run."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return -1 if fields[0] in "ZX" else int(fields[19])
+
+
+def identity(pid: int = 0) -> Identity:
+    """The identity of a process, by default our own."""
+    pid = pid or os.getpid()
+    return Identity(boot_id(), pid_namespace(), pid, _start_time(pid))
+
+
+def everyone() -> list[int]:
+    """All processes that can be seen."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def network_namespace_of(pid: int) -> int:
+    """The inode of a process's network namespace; 0 when it is gone or not ours to see."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:
+        return 0
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _identity_of(file: str | Path) -> tuple[int, int] | None:
+    """What tells a file from all others, whatever its path; None when it is not there or not ours to see."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+Belongs = Callable[[str], bool]
+
+_LOOKS = 20
+
+
+class Inhabitants:
+    """The processes in some network namespaces (inodes), and those that came from there and went elsewhere: descendants of
+    one that stayed, and whoever still sees the cluster's `hosts` as /etc/hosts.
+
+    belongs(path): whether the namespace there is the one that is meant. The kernel gives a namespace's inode to another as
+    soon as it is free: where that may have happened, it must be asked. From then on we hold the namespace.
+    """
+
+    def __init__(self, namespaces: Collection[int], hosts: Path | None = None, belongs: Belongs | None = None) -> None:
+        self._wanted = set(namespaces)
+        self._hosts = _identity_of(hosts) if hosts is not None else None
+        self._belongs = belongs
+        self._held: dict[int, int] = {}
+
+    def __enter__(self) -> Inhabitants:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._held.values():
+            os.close(handle)
+        self._held.clear()
+
+    def look(self, found_one: Callable[[int], None] | None = None) -> list[int]:
+        """Who is there now, the newest first; found_one(pid) is called as soon as a process is found."""
+        found: set[int] = set()
+        seen = {os.getpid()}
+        for _ in range(_LOOKS):
+            # A process that forks and ends all the time can slip through a look: only one during which nobody has forked
+            # has missed nobody. On a busy machine there is none; then many looks at what is new must do.
+            newest = _newest()
+            there = set(everyone())
+            for pid in sorted(there - seen, reverse=True):
+                if self._is_in(pid) or self._sees_hosts(pid):
+                    found.add(pid)
+                    if found_one is not None:
+                        found_one(pid)
+            seen |= there
+            if found or newest == _newest():
+                break
+        return sorted(_with_descendants(found, seen) - {os.getpid()}, reverse=True)
+
+    def _is_in(self, pid: int) -> bool:
+        inode = network_namespace_of(pid)
+        if inode not in self._wanted or inode in self._held:
+            return inode in self._held
+        try:
+            handle = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # it has ended
+            return False
+        if os.fstat(handle).st_ino == inode and (self._belongs is None or self._belongs(f"/proc/self/fd/{handle}")):
+            self._held[inode] = handle
+            return True
+        os.close(handle)
+        return False
+
+    def _sees_hosts(self, pid: int) -> bool:
+        return self._hosts is not None and _identity_of(f"/proc/{pid}/root/etc/hosts") == self._hosts
+
+
+def _with_descendants(found: set[int], pids: set[int]) -> set[int]:
+    if not found:
+        return found
+    parents = {pid: _parent(pid) for pid in pids}
+    grown = set(found)
+    while more := {pid for pid in pids if parents[pid] in grown} - grown:
+        grown |= more
+    return grown
+
+
+def _newest() -> str:
+    """The number of the process that was made last."""
+    return Path("/proc/loadavg").read_text().split()[-1]
+
+
+def inside(namespaces: Collection[int]) -> list[int]:
+    """The processes in these network namespaces (inodes), which must exist, and those that came from there."""
+    with Inhabitants(namespaces) as inhabitants:
+        return inhabitants.look()
+
+
+class SurvivorsError(Exception):
+    """Processes that did not end although they were killed (stuck in the kernel)."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self.pids = pids
+        super().__init__(f"processes {', '.join(map(str, pids))} do not end")
+
+
+def end_all(inhabitants: Inhabitants, grace: float, patience: float = 10.0) -> int:
+    """End every inhabitant: SIGTERM, `grace` seconds to comply, then SIGKILL until none is left.
+
+    Returns how many were found. Raises SurvivorsError after `patience` seconds of killing.
+    """
+    ended: set[int] = set()
+    with inhabitants:
+        if grace > 0 and (first := inhabitants.look()):
+            ended.update(first)
+            _signal_and_wait(first, signal.SIGTERM, grace)
+        deadline = time.monotonic() + patience
+        # Again and again: a process may fork between our looking and our killing. One that forks and ends all the time is
+        # gone when a look is over, and must be met at once.
+        while left := inhabitants.look(_kill):
+            ended.update(left)
+            if time.monotonic() > deadline:
+                raise SurvivorsError(left)
+            _signal_and_wait(left, signal.SIGKILL, max(0.0, deadline - time.monotonic()))
+    return len(ended)
+
+
+def wait_for_end(handle: int, seconds: float | None = None) -> bool:
+    """Wait until the process behind a pidfd has ended; False when `seconds` passed first."""
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    return bool(waiting.poll(None if seconds is None else seconds * 1000))
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            announce(f"SIGKILL {pid}")
+        finally:
+            os.close(handle)
+
+
+def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: float) -> None:
+    """Send a signal to processes and wait until all have ended, at most so long."""
+    waiting = select.poll()
+    handles = {}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            handles[handle] = pid
+            waiting.register(handle, select.POLLIN)
+    try:
+        for handle, pid in handles.items():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, number)
+                announce(f"{number.name} {pid}")
+        deadline = time.monotonic() + seconds
+        left = set(handles)
+        while left and (rest := deadline - time.monotonic()) > 0:
+            for handle, _ in waiting.poll(rest * 1000):
+                waiting.unregister(handle)
+                left.discard(handle)
+    finally:
+        for handle in handles:
+            os.close(handle)

@@ -1,0 +1,250 @@
+"""What the kernel has in one network namespace: interfaces with their counters, addresses, routes, forwarding entries.
+
+Decoded with `struct` straight from the dumps: a status of a hundred nodes must not pay for a general decoder.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testbed.kernel.netlink import RouteSocket, attributes
+
+_HEADER = struct.Struct("=IHHII")
+_LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
+_ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_ROUTE = struct.Struct("=BBBBBBBBI")  # family, dst len, src len, tos, table, protocol, scope, type, flags
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
+_FILTER = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
+_MIRRED = struct.Struct("=IIiiiiI")  # index, capab, action, refcnt, bindcnt, eaction, ifindex
+_U32 = struct.Struct("=I")
+_STATS = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
+
+RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH = 18, 22, 26, 30
+NLM_F_REQUEST_DUMP = 0x301
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER = 1, 3, 4, 5, 10
+IFLA_LINKINFO, IFLA_IFALIAS, IFLA_STATS64 = 18, 20, 23
+IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 1, 5
+IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD = 8, 9
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+RTA_DST, RTA_GATEWAY = 1, 5
+NDA_LLADDR, NDA_MASTER = 2, 9
+IFF_UP = 1
+NUD_NOARP = 0x40
+RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
+RTM_GETTFILTER = 46
+TC_H_CLSACT_INGRESS = 0xFFFF_FFF2
+TCA_OPTIONS, TCA_U32_ACT, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS = 2, 7, 2, 2
+RT_SCOPE_LINK = 253
+
+
+# The settings by which a namespace routes, by IP version.
+ROUTING = {4: "/proc/sys/net/ipv4/ip_forward", 6: "/proc/sys/net/ipv6/conf/all/forwarding"}
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Frames and bytes of an interface since it was made; dropped counts the kernel's own drops."""
+
+    rx_packets: int
+    tx_packets: int
+    rx_bytes: int
+    tx_bytes: int
+    rx_dropped: int
+    tx_dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that a plan has to know of a namespace. addresses: by interface index. routes: the static ones. forwarding: of
+    the switches in it. redirections: interface index -> where its incoming frames are sent (joined cables). routing: the
+    IP versions that it routes between its interfaces."""
+
+    interfaces: Mapping[str, Interface] = field(default_factory=dict)
+    addresses: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    routes: frozenset[tuple[str, str]] = frozenset()
+    forwarding: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    redirections: Mapping[int, int] = field(default_factory=dict)
+    routing: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One interface. master: the index of the switch it is plugged into, 0 if none. peer: the index of the other end of a
+    veth pair (in that end's namespace), 0 if none. learning and flooding: of a switch's port, True elsewhere."""
+
+    index: int
+    name: str
+    kind: str
+    mac: str
+    mtu: int
+    up: bool
+    master: int
+    peer: int
+    alias: str
+    counters: Counters
+    learning: bool = True
+    flooding: bool = True
+
+
+def _text(value: memoryview) -> str:
+    return bytes(value).rstrip(b"\0").decode(errors="replace")
+
+
+def _mac(value: memoryview) -> str:
+    return bytes(value).hex(":")
+
+
+def _ip(value: memoryview) -> str:
+    return socket.inet_ntop(socket.AF_INET if len(value) == 4 else socket.AF_INET6, value)
+
+
+def _dump(route: RouteSocket, kind: int, body: bytes) -> list[memoryview]:
+    return route.dump(_HEADER.pack(_HEADER.size + len(body), kind, NLM_F_REQUEST_DUMP, 1, 0) + body)
+
+
+def interfaces(route: RouteSocket) -> list[Interface]:
+    """All interfaces of the namespace in the order of their indexes."""
+    return [_interface(entry) for entry in _dump(route, RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0))]
+
+
+_NO_COUNTERS = Counters(0, 0, 0, 0, 0, 0)
+
+
+def _interface(entry: memoryview) -> Interface:
+    _, _, index, flags, _ = _LINK.unpack_from(entry)
+    name = kind = mac = alias = ""
+    mtu = master = peer = 0
+    learning = flooding = True
+    counters = _NO_COUNTERS
+    for attribute, value in attributes(entry[_LINK.size :]):
+        if attribute == IFLA_IFNAME:
+            name = _text(value)
+        elif attribute == IFLA_ADDRESS:
+            mac = _mac(value)
+        elif attribute == IFLA_MTU:
+            (mtu,) = _U32.unpack(value)
+        elif attribute == IFLA_MASTER:
+            (master,) = _U32.unpack(value)
+        elif attribute == IFLA_LINK:
+            (peer,) = _U32.unpack(value)
+        elif attribute == IFLA_IFALIAS:
+            alias = _text(value)
+        elif attribute == IFLA_STATS64:
+            rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _STATS.unpack_from(value)
+            counters = Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped)
+        elif attribute == IFLA_LINKINFO:
+            for inner, payload in attributes(value):
+                if inner == IFLA_INFO_KIND:
+                    kind = _text(payload)
+                elif inner == IFLA_INFO_SLAVE_DATA:
+                    for setting, number in attributes(payload):
+                        if setting == IFLA_BRPORT_LEARNING:
+                            learning = bool(number[0])
+                        elif setting == IFLA_BRPORT_UNICAST_FLOOD:
+                            flooding = bool(number[0])
+    return Interface(
+        index, name, kind, mac, mtu, bool(flags & IFF_UP), master, peer, alias, counters, learning, flooding
+    )
+
+
+def addresses(route: RouteSocket) -> dict[int, frozenset[str]]:
+    """Interface index -> its addresses with prefix length: IPv4 without those of link scope, IPv6 without those of the
+    host's own."""
+    found: dict[int, set[str]] = {}
+    for entry in _dump(route, RTM_GETADDR, _ADDRESS.pack(0, 0, 0, 0, 0)):
+        family, prefix, _, scope, index = _ADDRESS.unpack_from(entry)
+        if scope > RT_SCOPE_LINK or (scope == RT_SCOPE_LINK and family == socket.AF_INET):
+            continue
+        values = dict(attributes(entry[_ADDRESS.size :]))
+        value = values.get(IFA_LOCAL, values.get(IFA_ADDRESS))
+        if value is not None:
+            found.setdefault(index, set()).add(f"{_ip(value)}/{prefix}")
+    return {index: frozenset(texts) for index, texts in found.items()}
+
+
+def static_routes(route: RouteSocket) -> frozenset[tuple[str, str]]:
+    """The static routes of the main table: (destination network, gateway)."""
+    found = set()
+    for entry in _dump(route, RTM_GETROUTE, _ROUTE.pack(0, 0, 0, 0, 0, 0, 0, 0, 0)):
+        family, prefix, _, _, table, protocol, *_ = _ROUTE.unpack_from(entry)
+        if protocol != RTPROT_STATIC or table != RT_TABLE_MAIN:
+            continue
+        values = dict(attributes(entry[_ROUTE.size :]))
+        if RTA_GATEWAY in values:
+            nothing = "0.0.0.0" if family == socket.AF_INET else "::"
+            network = _ip(values[RTA_DST]) if RTA_DST in values else nothing
+            found.add((f"{network}/{prefix}", _ip(values[RTA_GATEWAY])))
+    return frozenset(found)
+
+
+def forwarding(route: RouteSocket) -> dict[tuple[int, str], int]:
+    """The static forwarding entries of the switches: (switch's index, MAC) -> port's index."""
+    found = {}
+    for entry in _dump(route, RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_BRIDGE, 0, 0, 0, 0)):
+        _, index, state, _, _ = _NEIGHBOUR.unpack_from(entry)
+        if not state & NUD_NOARP:
+            continue
+        mac = ""
+        switch = 0
+        for attribute, value in attributes(entry[_NEIGHBOUR.size :]):
+            if attribute == NDA_LLADDR:
+                mac = _mac(value)
+            elif attribute == NDA_MASTER:
+                (switch,) = _U32.unpack(value)
+        if switch:
+            found[switch, mac] = index
+    return found
+
+
+def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
+    """Of these interfaces the ones whose incoming frames are redirected -> the interface that they leave by."""
+    found = {}
+    for index in indexes:
+        for entry in _dump(route, RTM_GETTFILTER, _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0)):
+            for attribute, options in attributes(entry[_FILTER.size :]):
+                if attribute == TCA_OPTIONS:
+                    out = _redirected_to(options)
+                    if out:
+                        found[index] = out
+    return found
+
+
+def _redirected_to(options: memoryview) -> int:
+    for attribute, actions in attributes(options):
+        if attribute == TCA_U32_ACT:
+            for _, action in attributes(actions):
+                for part, value in attributes(action):
+                    if part == TCA_ACT_OPTIONS:
+                        for kind, parameters in attributes(value):
+                            if kind == TCA_MIRRED_PARMS:
+                                return int(_MIRRED.unpack_from(parameters)[6])
+    return 0
+
+
+def node_contents(route: RouteSocket) -> Contents:
+    """What is in a node's namespace; the calling thread must be in it (for the kernel's settings)."""
+    routing = frozenset(version for version, path in ROUTING.items() if _setting(path) == "1")
+    return Contents(by_name(interfaces(route)), addresses(route), static_routes(route), routing=routing)
+
+
+def _setting(path: str) -> str:
+    """A kernel setting, empty where the kernel does not have it."""
+    try:
+        return Path(path).read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def wire_contents(route: RouteSocket) -> Contents:
+    """What is in a wire namespace: the switches, and the cables' far ends that are plugged in or joined."""
+    found = by_name(interfaces(route))
+    unplugged = [interface.index for interface in found.values() if interface.kind == "veth" and not interface.master]
+    return Contents(found, forwarding=forwarding(route), redirections=redirections(route, unplugged))
+
+
+def by_name(found: Iterable[Interface]) -> dict[str, Interface]:
+    return {interface.name: interface for interface in found}

@@ -1,0 +1,77 @@
+"""The system calls that Python 3.11 does not offer, through libc; failures are OSError with errno and the path."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from testbed.kernel.changes import announce
+
+CLONE_NEWNS = 0x0002_0000
+CLONE_NEWUTS = 0x0400_0000
+CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWNET = 0x4000_0000
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+MS_SHARED = 1 << 20
+
+MNT_DETACH = 2
+UMOUNT_NOFOLLOW = 8
+
+PR_SET_NAME = 15
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, path: str | None = None) -> None:
+    if result < 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, os.strerror(errno), path)
+
+
+def unshare(flags: int) -> None:
+    """Give the calling thread new namespaces. Not announced: they end with the thread unless something holds them."""
+    _check(_libc.unshare(flags))
+
+
+def setns(descriptor: int, kind: int = 0) -> None:
+    """Move the calling thread into the namespace behind `descriptor`."""
+    _check(_libc.setns(descriptor, kind))
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    _check(
+        _libc.mount(
+            source.encode(),
+            target.encode(),
+            kind.encode() or None,
+            ctypes.c_ulong(flags),
+            options.encode() or None,
+        ),
+        target,
+    )
+    announce(f"mount {target}")
+
+
+def umount(target: str) -> None:
+    """Detach what is mounted at `target` from the tree; never follows a symbolic link."""
+    _check(_libc.umount2(target.encode(), MNT_DETACH | UMOUNT_NOFOLLOW), target)
+    announce(f"umount {target}")
+
+
+def sethostname(name: str) -> None:
+    encoded = name.encode()
+    _check(_libc.sethostname(encoded, len(encoded)))
+
+
+def name_process(name: str) -> None:
+    """What ``ps`` and ``top`` show of the calling thread: up to 15 bytes (prctl PR_SET_NAME)."""
+    _check(_libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0))

@@ -1,0 +1,80 @@
+"""Rootless: a user namespace in which an ordinary user is root, with a mount namespace that has its own /run/netns."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from testbed.errors import PermissionDeniedError
+from testbed.kernel import mounts, namespaces, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.entering import enter_keeper
+
+T = TypeVar("T")
+
+
+def is_root() -> bool:
+    """Whether this process may make namespaces in the machine's own user namespace."""
+    effective = 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            effective = int(line.split()[1], 16)
+    cap_net_admin, cap_sys_admin = 12, 21
+    return os.geteuid() == 0 and bool(effective >> cap_net_admin & 1) and bool(effective >> cap_sys_admin & 1)
+
+
+def become_root_of_own() -> None:
+    """Put the calling process, which must have one thread, into new user, mount and network namespaces of its own."""
+    user, group = os.geteuid(), os.getegid()
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        mounts.leave_propagation()
+    except OSError as error:
+        raise PermissionDeniedError(refusal(error)) from error
+    if not namespaces.NAMES.is_dir():
+        mounts.make_room(namespaces.NAMES)
+    own = namespaces.OWN_MOUNT
+    syscalls.mount(own, str(namespaces.NAMES), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")
+    syscalls.mount("", str(namespaces.NAMES), flags=syscalls.MS_SHARED)
+
+
+_SETTINGS = (
+    ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+
+
+def refusal(error: OSError) -> str:
+    """One sentence: why an ordinary user cannot make a user namespace here, and which setting forbids it."""
+    start = "this machine does not let an ordinary user make a user namespace"
+    for path, forbidding, mend in _SETTINGS:
+        try:
+            value = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if value == forbidding:
+            return f"{start} ({Path(path).name} is {value}): run as root, or have root run 'sysctl -w {mend}'"
+    if error.errno in (errno.ENOSPC, errno.EUSERS):
+        return f"{start}: there are too many already (user.max_user_namespaces)"
+    return f"{start} ({error.strerror}; a container or a security module may forbid it): run as root"
+
+
+def call_inside(keeper: int, function: Callable[[], T]) -> T:
+    """Call `function` in a child process that has entered a keeper's namespaces; its result or its error comes back."""
+
+    def inside() -> T:
+        enter_keeper(keeper)
+        return function()
+
+    return in_child(inside)

@@ -1,0 +1,475 @@
+"""The parts of a cluster as a user writes them: node, NIC, switch, link, impairments, defaults.
+
+Raw text becomes canonical values here (durations are integer nanoseconds and so on); what one part says about
+another is checked in `checking`. None means "not said": `resolving` decides it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+)
+
+from testbed.errors import DescriptionError
+from testbed.spec import losses, names, units
+from testbed.spec.problems import MismatchError, translated
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+SMALLEST_MTU = 68
+LARGEST_MTU = 65_535
+USUAL_MTU = 1500
+SMALLEST_IPV6_MTU = 1280
+"""RFC 8200, section 5: below it the kernel takes IPv6 away from the interface."""
+
+MOST_BRIDGE_PORTS = 1023
+"""BR_MAX_PORTS of the Linux bridge is 1 << 10, and number 0 is not used."""
+
+LONGEST_RULE = 1000
+KINDS = ("ethernet", "myrinet", "atm")
+MOST_FLIPPED_BITS = 4096
+MYRINET_PORTS = 8
+"""The switches of the Berkeley NOW had eight ports."""
+
+
+def _text_or_number(pattern: str, examples: list[object], description: str, **number: object) -> WithJsonSchema:
+    forms: list[dict[str, object]] = [{"type": "string", "pattern": pattern}, number]
+    return WithJsonSchema({"anyOf": forms, "description": description, "examples": examples})
+
+
+def _positive_size(value: object) -> int:
+    size = units.parse_size(value)
+    if not size:
+        raise MismatchError("a size above 0")
+    return size
+
+
+def _address(value: object) -> str:
+    """An interface address with its prefix length, canonical."""
+    expected = "an IPv4 or IPv6 address with its prefix length, such as '10.0.0.1/16'"
+    if not isinstance(value, str) or "/" not in value:
+        raise MismatchError(expected, f"{value}/16" if isinstance(value, str) and _is_ipv4(value) else "")
+    try:
+        address = ipaddress.ip_interface(value)
+    except ValueError:
+        raise MismatchError(expected) from None
+    network, longest = address.network, 30 if address.version == 4 else 126
+    if address.version == 6 and "%" in value:
+        raise MismatchError("an address without a zone")
+    if network.prefixlen > longest or not network.prefixlen:
+        raise MismatchError(f"a prefix length of 1 to {longest}: the network needs room for two hosts")
+    if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_link_local:
+        raise MismatchError("a unicast address that is not loopback or link-local")
+    if address.ip == network.network_address:
+        raise MismatchError(f"a host's address; this is the network {network} itself")
+    if address.version == 4 and address.ip == network.broadcast_address:
+        raise MismatchError(f"a host's address; this is the broadcast address of {network}")
+    return str(address)
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _environment_key(value: str) -> str:
+    if not value or "=" in value or "\0" in value:
+        raise MismatchError("the name of an environment variable, without '='")
+    return value
+
+
+def _no_nul(value: str) -> str:
+    if "\0" in value:
+        raise MismatchError("text without a NUL character")
+    return value
+
+
+def _file_path(value: str) -> str:
+    parts = value.split("/")
+    if parts[0] or "\0" in value or any(part in ("", ".", "..") for part in parts[1:]):
+        raise MismatchError("an absolute path of a file, without '.', '..', '//' and a '/' at its end")
+    return value
+
+
+def _path(value: str) -> str:
+    if not value or "\0" in value:
+        raise MismatchError("the path of a file")
+    return value
+
+
+def _rule_text(value: str) -> str:
+    if not value.strip() or not value.isprintable() or len(value) > LONGEST_RULE:
+        raise MismatchError(f"a rule of at most {LONGEST_RULE:,} characters on one line")
+    return value
+
+
+Name = Annotated[
+    str, AfterValidator(names.check_name), WithJsonSchema({"type": "string", "pattern": names.NAME_PATTERN})
+]
+InterfaceName = Annotated[
+    str,
+    AfterValidator(names.check_interface),
+    WithJsonSchema({"type": "string", "pattern": names.INTERFACE_PATTERN, "not": {"const": "lo"}}),
+]
+Mac = Annotated[
+    str,
+    AfterValidator(names.check_mac),
+    WithJsonSchema({"type": "string", "pattern": names.MAC_PATTERN, "examples": ["02:00:00:00:00:01"]}),
+]
+Mtu = Annotated[int, Field(ge=SMALLEST_MTU, le=LARGEST_MTU)]
+Address = Annotated[
+    str,
+    BeforeValidator(_address),
+    WithJsonSchema({"type": "string", "examples": ["10.0.0.1/16", "fd00::1/64"]}),
+]
+EndText = Annotated[
+    str,
+    AfterValidator(names.check_end),
+    WithJsonSchema({"type": "string", "examples": ["n1", "n1:eth0", "s1:3"]}),
+]
+Duration = Annotated[
+    int,
+    BeforeValidator(units.parse_duration),
+    _text_or_number(units.DURATION_PATTERN, ["10us", "1.5ms"], "A duration with its unit.", const=0),
+]
+Rate = Annotated[
+    int,
+    BeforeValidator(units.parse_rate),
+    _text_or_number(units.RATE_PATTERN, ["1gbit", "1.28gbit"], "A rate with its unit; 0 is unlimited.", const=0),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(_positive_size),
+    _text_or_number(
+        units.SIZE_PATTERN,
+        ["64KiB", 65536],
+        "A size in bytes or with its unit.",
+        type="integer",
+        exclusiveMinimum=0,
+    ),
+]
+Probability = Annotated[
+    float,
+    BeforeValidator(units.parse_probability),
+    _text_or_number(
+        units.PROBABILITY_PATTERN,
+        ["5%", 0.05],
+        "A probability, as percent or 0 to 1.",
+        type="number",
+        minimum=0,
+        maximum=1,
+    ),
+]
+FilePath = Annotated[str, AfterValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
+GilbertElliott = Annotated[
+    tuple[float, ...],
+    BeforeValidator(losses.parse_gemodel),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": losses.GEMODEL_PATTERN},
+                {"type": "array", "items": {"type": ["number", "string"]}, "minItems": 1, "maxItems": 4},
+            ],
+            "examples": ["1% 30% 100% 0%"],
+        }
+    ),
+]
+LossPattern = Annotated[
+    str,
+    AfterValidator(losses.check_pattern),
+    WithJsonSchema({"type": "string", "pattern": losses.PATTERN, "examples": ["5, 12, 24", "3 every 10"]}),
+]
+Cpus = Annotated[
+    tuple[int, ...],
+    BeforeValidator(names.check_cpus),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": names.CPUS_PATTERN},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+            ],
+            "examples": ["0-1,3", [0, 1, 3]],
+        }
+    ),
+]
+Listed = Field(strict=False)
+"""TOML has lists where a frozen model has tuples."""
+
+
+class ImpairmentKeys(TypedDict, total=False):
+    """What can be said about a link's direction, as Python callers write it: text with units, or 0."""
+
+    delay: str | int
+    jitter: str | int
+    distribution: str
+    rate: str | int
+    queue: str | int
+    loss: str | float
+    corrupt: str | float
+    duplicate: str | float
+    reorder: str | float
+    jitter_file: str
+    rate_trace: str
+    queue_frames: int
+    gemodel: str | Sequence[str | float]
+    loss_pattern: str
+    corrupt_bits: int
+    minimum_frame: str | int
+    overhead: int
+    cell_size: str | int
+    cell_overhead: int
+    rules: Sequence[str]
+
+
+class Element(BaseModel):
+    """Strict and frozen. Made in Python with a mistake in it, it raises a DescriptionError with all its
+    problems."""
+
+    model_config = ConfigDict(
+        strict=True,
+        defer_build=True,
+        extra="forbid",
+        frozen=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+        hide_input_in_errors=True,
+    )
+
+    def __init__(self, **data: object) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            path = str(data.get("name", ""))[:63] or type(self).__name__.lower()
+            tables = TABLES | {"": keys(type(self))}
+            problems = [translated(detail, "", data, tables) for detail in error.errors()]
+            raise DescriptionError(path, problems) from None
+
+    # pydantic calls an __init__ of one's own for every nested element, and would then stop at the first
+    # broken one; marked like this it validates nested elements itself and reports all of them.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+def keys(model: type[Element]) -> tuple[str, ...]:
+    """The keys that a table may have in TOML."""
+    return tuple(str(field.validation_alias or name) for name, field in model.model_fields.items())
+
+
+class Impairments(Element):
+    """What the directions of a link do to frames; what is not said comes from the defaults, or is nothing."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **impairments: Unpack[ImpairmentKeys]) -> None: ...
+
+    delay: Duration | None = Field(None, description="One-way delay.")
+    jitter: Duration | None = Field(None, description="Spread of the delay.")
+    distribution: Literal["uniform", "normal", "pareto", "table", "trace"] | None = Field(
+        None, description="Distribution of the jitter; uniform if not said; 'table' and 'trace' are files."
+    )
+    rate: Rate | None = Field(None, description="Rate of the wire; unlimited if not said.")
+    queue: Size | None = Field(
+        None, description="Queue before the wire, in bytes; derived from rate and delay if not said."
+    )
+    loss: Probability | None = Field(None, description="Share of frames that are lost.")
+    corrupt: Probability | None = Field(None, description="Share of frames in which a bit is flipped.")
+    duplicate: Probability | None = Field(None, description="Share of frames that arrive twice.")
+    reorder: Probability | None = Field(None, description="Share of frames that skip the delay.")
+    jitter_file: FilePath | None = Field(
+        None, description="File with the jitter's table (as netem's .dist files) or trace (a duration per line)."
+    )
+    rate_trace: FilePath | None = Field(
+        None, description="File of delivery opportunities in mahimahi's format, instead of a rate."
+    )
+    queue_frames: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
+        None, description="Queue before the wire, in frames instead of bytes."
+    )
+    gemodel: GilbertElliott | None = Field(None, description="Losses in bursts: p r 1-h 1-k, as tc writes them.")
+    loss_pattern: LossPattern | None = Field(None, description="Which of the direction's frames are lost.")
+    corrupt_bits: Annotated[int, Field(ge=1, le=MOST_FLIPPED_BITS)] | None = Field(
+        None, description="Bits flipped in a corrupted frame; 1 if not said."
+    )
+    minimum_frame: Size | None = Field(None, description="A shorter frame takes this many bytes of the rate.")
+    overhead: Annotated[int, Field(ge=-14, le=1024)] | None = Field(
+        None, description="Bytes of the rate that every frame takes beside its own (Ethernet's gap, preamble, FCS: 24)."
+    )
+    cell_size: Size | None = Field(None, description="Payload of a cell; frames fill up whole cells (ATM: 48).")
+    cell_overhead: Annotated[int, Field(ge=0, le=1024)] | None = Field(
+        None, description="Bytes of the rate that every cell takes beside its payload (ATM: 5)."
+    )
+    rules: Annotated[tuple[Annotated[str, AfterValidator(_rule_text)], ...], Listed] | None = Field(
+        None, description="Faults: 'drop tcp.dport == 5001 and nth(3)'; the first that decides counts."
+    )
+
+    def said(self) -> dict[str, Any]:
+        """The keys that are said, with their canonical values."""
+        values = self.__dict__
+        return {key: values[key] for key in IMPAIRMENT_KEYS if values[key] is not None}
+
+    def over(self, weaker: Impairments) -> Impairments:
+        """These, and what they leave out from the weaker ones."""
+        return Impairments.model_construct(None, **weaker.said() | self.said())
+
+
+IMPAIRMENT_KEYS = keys(Impairments)
+
+
+def _none_if_empty(value: Impairments | None) -> Impairments | None:
+    return value if value is not None and value.said() else None
+
+
+class Nic(Element):
+    """A node's interface."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str | None = None,
+            mac: str | None = None,
+            mtu: int | None = None,
+            addresses: Sequence[str] = (),
+        ) -> None: ...
+
+    name: InterfaceName | None = Field(None, description="Interface name; the next free ethN if not said.")
+    mac: Mac | None = Field(None, description="Unicast hardware address; derived from the names if not said.")
+    mtu: Mtu | None = Field(None, description="Largest IP packet in bytes; the default if not said.")
+    addresses: Annotated[tuple[Address, ...], Listed] = Field(
+        (), description="Static addresses with prefix length; derived if not said."
+    )
+
+
+class Node(Element):
+    """A virtual computer."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            cpus: str | Sequence[int] = (),
+            cpu_share: float | None = None,
+            memory: str | int | None = None,
+            environment: Mapping[str, str] | None = None,
+            files: Mapping[str, str] | None = None,
+            nics: Sequence[Nic] = (),
+        ) -> None: ...
+
+    name: Name = Field(description="Unique among nodes and switches.")
+    cpus: Cpus = Field((), description="CPUs that its processes may run on; all if not said.")
+    cpu_share: Annotated[float, Field(gt=0, le=names.MOST_CPUS, allow_inf_nan=False)] | None = Field(
+        None, description="Limit in cores: 0.5 is half of one."
+    )
+    memory: Size | None = Field(None, description="Limit of its processes' memory.")
+    environment: dict[Annotated[str, AfterValidator(_environment_key)], Annotated[str, AfterValidator(_no_nul)]] = (
+        Field(default_factory=dict, description="Environment variables of what runs in it.")
+    )
+    files: dict[Annotated[str, AfterValidator(_file_path)], str] = Field(
+        default_factory=dict, description="Absolute path -> text that its programs see there."
+    )
+    nics: Annotated[tuple[Nic, ...], Listed] = Field(
+        (),
+        validation_alias="nic",
+        serialization_alias="nic",
+        description="NICs about which something is to be said.",
+    )
+
+
+class Switch(Element):
+    """A switch."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, name: str, kind: str = "ethernet", ports: int | None = None) -> None: ...
+
+    name: Name = Field(description="Unique among nodes and switches.")
+    kind: Literal["ethernet", "myrinet", "atm"] = Field("ethernet", description="What it is.")
+    ports: Annotated[int, Field(ge=1, le=names.HIGHEST_PORT)] | None = Field(
+        None, description="How many ports it has; as many as it needs if not said (Myrinet: 8)."
+    )
+
+    @property
+    def most_ports(self) -> int:
+        """The highest port number that it can have."""
+        usual = {"ethernet": MOST_BRIDGE_PORTS, "myrinet": MYRINET_PORTS}
+        return self.ports or usual.get(self.kind, names.HIGHEST_PORT)
+
+
+class Link(Impairments):
+    """A cable between two ends. Impairment keys on it count for both directions."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            ends: Sequence[str],
+            datapath: str = "auto",
+            forward: Impairments | ImpairmentKeys | None = None,
+            backward: Impairments | ImpairmentKeys | None = None,
+            **impairments: Unpack[ImpairmentKeys],
+        ) -> None: ...
+
+    ends: Annotated[tuple[EndText, ...], Listed] = Field(
+        description="The two ends: 'n1', 'n1:eth0', 's1' or 's1:3'.",
+        json_schema_extra={"minItems": 2, "maxItems": 2},
+    )
+    datapath: Literal["auto", "direct"] = Field(
+        "auto", description="'direct': one veth pair between two nodes, without any impairment ever."
+    )
+    forward: Annotated[Impairments | None, AfterValidator(_none_if_empty)] = Field(
+        None, description="For frames from the first end to the second; stronger than the link's own keys."
+    )
+    backward: Annotated[Impairments | None, AfterValidator(_none_if_empty)] = Field(
+        None, description="For frames from the second end to the first; stronger than the link's own keys."
+    )
+
+    @field_validator("ends")
+    @classmethod
+    def _two_ends(cls, ends: tuple[str, ...]) -> tuple[str, ...]:
+        if len(ends) != 2:
+            raise MismatchError("two ends")
+        return ends
+
+    @property
+    def owners(self) -> tuple[str, str]:
+        """The names of the nodes or switches at both ends."""
+        return self.ends[0].partition(":")[0], self.ends[1].partition(":")[0]
+
+
+class Defaults(Element):
+    """What counts where nothing is said."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, mtu: int = USUAL_MTU, link: Impairments | ImpairmentKeys = ...) -> None: ...
+
+    mtu: Mtu = Field(USUAL_MTU, description="MTU of every NIC.")
+    link: Impairments = Field(default_factory=Impairments, description="Impairments of every link, per direction.")
+
+
+TABLES: dict[str, tuple[str, ...]] = {
+    "nic": keys(Nic),
+    "forward": IMPAIRMENT_KEYS,
+    "backward": IMPAIRMENT_KEYS,
+    "link": IMPAIRMENT_KEYS,
+    "bottleneck": IMPAIRMENT_KEYS,
+    "defaults": keys(Defaults),
+}
+"""The keys of each table inside an element, by the key under which it stands."""

@@ -1,0 +1,321 @@
+"""The usual shapes of clusters: each a few parameters that grow into nodes, switches and links.
+
+A NIC's firmware speaks raw Ethernet, so every shape is one layer-2 network: where nodes are said to form a
+line, a ring or a mesh, each has a switch of its own and the switches are linked so. Nodes are n1, n2, ...,
+switches s1, s2, ...
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, field_validator
+
+from testbed.spec.checking import too_many_ports
+from testbed.spec.elements import MOST_BRIDGE_PORTS, Element, ImpairmentKeys, Impairments, Link, Node, Switch
+from testbed.spec.now import now_cables
+from testbed.spec.problems import MismatchError
+
+MOST_NODES = 16_384
+"""No shape grows beyond this: more nodes than a machine's tables hold by default, and still quickly said no
+to."""
+
+Count = Annotated[int, Field(ge=1, le=MOST_NODES)]
+Kind = Literal["ethernet", "myrinet", "atm"]
+
+
+class Shape(Element):
+    """What ``[generate]`` says. Subclasses say how many nodes and switches there are, and how they are
+    linked."""
+
+    model_config = ConfigDict(defer_build=True)  # a run needs one of them at most
+
+    name: ClassVar[str]
+    """Of the shape, as in TOML."""
+
+    def cluster_name(self) -> str:
+        """What a cluster of this shape is called if nothing else is said."""
+        raise NotImplementedError
+
+    def purpose(self) -> str:
+        """One line for the description."""
+        raise NotImplementedError
+
+    def sizes(self) -> tuple[int, int]:
+        """How many nodes and switches."""
+        raise NotImplementedError
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        """The ends of all links, in order."""
+        raise NotImplementedError
+
+    def switch_kind(self) -> Kind:
+        return "ethernet"
+
+    def make_nodes(self) -> tuple[Node, ...]:
+        return tuple(Node(name=f"n{number}") for number in range(1, self.sizes()[0] + 1))
+
+    def make_switches(self) -> tuple[Switch, ...]:
+        kind = self.switch_kind()
+        return tuple(Switch(name=f"s{number}", kind=kind) for number in range(1, self.sizes()[1] + 1))
+
+    def make_links(self) -> tuple[Link, ...]:
+        return tuple(Link(ends=ends) for ends in self.cables())
+
+
+class BackToBack(Shape):
+    """Two nodes and one cable."""
+
+    name = "back-to-back"
+    shape: Literal["back-to-back"] = "back-to-back"
+
+    def cluster_name(self) -> str:
+        return "back-to-back"
+
+    def purpose(self) -> str:
+        return "2 nodes joined by one link, without a switch"
+
+    def sizes(self) -> tuple[int, int]:
+        return 2, 0
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        yield "n1", "n2"
+
+
+class _Sized(Shape):
+    """A shape whose only parameter is its number of nodes."""
+
+    nodes: Count = Field(description="How many nodes.")
+
+    def cluster_name(self) -> str:
+        return f"{self.name}-{self.nodes}"
+
+    def sizes(self) -> tuple[int, int]:
+        return self.nodes, self.nodes
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        """Each node to a switch of its own; how these are linked, subclasses add."""
+        yield from ((f"n{number}", f"s{number}") for number in range(1, self.nodes + 1))
+
+
+class Star(_Sized):
+    """Nodes on one switch."""
+
+    name = "star"
+    shape: Literal["star"] = "star"
+
+    @field_validator("nodes")
+    @classmethod
+    def _one_bridge(cls, count: int) -> int:
+        if count > MOST_BRIDGE_PORTS:
+            raise MismatchError(too_many_ports("", count).expected)
+        return count
+
+    def purpose(self) -> str:
+        return f"{_nodes(self.nodes)} on one switch"
+
+    def sizes(self) -> tuple[int, int]:
+        return self.nodes, 1
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        yield from ((f"n{number}", "s1") for number in range(1, self.nodes + 1))
+
+
+class Line(_Sized):
+    """Switches in a row, a node on each."""
+
+    name = "line"
+    shape: Literal["line"] = "line"
+
+    def purpose(self) -> str:
+        return f"{_nodes(self.nodes)}, each on a switch of its own, the switches in a line"
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        yield from super().cables()
+        yield from ((f"s{number}", f"s{number + 1}") for number in range(1, self.nodes))
+
+
+class Ring(Line):
+    """Switches in a ring, a node on each."""
+
+    name = "ring"
+    shape: Literal["ring"] = "ring"  # type: ignore[assignment]
+    nodes: Annotated[int, Field(ge=3, le=MOST_NODES)] = Field(validation_alias="nodes", description="How many nodes.")
+
+    def purpose(self) -> str:
+        return f"{_nodes(self.nodes)}, each on a switch of its own, the switches in a ring"
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        yield from super().cables()
+        yield f"s{self.nodes}", "s1"
+
+
+class FullMesh(_Sized):
+    """Switches all linked with each other, a node on each."""
+
+    name = "full-mesh"
+    shape: Literal["full-mesh"] = "full-mesh"
+    # 200 switches have 19,900 links between them.
+    nodes: Annotated[int, Field(ge=1, le=200)] = Field(validation_alias="nodes", description="How many nodes.")
+
+    def purpose(self) -> str:
+        return f"{_nodes(self.nodes)}, each on a switch of its own, every switch linked to every other"
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        yield from super().cables()
+        yield from itertools.combinations((f"s{number}" for number in range(1, self.nodes + 1)), 2)
+
+
+class FatTree(Shape):
+    """The k-ary fat tree of k-port switches: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core
+    switches, k^3/4 nodes (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008, section 2.2)."""
+
+    name = "fat-tree"
+    shape: Literal["fat-tree"] = "fat-tree"
+    k: Annotated[int, Field(ge=2, le=40)] = Field(description="Ports of every switch; even.")
+
+    @field_validator("k")
+    @classmethod
+    def _even(cls, k: int) -> int:
+        if k % 2:
+            raise MismatchError("an even number of ports", str(k + 1))
+        return k
+
+    def cluster_name(self) -> str:
+        return f"fat-tree-{self.k}"
+
+    def purpose(self) -> str:
+        nodes, switches = self.sizes()
+        return f"{_nodes(nodes)} under {switches:,} switches of {self.k} ports, a {self.k}-ary fat tree"
+
+    def sizes(self) -> tuple[int, int]:
+        return self.k**3 // 4, 5 * self.k**2 // 4
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        """Switches: the core first, then pod by pod its aggregation and its edge switches."""
+        half = self.k // 2
+        nodes = itertools.count(1)
+        for pod in range(self.k):
+            first = half**2 + pod * self.k + 1
+            for edge in range(half):
+                yield from ((f"n{next(nodes)}", f"s{first + half + edge}") for _ in range(half))
+        for pod in range(self.k):
+            first = half**2 + pod * self.k + 1
+            for aggregation in range(half):
+                yield from ((f"s{first + half + edge}", f"s{first + aggregation}") for edge in range(half))
+                cores = range(aggregation * half + 1, (aggregation + 1) * half + 1)
+                yield from ((f"s{first + aggregation}", f"s{core}") for core in cores)
+
+
+class Dumbbell(Shape):
+    """Two switches with nodes on each, and one link between them that all traffic across has to share."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, left: int, right: int, bottleneck: Impairments | ImpairmentKeys = ...) -> None: ...
+
+    name = "dumbbell"
+    shape: Literal["dumbbell"] = "dumbbell"
+    left: Annotated[int, Field(ge=1, lt=MOST_BRIDGE_PORTS)] = Field(description="How many nodes on the first switch.")
+    right: Annotated[int, Field(ge=1, lt=MOST_BRIDGE_PORTS)] = Field(description="How many nodes on the second switch.")
+    bottleneck: Impairments = Field(default_factory=Impairments, description="Impairments of the link between them.")
+
+    def cluster_name(self) -> str:
+        return f"dumbbell-{self.left + self.right}"
+
+    def purpose(self) -> str:
+        return f"{self.left} and {self.right} nodes on two switches that one link joins"
+
+    def sizes(self) -> tuple[int, int]:
+        return self.left + self.right, 2
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        yield from ((f"n{number}", "s1") for number in range(1, self.left + 1))
+        yield from ((f"n{self.left + number}", "s2") for number in range(1, self.right + 1))
+        yield "s1", "s2"
+
+    def make_links(self) -> tuple[Link, ...]:
+        *some, last = super().make_links()
+        return *some, Link.model_validate({"ends": last.ends}).model_copy(update=self.bottleneck.said())
+
+
+class Now(Shape):
+    """The Berkeley NOW: 100 workstations on 40 eight-port Myrinet switches in three subclusters; see
+    `now`."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, kind: str = "myrinet") -> None: ...
+
+    name = "now"
+    shape: Literal["now"] = "now"
+    kind: Kind = Field("myrinet", description="Of the switches: myrinet as it was, or ethernet.")
+
+    def cluster_name(self) -> str:
+        return "now"
+
+    def purpose(self) -> str:
+        return "100 nodes on 40 eight-port switches in three subclusters, like the Berkeley NOW"
+
+    def sizes(self) -> tuple[int, int]:
+        return 100, 40
+
+    def switch_kind(self) -> Kind:
+        return self.kind
+
+    def make_switches(self) -> tuple[Switch, ...]:
+        return tuple(Switch(name=f"s{number}", kind=self.kind, ports=8) for number in range(1, 41))
+
+    def cables(self) -> Iterator[tuple[str, str]]:
+        return now_cables()
+
+
+SHAPES: dict[str, type[Shape]] = {
+    shape.name: shape for shape in (BackToBack, Star, Line, Ring, FullMesh, FatTree, Dumbbell, Now)
+}
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count:,} nodes"
+
+
+def back_to_back() -> BackToBack:
+    """Two nodes and one cable."""
+    return BackToBack()
+
+
+def star(nodes: int) -> Star:
+    """Nodes on one switch."""
+    return Star(nodes=nodes)
+
+
+def line(nodes: int) -> Line:
+    """Nodes, each on a switch of its own, the switches in a line."""
+    return Line(nodes=nodes)
+
+
+def ring(nodes: int) -> Ring:
+    """Nodes, each on a switch of its own, the switches in a ring; three or more."""
+    return Ring(nodes=nodes)
+
+
+def full_mesh(nodes: int) -> FullMesh:
+    """Nodes, each on a switch of its own, every switch linked to every other."""
+    return FullMesh(nodes=nodes)
+
+
+def fat_tree(k: int) -> FatTree:
+    """The k-ary fat tree; k even."""
+    return FatTree(k=k)
+
+
+def dumbbell(left: int, right: int, bottleneck: ImpairmentKeys | None = None) -> Dumbbell:
+    """Two switches with nodes on each, joined by one link with impairments of its own."""
+    return Dumbbell(left=left, right=right, bottleneck=bottleneck or {})
+
+
+def now(kind: str = "myrinet") -> Now:
+    """The Berkeley NOW of the AM-II paper."""
+    return Now(kind=kind)

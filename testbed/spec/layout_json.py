@@ -1,0 +1,157 @@
+"""A layout as plain JSON data and back: what a cluster's state and the commands' ``--json`` hold.
+
+What has its usual value is left out. Nothing here needs the validation library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.spec.layout import End, Impairment, Layout, Link, Nic, Node, Route, Switch
+
+Json = dict[str, Any]
+
+_IMPAIRMENT_KEYS = (
+    "delay",
+    "jitter",
+    "distribution",
+    "rate",
+    "queue",
+    "loss",
+    "corrupt",
+    "duplicate",
+    "reorder",
+    "jitter_file",
+    "rate_trace",
+    "queue_frames",
+    "gemodel",
+    "loss_pattern",
+    "corrupt_bits",
+    "minimum_frame",
+    "overhead",
+    "cell_size",
+    "cell_overhead",
+    "rules",
+)
+
+
+def to_json(layout: Layout) -> Json:
+    """Dictionaries, lists, text and numbers only."""
+    return {
+        "name": layout.name,
+        "seed": layout.seed,
+        "nodes": [_node(node) for node in layout.nodes],
+        "switches": [_switch(switch) for switch in layout.switches],
+        "links": [_link(link) for link in layout.links],
+    }
+
+
+def from_json(data: Mapping[str, Any]) -> Layout:
+    """The layout that `to_json` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+    return Layout(
+        name=data["name"],
+        seed=data["seed"],
+        nodes=tuple([_to_node(node) for node in data["nodes"]]),
+        switches=tuple([_to_switch(switch) for switch in data["switches"]]),
+        links=tuple([_to_link(link) for link in data["links"]]),
+    )
+
+
+def _node(node: Node) -> Json:
+    data: Json = {
+        "name": node.name,
+        "nics": [
+            {"name": nic.name, "mac": nic.mac, "mtu": nic.mtu, "addresses": list(nic.addresses)} for nic in node.nics
+        ],
+    }
+    if node.routes:
+        data["routes"] = [[route.destination, route.via] for route in node.routes]
+    if node.forwards:
+        data["forwards"] = True
+    if node.cpus:
+        data["cpus"] = list(node.cpus)
+    if node.cpu_share:
+        data["cpu_share"] = node.cpu_share
+    if node.memory:
+        data["memory"] = node.memory
+    if node.environment:
+        data["environment"] = dict(node.environment)
+    if node.files:
+        data["files"] = dict(node.files)
+    return data
+
+
+def _to_node(data: Mapping[str, Any]) -> Node:
+    return Node(
+        data["name"],
+        tuple([Nic(nic["name"], nic["mac"], nic["mtu"], tuple(nic["addresses"])) for nic in data["nics"]]),
+        tuple([Route(destination, via) for destination, via in data.get("routes", ())]),
+        data.get("forwards", False),
+        tuple(data.get("cpus", ())),
+        data.get("cpu_share", 0.0),
+        data.get("memory", 0),
+        dict(data.get("environment", ())),
+        dict(data.get("files", ())),
+    )
+
+
+def _switch(switch: Switch) -> Json:
+    data: Json = {"name": switch.name, "kind": switch.kind, "ports": list(switch.ports)}
+    if not switch.learns:
+        data["learns"] = False
+    if switch.tree:
+        data["tree"] = list(switch.tree)
+    if switch.forwarding:
+        data["forwarding"] = dict(switch.forwarding)
+    return data
+
+
+def _to_switch(data: Mapping[str, Any]) -> Switch:
+    return Switch(
+        data["name"],
+        data["kind"],
+        tuple(data["ports"]),
+        data.get("learns", True),
+        tuple(data.get("tree", ())),
+        dict(data.get("forwarding", ())),
+    )
+
+
+def _link(link: Link) -> Json:
+    data: Json = {"a": [link.a.owner, link.a.port], "b": [link.b.owner, link.b.port]}
+    if link.datapath != "auto":
+        data["datapath"] = link.datapath
+    if link.forward:
+        data["forward"] = _impairment(link.forward)
+    if link.backward:
+        data["backward"] = _impairment(link.backward)
+    return data
+
+
+_NOTHING = Impairment()
+
+
+def _to_link(data: Mapping[str, Any]) -> Link:
+    a, b = data["a"], data["b"]
+    forward, backward = data.get("forward"), data.get("backward")
+    return Link(
+        End(a[0], a[1]),
+        End(b[0], b[1]),
+        data.get("datapath", "auto"),
+        _to_impairment(forward) if forward else _NOTHING,
+        _to_impairment(backward) if backward else _NOTHING,
+    )
+
+
+def _impairment(impairment: Impairment) -> Json:
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key in _IMPAIRMENT_KEYS
+        if (value := getattr(impairment, key))
+    }
+
+
+def _to_impairment(data: Mapping[str, Any]) -> Impairment:
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Impairment(**values)

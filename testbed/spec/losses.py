@@ -1,0 +1,76 @@
+"""How losses are written: explicit patterns ("5, 12, 24", "3 every 10") and Gilbert-Elliott's four parameters.
+
+A pattern is the numbers of a direction's frames, counted from 1; "5-8" is a range, and "every N" behind them repeats
+them with that period. Gilbert-Elliott is written as tc writes it: ``p r 1-h 1-k``, where p and r are the probabilities
+of going into the bad state and back, 1-h and 1-k those of a loss in the bad and in the good state; what is left out at
+the end is 1-p, 100% and 0%.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from testbed.spec.problems import MismatchError
+from testbed.spec.units import UnitError, format_probability, parse_probability
+
+PATTERN = r"^\s*\d{1,9}(\s*-\s*\d{1,9})?(\s*,\s*\d{1,9}(\s*-\s*\d{1,9})?)*(\s+every\s+\d{1,9})?\s*$"
+GEMODEL_PATTERN = r"^\s*[^\s,]+(\s+[^\s,]+){0,3}\s*$"
+
+MOST_NUMBERS = 100_000
+"""In one pattern."""
+
+_PATTERN = re.compile(PATTERN.rstrip("$") + r"\Z", re.ASCII)
+_EXPECTED = "numbers of frames counted from 1, such as '5, 12, 24', '5-8' or '3 every 10'"
+_GEMODEL = "Gilbert-Elliott's 'p r 1-h 1-k', one to four probabilities such as '1% 30% 100% 0%'"
+
+
+def parse_pattern(text: str) -> tuple[frozenset[int], int]:
+    """The numbers and the period, 0 if they are not repeated. Raises MismatchError."""
+    if len(text) > 20 * MOST_NUMBERS or not _PATTERN.match(text):
+        raise MismatchError(_EXPECTED)
+    listed, _, period = text.partition("every")
+    numbers: set[int] = set()
+    for part in listed.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if not 0 < low <= high:
+            raise MismatchError(_EXPECTED, f"{high}-{low}" if 0 < high < low and part == listed else "")
+        if len(numbers) + high - low >= MOST_NUMBERS:
+            raise MismatchError(f"at most {MOST_NUMBERS:,} numbers of frames; a longer pattern repeats with 'every N'")
+        numbers.update(range(low, high + 1))
+    every = int(period or 0)
+    if period and max(numbers) > every:
+        raise MismatchError(f"numbers up to the period {every}")
+    return frozenset(numbers), every
+
+
+def check_pattern(text: str) -> str:
+    """The pattern as it is written shortest. Raises MismatchError."""
+    numbers, period = parse_pattern(text)
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    written = ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ranges)
+    return f"{written} every {period}" if period else written
+
+
+def parse_gemodel(value: object) -> tuple[float, float, float, float]:
+    """p, r, 1-h, 1-k; from text or a list. Raises MismatchError."""
+    parts = value.split() if isinstance(value, str) else value
+    if not isinstance(parts, Sequence) or not 1 <= len(parts) <= 4:
+        raise MismatchError(_GEMODEL)
+    try:
+        p, *rest = (parse_probability(part) for part in parts)
+    except UnitError:
+        raise MismatchError(_GEMODEL) from None
+    r, bad, good = (*rest, *(1 - p, 1.0, 0.0)[len(rest) :])
+    return p, r, bad, good
+
+
+def format_gemodel(parameters: Sequence[float]) -> str:
+    """As `parse_gemodel` reads it."""
+    return " ".join(format_probability(parameter) for parameter in parameters)

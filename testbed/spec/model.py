@@ -1,0 +1,200 @@
+"""The description of a cluster: what a user wrote, checked, and nothing decided that was left open.
+
+Made from TOML (`Description.from_toml`, `Description.load`), by the builders (`Description.star(4)`), or from
+parts. What it comes to, with every name, port and address decided, is its layout: see `resolving`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import Field, ValidationInfo, model_validator
+
+from testbed.errors import DescriptionError, Problem
+from testbed.spec import generators
+from testbed.spec.checking import Parts, check
+from testbed.spec.elements import (
+    IMPAIRMENT_KEYS,
+    Defaults,
+    Element,
+    ImpairmentKeys,
+    Impairments,
+    Link,
+    Listed,
+    Name,
+    Nic,
+    Node,
+    Switch,
+    keys,
+)
+from testbed.spec.reading import read
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+__all__ = [
+    "IMPAIRMENT_KEYS",
+    "BuilderOptions",
+    "Defaults",
+    "Description",
+    "Heading",
+    "ImpairmentKeys",
+    "Impairments",
+    "Link",
+    "Nic",
+    "Node",
+    "Switch",
+]
+
+USUAL_NETWORK = "10.0.0.0/8"
+CHECKED = "checked"
+"""Validation context of a description whose parts were checked already."""
+
+
+class Heading(Element):
+    """What a description says about the cluster as a whole."""
+
+    name: Name = Field(description="The cluster's name; a file's own name without .toml if not said.")
+    description: str = Field("", max_length=400, description="One line: what it is for.")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides every random fate.")
+    network: str = Field(USUAL_NETWORK, description="Pool of IPv4 addresses; each segment gets a part of it.")
+    network6: str | None = Field(None, description="Pool of IPv6 addresses; no IPv6 if not said.")
+    defaults: Defaults = Field(default_factory=Defaults, description="What counts where nothing is said.")
+
+
+class BuilderOptions(ImpairmentKeys, total=False):
+    """What every builder takes beside its own parameters: name, seed, and impairments of all links."""
+
+    name: str
+    seed: int
+
+
+class Description(Heading):
+    """A cluster: nodes, switches and links. Frozen; two equal ones come to the same layout.
+
+    Raises DescriptionError with all problems at once.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            description: str = "",
+            seed: int = 0,
+            network: str = USUAL_NETWORK,
+            network6: str | None = None,
+            defaults: Defaults = ...,
+            nodes: Sequence[Node],
+            switches: Sequence[Switch] = (),
+            links: Sequence[Link] = (),
+        ) -> None: ...
+
+    nodes: Annotated[tuple[Node, ...], Listed] = Field((), validation_alias="node", serialization_alias="node")
+    switches: Annotated[tuple[Switch, ...], Listed] = Field((), validation_alias="switch", serialization_alias="switch")
+    links: Annotated[tuple[Link, ...], Listed] = Field((), validation_alias="link", serialization_alias="link")
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> Self:
+        if info.context == CHECKED:
+            return self
+        parts = Parts(self.nodes, self.switches, self.links, self.defaults, self.network, self.network6)
+        problems = check(parts)
+        if not self.nodes:
+            problems.append(NO_NODE)
+        if problems:
+            raise DescriptionError(self.name, problems)
+        return self
+
+    @classmethod
+    def load(cls, source: str | Path) -> Self:
+        """The description in a file, or of a shipped topology's name; see `loading.load`."""
+        from testbed.spec.loading import load
+
+        return load(source, cls).description
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "TOML") -> Self:
+        """The description in a TOML text. source: what error messages call it."""
+        from testbed.spec.loading import parse
+
+        return parse(text, source, cls)
+
+    @classmethod
+    def back_to_back(cls, **options: Unpack[BuilderOptions]) -> Self:
+        """Two nodes and one cable, without a switch."""
+        return cls._of(generators.back_to_back(), options)
+
+    @classmethod
+    def star(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
+        """Nodes on one switch: ``star(4, delay="10us", loss="1%")``."""
+        return cls._of(generators.star(nodes), options)
+
+    @classmethod
+    def line(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
+        """Nodes, each on a switch of its own, the switches in a line."""
+        return cls._of(generators.line(nodes), options)
+
+    @classmethod
+    def ring(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
+        """Nodes, each on a switch of its own, the switches in a ring; three or more."""
+        return cls._of(generators.ring(nodes), options)
+
+    @classmethod
+    def full_mesh(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
+        """Nodes, each on a switch of its own, every switch linked to every other."""
+        return cls._of(generators.full_mesh(nodes), options)
+
+    @classmethod
+    def fat_tree(cls, k: int, **options: Unpack[BuilderOptions]) -> Self:
+        """The k-ary fat tree: k^3/4 nodes, 5k^2/4 switches; k even."""
+        return cls._of(generators.fat_tree(k), options)
+
+    @classmethod
+    def dumbbell(
+        cls,
+        left: int,
+        right: int,
+        bottleneck: ImpairmentKeys | None = None,
+        **options: Unpack[BuilderOptions],
+    ) -> Self:
+        """Two switches with nodes on each. bottleneck: impairments of the one link between them."""
+        return cls._of(generators.dumbbell(left, right, bottleneck), options)
+
+    @classmethod
+    def now(cls, kind: str = "myrinet", **options: Unpack[BuilderOptions]) -> Self:
+        """The Berkeley NOW: 100 nodes, 40 eight-port switches. kind: "myrinet" as it was, or "ethernet"."""
+        return cls._of(generators.now(kind), options)
+
+    @classmethod
+    def _of(cls, shape: generators.Shape, options: BuilderOptions) -> Self:
+        known = ("name", "seed", *IMPAIRMENT_KEYS)
+        name = options.get("name", shape.cluster_name())
+        link = {key: value for key, value in options.items() if key not in ("name", "seed")}
+        defaults = {"link": link} if link else {}
+        heading, problems = read_heading({"name": name, "seed": options.get("seed", 0), "defaults": defaults}, known)
+        if heading is None or problems:
+            raise DescriptionError(str(name)[:63], problems)
+        return cls(
+            name=heading.name,
+            description=shape.purpose(),
+            seed=heading.seed,
+            defaults=heading.defaults,
+            nodes=shape.make_nodes(),
+            switches=shape.make_switches(),
+            links=shape.make_links(),
+        )
+
+
+NO_NODE = Problem("", "no node", "at least one node in a cluster: a [[node]] with a name, or [generate]")
+HEADING_KEYS = (*keys(Heading), "generate", "node", "switch", "link")
+
+
+def read_heading(
+    raw: Mapping[str, object], known: Sequence[str] = HEADING_KEYS
+) -> tuple[Heading | None, list[Problem]]:
+    """The heading in a raw table, and its problems; see `reading.read`."""
+    return read(Heading, raw, "", known)

@@ -1,0 +1,123 @@
+"""What names, hardware addresses and CPU lists look like: one validator each, saying what it expected.
+
+The rules for interface names are the kernel's (dev_valid_name and the names that its sysctl tree keeps for
+itself).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from testbed.spec.problems import MismatchError
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+INTERFACE_PATTERN = r"^[!-$&-.0-9;-~]{1,15}$"
+"""Printable ASCII without space, ``/``, ``:`` and ``%`` (the kernel fills in a number for ``%d``)."""
+
+MAC_PATTERN = r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$"
+CPUS_PATTERN = r"^\s*\d+\s*(-\s*\d+\s*)?(,\s*\d+\s*(-\s*\d+\s*)?)*$"
+
+_NAME = re.compile(NAME_PATTERN.rstrip("$") + r"\Z")
+_INTERFACE = re.compile(INTERFACE_PATTERN.rstrip("$") + r"\Z")
+_MAC = re.compile(MAC_PATTERN.rstrip("$") + r"\Z")
+_CPUS = re.compile(CPUS_PATTERN.rstrip("$") + r"\Z", re.ASCII)
+_RESERVED = frozenset({".", "..", "lo", "all", "default"})
+
+MOST_CPUS = 8192
+"""The largest NR_CPUS that a Linux kernel can be built with on x86 and arm64."""
+
+HIGHEST_PORT = 65_535
+
+
+def check_name(value: str) -> str:
+    """The name of a cluster, node or switch; it becomes part of file, interface and namespace names."""
+    if not _NAME.match(value):
+        sound = re.sub(r"[^A-Za-z0-9_-]+", "-", value[:200]).strip("-_")[:63]
+        raise MismatchError(
+            "a name of 1 to 63 letters, digits, '-' and '_' that begins with a letter or digit",
+            sound if len(value) <= 63 else "",
+        )
+    return value
+
+
+def check_interface(value: str) -> str:
+    """A NIC's name, as the kernel allows it."""
+    if not _INTERFACE.match(value) or value in _RESERVED:
+        raise MismatchError(
+            "an interface name of 1 to 15 characters without space, '/', ':' and '%', and not "
+            "'lo', 'all', 'default', '.' or '..'"
+        )
+    return value
+
+
+def check_mac(value: str) -> str:
+    """A unicast hardware address, in lower case with colons."""
+    if not _MAC.match(value):
+        raise MismatchError("a hardware address such as '02:00:00:00:00:01'")
+    mac = value.lower().replace("-", ":")
+    if int(mac[:2], 16) & 1:
+        raise MismatchError(
+            "a unicast hardware address: the first byte must be even", f"{int(mac[:2], 16) - 1:02x}{mac[2:]}"
+        )
+    if mac == "00:00:00:00:00:00":
+        raise MismatchError("a hardware address other than zero")
+    return mac
+
+
+def check_end(value: str) -> str:
+    """One end of a link: ``n1``, ``n1:eth0``, ``s1`` or ``s1:3``. What is behind the colon the cross-check
+    knows."""
+    owner, colon, port = value.partition(":")
+    if not _NAME.match(owner) or (colon and not _INTERFACE.match(port)):
+        raise MismatchError(
+            "a node or switch, with its NIC or port behind a colon if it matters ('n1', 'n1:eth0', 's1:3')"
+        )
+    return value
+
+
+def check_cpus(value: object) -> tuple[int, ...]:
+    """CPU numbers, from ``"0-1,3"`` or a list; sorted, each once. An empty list means all."""
+    expected = f"CPU numbers below {MOST_CPUS:,}, as a list or text such as '0-1,3'"
+    numbers: set[int] = set()
+    if isinstance(value, str) and len(value) <= 4096 and _CPUS.match(value):
+        for part in value.split(","):
+            first, dash, last = part.partition("-")
+            low, high = (
+                int(text) if len(text.strip()) <= 5 else MOST_CPUS for text in (first, last if dash else first)
+            )
+            if low > high:
+                raise MismatchError(expected, f"{high}-{low}")
+            numbers.update(range(low, min(high, MOST_CPUS) + 1))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for number in value:
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise MismatchError(expected)
+            numbers.add(number)
+        if not value:
+            return ()
+    if not numbers or min(numbers) < 0 or max(numbers) >= MOST_CPUS:
+        raise MismatchError(expected)
+    return tuple(sorted(numbers))
+
+
+def format_cpus(numbers: Sequence[int]) -> str:
+    """Ranges, as the kernel writes them: ``0-1,3``."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in parts)
+
+
+def port_number(text: str) -> int:
+    """A switch port's number from its text, or 0 if it is none."""
+    return int(text) if text.isascii() and text.isdigit() and text[0] != "0" and len(text) <= 5 else 0
+
+
+def plain_number(name: str) -> int:
+    """``n7`` is 7, any other name 0: a number taken from names of any stem would be wanted by several nodes."""
+    match = re.fullmatch(r"n(\d{1,9})", name, re.ASCII)
+    return int(match[1]) if match else 0

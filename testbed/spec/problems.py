@@ -1,0 +1,128 @@
+"""From what a validator says to what a user reads: one Problem per mistake, with the nearest name that would
+do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from testbed.errors import Problem
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_WIDTH = 60
+
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a number, not NaN and not infinite",
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+}
+
+
+class MismatchError(ValueError):
+    """A field's own validator says what it expected, and what was probably meant."""
+
+    def __init__(self, expected: str, suggestion: str = "") -> None:
+        self.expected = expected
+        self.suggestion = suggestion
+        super().__init__(expected)
+
+
+def shown(value: object) -> str:
+    """A value as a user would write it, on one line and cut to about 60 characters."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "a table"
+    # Cut before it is quoted: a text of a megabyte is not copied to show sixty characters of it.
+    text = repr(value[: 2 * _WIDTH] if isinstance(value, (str, list, tuple)) else value)
+    if isinstance(value, tuple):
+        text = repr(list(value[: 2 * _WIDTH]))
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 10]}...{text[-1]}"
+
+
+def nearest(name: object, names: Iterable[str]) -> str:
+    """The name that was probably meant, or empty."""
+    if not isinstance(name, str) or len(name) > _WIDTH:
+        return ""
+    candidates = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower(), candidates, n=1)
+    return candidates[close[0]] if close else ""
+
+
+def joined(names: Iterable[object], last: str = "or") -> str:
+    """``a, b or c``."""
+    *some, end = [str(name) for name in names]
+    return f"{', '.join(some)} {last} {end}" if some else end
+
+
+def item(key: str, index: int, name: object = "") -> str:
+    """An element of a list of tables, counted from 1 as people count, with its name if it has a sound one:
+    ``node[2] (n2)``."""
+    label = f" ({name})" if isinstance(name, str) and name.isprintable() and 0 < len(name) <= _WIDTH else ""
+    return f"{key}[{index + 1}]{label}"
+
+
+def below(path: str, key: str) -> str:
+    return f"{path}.{key}" if path and key else path or key
+
+
+def translated(error: ErrorDetails, path: str, raw: object, tables: Mapping[str, Sequence[str]]) -> Problem:
+    """One finding of pydantic's as a Problem.
+
+    path: of the element that was validated; raw: the element; tables: which keys each table in it may have,
+    by the key under which the table stands, and the element's own under "".
+    """
+    location = error["loc"]
+    where = _where(path, location, raw)
+    kind, found = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        known = _known(location[:-1], tables)
+        key = str(location[-1])
+        expected = f"one of the keys {joined(known)}" if known else "no such key"
+        return Problem(_where(path, location[:-1], raw), f"unknown key {shown(key)}", expected, nearest(key, known))
+    if kind == "missing":
+        return Problem(_where(path, location[:-1], raw), "", f"the key {str(location[-1])!r}")
+    if kind == "value_error":
+        cause = error["ctx"]["error"]
+        return Problem(where, shown(found), getattr(cause, "expected", str(cause)), getattr(cause, "suggestion", ""))
+    if kind == "literal_error":
+        allowed = error["ctx"]["expected"].replace("'", "")
+        return Problem(where, shown(found), allowed, nearest(found, allowed.replace(" or ", ", ").split(", ")))
+    expected = _EXPECTED.get(kind, "")
+    if not expected:
+        return Problem(where, shown(found), error["msg"])
+    bounds = {key: f"{bound:,}" for key, bound in error.get("ctx", {}).items() if isinstance(bound, (int, float))}
+    return Problem(where, shown(found), expected.format_map(bounds))
+
+
+def _known(location: Sequence[int | str], tables: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """The keys of the table at a location: named after the innermost key that leads to it."""
+    table = next((part for part in reversed(location) if isinstance(part, str)), "")
+    return tables.get(table, ())
+
+
+def _where(path: str, location: Sequence[int | str], raw: object) -> str:
+    for part in location:
+        if isinstance(part, int):
+            raw = raw[part] if isinstance(raw, (list, tuple)) and part < len(raw) else None
+            name = raw.get("name", "") if isinstance(raw, Mapping) else ""
+            path = item(path, part, name)
+        elif part != "[key]":
+            raw = raw.get(part) if isinstance(raw, Mapping) else None
+            path = below(path, str(part) if str(part).isprintable() and len(str(part)) <= _WIDTH else shown(part))
+    return path

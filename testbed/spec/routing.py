@@ -1,0 +1,50 @@
+"""Static IP routes between layer-2 segments, through nodes that have NICs on several of them.
+
+Shortest paths, counted in segments; among equally near gateways the first by name.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from testbed.spec.addressing import Network
+from testbed.spec.layout import Route
+
+Presence = Mapping[str, Mapping[int, str]]
+"""node -> segment's place -> the node's address there, without prefix length."""
+
+
+def routes(presence: Presence, networks: Sequence[Network | None]) -> dict[str, list[Route]]:
+    """For each node its routes to the segments that it is not on; none to what it cannot reach."""
+    routers = {node: places for node, places in sorted(presence.items()) if len(places) > 1}
+    on: dict[int, list[str]] = {}
+    for node, places in routers.items():
+        for place in places:
+            on.setdefault(place, []).append(node)
+    result: dict[str, list[Route]] = {node: [] for node in presence}
+    for target, network in enumerate(networks):
+        if network is None or target not in on:
+            continue
+        # For each segment that reaches the target: how far, and through which router that is on it.
+        nearest: dict[int, tuple[int, str]] = {target: (0, "")}
+        queue = deque([target])
+        while queue:
+            place = queue.popleft()
+            for router in on.get(place, ()):
+                for further in routers[router]:
+                    distance, best = nearest.get(further, (0, ""))
+                    if further not in nearest:
+                        queue.append(further)
+                        nearest[further] = (nearest[place][0] + 1, router)
+                    elif distance == nearest[place][0] + 1 and router < best:
+                        nearest[further] = (distance, router)
+        text = str(network)
+        for node, places in presence.items():
+            if target in places:
+                continue
+            reachable = [(nearest[place], place) for place in places if place in nearest]
+            if reachable:
+                (_, router), place = min(reachable)
+                result[node].append(Route(text, presence[router][place]))
+    return result

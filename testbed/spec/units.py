@@ -1,0 +1,204 @@
+"""Quantities as ``tc`` and people write them, turned into integers once, at the edge.
+
+Inside the house a duration is integer nanoseconds, a rate integer bit/s, a size integer bytes and a
+probability a float 0..1. All arithmetic here is on fractions, so ``1.28gbit`` is exactly 1,280,000,000 and a
+text that is not a whole number of the base unit is an error instead of a rounding. Units are
+case-insensitive, as in ``tc``.
+
+duration: ``ns us µs ms s``; as in tc also ``nsec(s) usec(s) msec(s) sec(s)``.
+
+rate: bits per second, in powers of 1000 ``bit kbit mbit gbit tbit``, of 1024 ``kibit mibit gibit tibit``; a
+``/s`` may follow (``100 Mbit/s``). As in tc, ``bps kbps mbps gbps tbps`` and ``kibps ...`` are BYTES per
+second. ``Mb/s`` is refused: without regard to case it could be either.
+
+size: bytes ``b``; powers of 1024, as in tc ``k kb m mb g gb t tb``, and by their unambiguous names ``KiB MiB
+GiB TiB``; bits, of 1024 as in tc, ``kbit mbit gbit``. A bare number is bytes. So ``kB`` is 1024.
+
+probability: ``5%`` or ``0.05``.
+
+A bare number is no duration and no rate, except 0. ``parse_*`` of what ``format_*`` writes is the same
+number.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+from testbed.errors import TestbedError
+
+_DURATIONS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_DURATION_NAMES = {"µs": 10**3, "μs": 10**3} | {
+    f"{prefix}sec{plural}": factor
+    for prefix, factor in {"n": 1, "u": 10**3, "m": 10**6, "": 10**9}.items()
+    for plural in ("", "s")
+}
+_RATES = {f"{prefix}bit": 1000**power for power, prefix in enumerate(["", "k", "m", "g", "t"])}
+_RATE_NAMES = (
+    {f"{prefix}ibit": 1024**power for power, prefix in enumerate("kmgt", 1)}
+    | {f"{prefix}bps": 8 * 1000**power for power, prefix in enumerate(["", "k", "m", "g", "t"])}
+    | {f"{prefix}ibps": 8 * 1024**power for power, prefix in enumerate("kmgt", 1)}
+)
+_RATE_NAMES |= {f"{unit}/s": factor for unit, factor in (_RATES | _RATE_NAMES).items() if unit.endswith("bit")}
+_SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE_NAMES = {
+    "b": 1,
+    **{f"{prefix}{end}": 1024**power for power, prefix in enumerate("kmgt", 1) for end in ("", "b", "ib")},
+    **{f"{prefix}bit": 1024**power // 8 for power, prefix in enumerate("kmg", 1)},
+}
+
+LARGEST = 2**63 - 1
+"""The largest quantity of any kind: what a signed 64-bit field of the kernel's holds."""
+
+# tc reads exponents. Three digits reach every float; more would make integers of any size.
+_QUANTITY = re.compile(
+    r"(?P<sign>[+-]?)(?P<number>(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,3})?)\s*(?P<unit>[^\d\s].*)?", re.IGNORECASE
+)
+_LONGEST = 64
+_TINY = 1e-9  # below it percent have more zeros than anyone counts
+
+_NUMBER = r"^\s*\+?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*"
+DURATION_PATTERN = _NUMBER + r"([nNuUmMµμ]?[sS]|[nNuUmM]?[sS][eE][cC][sS]?)\s*$"
+RATE_PATTERN = _NUMBER + r"([kKmMgGtT][iI]?)?([bB][iI][tT](/[sS])?|[bB][pP][sS])\s*$"
+SIZE_PATTERN = _NUMBER + r"([bB]|[kKmMgGtT]([iI]?[bB])?|[kKmMgG][bB][iI][tT])?\s*$"
+PROBABILITY_PATTERN = _NUMBER + r"%?\s*$"
+"""What the text forms look like, for the JSON Schema; zero without a unit is the schema's own case."""
+
+
+class UnitError(TestbedError, ValueError):
+    """A text or number that is not the quantity it should be.
+
+    found: what stands there, for display. expected: a phrase. suggestion: what was probably meant, or empty.
+    """
+
+    exit_code = 2
+
+    def __init__(self, found: object, expected: str, suggestion: str = "") -> None:
+        self.found = found
+        self.expected = expected
+        self.suggestion = suggestion
+        hint = f" — did you mean {suggestion!r}?" if suggestion else ""
+        super().__init__(f"found {found!r}, expected {expected}{hint}")
+
+
+_DURATION = "a duration: a number with one of the units ns, us, ms, s (such as '10us')"
+_RATE = (
+    "a rate: a number with one of the units bit, kbit, mbit, gbit, tbit, or bps, kbps, mbps, gbps for bytes "
+    "per second (such as '1gbit')"
+)
+_SIZE = "a size: a number of bytes, or with one of the units B, KiB, MiB, GiB (such as '64KiB')"
+_PROBABILITY = "a probability: '0%' to '100%', or 0 to 1"
+
+
+def parse_duration(value: object) -> int:
+    """A duration in nanoseconds; text with a unit, or 0. Raises UnitError."""
+    return _integer(value, _DURATION, _DURATIONS | _DURATION_NAMES, "nanoseconds", bare=0)
+
+
+def parse_rate(value: object) -> int:
+    """A rate in bit/s; text with a unit, or 0 (unlimited). Raises UnitError."""
+    return _integer(value, _RATE, _RATES | _RATE_NAMES, "bits per second", bare=0)
+
+
+def parse_size(value: object) -> int:
+    """A size in bytes; text with a unit, or a number of bytes. Raises UnitError."""
+    return _integer(value, _SIZE, _SIZE_NAMES, "bytes", bare=1)
+
+
+def parse_probability(value: object) -> float:
+    """A probability 0..1; text with ``%``, text without, or a number 0..1. Raises UnitError."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise UnitError(value, _PROBABILITY)
+    number, unit = _split(value, _PROBABILITY)
+    if unit not in ("", "%"):
+        raise UnitError(value, _PROBABILITY, _shown(number) + "%" if 0 <= number <= 100 else "")
+    share = number / 100 if unit else number
+    if share > 1:
+        meant = f"{_shown(number)}%" if not unit and number <= 100 else ""
+        raise UnitError(value, _PROBABILITY, meant)
+    if unit or not isinstance(value, float):
+        return float(share)
+    return abs(value)  # -0.0 is no probability of its own
+
+
+def format_duration(nanoseconds: int) -> str:
+    """The shortest usual text: ``1500`` is ``1.5us``."""
+    return _text(nanoseconds, _DURATIONS, "s")
+
+
+def format_rate(bits_per_second: int) -> str:
+    """The shortest usual text: ``1280000000`` is ``1.28gbit``."""
+    return _text(bits_per_second, _RATES, "bit")
+
+
+def format_size(size: int) -> str:
+    """The largest binary unit that divides it: ``65536`` is ``64KiB``, ``1500`` is ``1500B``."""
+    unit = next(unit for unit in reversed(_SIZES) if size % _SIZES[unit] == 0) if size else "B"
+    return f"{size // _SIZES[unit]}{unit}"
+
+
+def format_probability(probability: float) -> str:
+    """As percent: ``0.05`` is ``5%``. Exact: a float's shortest text with its decimal point moved."""
+    if 0 < probability < _TINY:
+        return repr(probability)
+    number = Fraction(repr(probability)) * 100
+    return f"{_shown(number)}%"
+
+
+def _integer(value: object, expected: str, units: Mapping[str, int], base: str, bare: int) -> int:
+    """bare: what a number without a unit is multiplied with; 0 where only zero can go without."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise UnitError(value, expected)
+    number, unit = _split(value, expected)
+    factor = units.get(unit.lower()) if unit else bare
+    if factor is None:
+        nearest = difflib.get_close_matches(unit.lower(), units, n=1, cutoff=0.5)
+        raise UnitError(value, expected, _shown(number) + nearest[0] if nearest else "")
+    if not unit and not bare and number:
+        raise UnitError(value, f"{expected}; a bare number has no unit")
+    result = number * factor
+    if result.denominator != 1:
+        raise UnitError(value, f"a whole number of {base}")
+    if result > LARGEST:
+        raise UnitError(value, f"at most {LARGEST:,} {base}")
+    return result.numerator
+
+
+def _split(value: str | float, expected: str) -> tuple[Fraction, str]:
+    """The number, exact, and its unit, if any. Not negative, not NaN, not infinite."""
+    if isinstance(value, int):
+        number, unit = Fraction(value), ""
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise UnitError(value, f"{expected}; not NaN and not infinite")
+        number, unit = Fraction(repr(value)), ""  # 0.1 is what was written, not its nearest binary fraction
+    else:
+        match = _QUANTITY.fullmatch(value.strip()) if len(value) <= _LONGEST else None
+        if match is None or not value.isprintable():
+            raise UnitError(value, expected)
+        number, unit = Fraction(match["number"]), (match["unit"] or "").strip()
+        number = -number if match["sign"] == "-" else number
+    if number < 0:
+        raise UnitError(value, f"{expected}; not negative")
+    return number, unit
+
+
+def _text(value: int, units: dict[str, int], zero: str) -> str:
+    """The largest unit in which the value is at least 1 and has at most three decimals."""
+    if not value:
+        return f"0{zero}"
+    unit = next(u for u in reversed(units) if units[u] <= value and value * 1000 % units[u] == 0)
+    return _shown(Fraction(value, units[unit])) + unit
+
+
+def _shown(number: Fraction) -> str:
+    """A terminating decimal without an exponent. Its denominator divides a power of ten."""
+    digits = 0
+    while number.denominator != 1:
+        number *= 10
+        digits += 1
+    text = str(number.numerator).rjust(digits + 1, "0")
+    return f"{text[:-digits]}.{text[-digits:]}" if digits else text

@@ -1,0 +1,119 @@
+"""Which NIC or port every link is plugged into, and which NICs share a layer-2 segment.
+
+NIC names: what a link's end says; else the node's declared NICs that are not called ethN, in their order;
+else the next free ethN in link order. Switch ports: what the end says; else the next free number from 1 in
+link order. A segment is what switches join, or a single link between two nodes; segments are ordered by their
+first link.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from testbed.spec.elements import Link, Nic, Node, Switch
+from testbed.spec.layout import End
+from testbed.spec.names import port_number
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A layer-2 network. nics: in link order. links: their places in the description's list."""
+
+    switches: tuple[str, ...]
+    nics: tuple[End, ...]
+    links: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """ends: both ends of each link, or None for a link that leads nowhere. nics: what is said about a node's
+    NICs, also about those that no link uses."""
+
+    ends: tuple[tuple[End, End] | None, ...]
+    declared: dict[End, Nic]
+    segments: tuple[Segment, ...]
+
+
+def nic_names(node: Node) -> list[str]:
+    """The names of the declared NICs; one without a name gets the next free ethN."""
+    taken = {nic.name for nic in node.nics}
+    free = (f"eth{number}" for number in range(len(node.nics) + len(taken)) if f"eth{number}" not in taken)
+    return [nic.name or next(free) for nic in node.nics]
+
+
+def wire(nodes: Sequence[Node], switches: Sequence[Switch], links: Sequence[Link]) -> Wiring:
+    """Decides names and ports. Ends that name nobody are left out, so that it also serves the checks."""
+    is_switch = dict.fromkeys((switch.name for switch in switches), True) | dict.fromkeys(
+        (node.name for node in nodes), False
+    )
+    declared = {
+        End(node.name, name): nic for node in nodes for name, nic in zip(nic_names(node), node.nics, strict=True)
+    }
+    taken: dict[str, set[str]] = {name: set() for name in is_switch}
+    for link in links:
+        for end in link.ends:
+            owner, _, port = end.partition(":")
+            if port and owner in taken:
+                taken[owner].add(port)
+    free: dict[str, Iterator[str]] = {switch.name: _free_ports(taken[switch.name]) for switch in switches}
+    for node in nodes:
+        named = [nic.name for nic in node.nics if nic.name and not re.fullmatch(r"eth\d+", nic.name)]
+        free[node.name] = _free_nics(taken[node.name], named)
+    ends: list[tuple[End, End] | None] = []
+    for link in links:
+        if not all(owner in is_switch for owner in link.owners):
+            ends.append(None)
+            continue
+        a, b = (End(owner, port or next(free[owner])) for owner, _, port in (end.partition(":") for end in link.ends))
+        ends.append((a, b))
+    return Wiring(tuple(ends), declared, _segments(ends, is_switch))
+
+
+def _free_ports(taken: set[str]) -> Iterator[str]:
+    number = 0
+    while True:
+        number += 1
+        if str(number) not in taken:
+            yield str(number)
+
+
+def _free_nics(taken: set[str], named: Sequence[str]) -> Iterator[str]:
+    yield from (name for name in named if name not in taken)
+    number = 0
+    while True:
+        if f"eth{number}" not in taken:
+            yield f"eth{number}"
+        number += 1
+
+
+def _segments(ends: Sequence[tuple[End, End] | None], is_switch: dict[str, bool]) -> tuple[Segment, ...]:
+    leader = {name: name for name, switch in is_switch.items() if switch}
+
+    def find(name: str) -> str:
+        while leader[name] != name:
+            leader[name] = leader[leader[name]]
+            name = leader[name]
+        return name
+
+    for pair in ends:
+        if pair and is_switch[pair[0].owner] and is_switch[pair[1].owner]:
+            leader[find(pair[0].owner)] = find(pair[1].owner)
+    members: dict[str | int, list[int]] = {}
+    for index, pair in enumerate(ends):
+        if pair:
+            switch = next((end.owner for end in pair if is_switch[end.owner]), None)
+            members.setdefault(index if switch is None else find(switch), []).append(index)
+    segments = []
+    for indices in members.values():
+        plugs = [end for index in indices for end in ends[index] or ()]
+        joined = dict.fromkeys(end.owner for end in plugs if is_switch[end.owner])
+        nics = tuple(end for end in plugs if not is_switch[end.owner])
+        segments.append(Segment(tuple(joined), nics, tuple(indices)))
+    return tuple(segments)
+
+
+def used_ports(owner: str, wiring: Wiring) -> list[int]:
+    """The port numbers in use at a switch, ascending."""
+    return sorted(port_number(end.port) for pair in wiring.ends for end in pair or () if end.owner == owner)

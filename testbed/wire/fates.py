@@ -1,0 +1,164 @@
+"""What happens to one frame on purpose or by chance, the log of it, and its replay.
+
+A fate is a function of seed, link, direction, flow and number, never of time or of a frame's bytes. What follows from a
+queue is no fate: it is counted, not logged. Neither is jitter, which every frame has: the same seed gives it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from testbed.spec.layout import Impairment
+from testbed.wire.flows import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What is done to a frame; nothing of it is a pass.
+
+    delay: nanoseconds on top of the direction's own; later frames may overtake. flips: how many bits. positions: which
+    bits, if they are known: bit 0 is the highest of the first byte. duplicate: it arrives twice. reorder: it skips the
+    direction's delay.
+    """
+
+    drop: bool = False
+    delay: int = 0
+    flips: int = 0
+    positions: tuple[int, ...] = ()
+    duplicate: bool = False
+    reorder: bool = False
+
+    def __post_init__(self) -> None:
+        if self.delay < 0 or self.flips < 0:
+            raise ValueError("a fate's delay and flips are 0 or more")
+
+    def __or__(self, other: Fate) -> Fate:
+        """Both on one frame."""
+        return Fate(
+            self.drop or other.drop,
+            self.delay + other.delay,
+            self.flips + other.flips,
+            self.positions + other.positions,
+            self.duplicate or other.duplicate,
+            self.reorder or other.reorder,
+        )
+
+
+PASS: Final = Fate()
+DROP: Final = Fate(drop=True)
+DUPLICATE: Final = Fate(duplicate=True)
+REORDER: Final = Fate(reorder=True)
+
+
+def delay(nanoseconds: int) -> Fate:
+    """The frame comes that much later; later frames may overtake it."""
+    if nanoseconds <= 0:
+        raise ValueError(f"a delay of {nanoseconds} ns")
+    return Fate(delay=nanoseconds)
+
+
+def corrupt(bits: int = 1) -> Fate:
+    """So many bits of the frame are flipped; which ones, the hash decides."""
+    if bits <= 0:
+        raise ValueError(f"{bits} flipped bits")
+    return Fate(flips=bits)
+
+
+RULE: Final = "rule"
+LOSS: Final = "loss"
+GEMODEL: Final = "gemodel"
+PATTERN: Final = "loss_pattern"
+CORRUPT: Final = "corrupt"
+TWICE: Final = "duplicate"
+SKIP: Final = "reorder"
+"""Causes: who decided. Named after the impairment's keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One fate that was not a pass. n: which of its flow's frames, from 1. epoch: how often the direction has begun to
+    count anew, because what decides fates was set. cause: see above. detail: a rule's text."""
+
+    link: str
+    direction: str
+    epoch: int
+    flow: Flow
+    n: int
+    cause: str
+    fate: Fate
+    detail: str = ""
+
+    def to_line(self) -> str:
+        """One line of JSON, always the same for the same record."""
+        fate = {key: value for key in _FATE_KEYS if (value := getattr(self.fate, key))}
+        flow = [self.flow.ethertype, self.flow.destination, self.flow.source, *self.flow.key]
+        where = {"link": self.link, "direction": self.direction, "epoch": self.epoch, "flow": flow, "n": self.n}
+        return json.dumps({**where, "cause": self.cause, "fate": fate, "detail": self.detail}, ensure_ascii=False)
+
+    @classmethod
+    def from_line(cls, line: str) -> Record:
+        """What `to_line` wrote. Raises ValueError for anything else."""
+        try:
+            data = json.loads(line)
+            ethertype, destination, source, *key = data["flow"]
+            fate: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data["fate"].items()}
+            return cls(
+                str(data["link"]),
+                str(data["direction"]),
+                int(data["epoch"]),
+                Flow(int(ethertype), int(destination), int(source), tuple([int(value) for value in key])),
+                int(data["n"]),
+                str(data["cause"]),
+                Fate(**fate),
+                str(data["detail"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"not a record of a fate: {line[:80]!r}") from error
+
+
+_FATE_KEYS: Final = ("drop", "delay", "flips", "positions", "duplicate", "reorder")
+
+
+Place = tuple[int, Flow, int]
+"""Epoch, flow, n."""
+
+
+class Replay:
+    """Gives the fates of a log again, to the same frames of the same flows. See `without_chance`."""
+
+    __slots__ = ("_fates", "given")
+
+    def __init__(self, log: Iterable[Record]) -> None:
+        self._fates: dict[tuple[str, str], dict[Place, Fate]] = {}
+        self.given = 0
+        """How many fates have been given out; a log replayed whole gives all its frames'."""
+        for record in log:
+            fates = self._fates.setdefault((record.link, record.direction), {})
+            place = (record.epoch, record.flow, record.n)
+            fates[place] = fates.get(place, PASS) | record.fate
+
+    def __len__(self) -> int:
+        """How many frames it has fates for."""
+        return sum(len(fates) for fates in self._fates.values())
+
+    def fates(self, link: str, direction: str) -> Mapping[Place, Fate]:
+        """Of one direction, by epoch, flow and number."""
+        return self._fates.get((link, direction), {})
+
+
+def without_chance(impairment: Impairment) -> Impairment:
+    """The impairment with everything taken out that a log records, so that a replay decides it alone."""
+    return replace(
+        impairment,
+        loss=0.0,
+        gemodel=(),
+        loss_pattern="",
+        corrupt=0.0,
+        corrupt_bits=0,
+        duplicate=0.0,
+        reorder=0.0,
+        rules=(),
+    )

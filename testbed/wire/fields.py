@@ -1,0 +1,287 @@
+"""Where a field of a header stands in a frame: name -> header, offset, width, mask, guard.
+
+A header begins at the frame's first byte ("link"), behind the addresses if the frame is tagged ("tag"), behind the
+EtherType ("network", wherever tags have moved it to), or behind an IP header ("transport"). Which network or transport
+header a frame has is said by its EtherType or IP protocol number. A protocol of its own adds its fields as plain data,
+so that its code needs to know nothing of this package:
+
+    fields.register("emp", ethertype=0x88B5, fields={"type": (0, 1), "id": (2, 4, 0x00FFFFFF, [("type", 3)])},
+                    flow=["type"])
+
+offset: bytes from the header's first. width: bytes, big-endian. mask: of the bits that count, shifted down to bit 0.
+guard: other fields of the header and the values that they must have, or the field is not there.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Located = tuple[int, int, int, int]
+"""EtherType, offset of the network header, IP protocol number, offset of the transport header; -1 for what is not
+there."""
+
+Layer = Literal["link", "tag", "network", "transport"]
+Kind = Literal["number", "mac", "ipv4", "ipv6"]
+Reader = Callable[[bytes, Located], int]
+"""The field's value in a located frame, or -1 where the frame does not have the field."""
+
+NOWHERE: Final[Located] = (-1, -1, -1, -1)
+ETHERNET_HEADER: Final = 14
+IPV4: Final = 0x0800
+IPV6: Final = 0x86DD
+TAGS: Final = (0x8100, 0x88A8)
+"""IEEE 802.1Q and 802.1ad."""
+MOST_TAGS: Final = 2
+SMALLEST_ETHERTYPE: Final = 0x0600
+"""Below it the two bytes are a length (IEEE 802.3, 3.2.6)."""
+_IPV4_HEADER: Final = 20
+_IPV6_HEADER: Final = 40
+WIDEST: Final = 16
+
+
+def locate(frame: bytes) -> Located:
+    """Where a frame's headers begin. An IP header that is cut short or broken has no transport header; neither has a
+    fragment that is not the first, nor IPv6 with extension headers."""
+    size = len(frame)
+    if size < ETHERNET_HEADER:
+        return NOWHERE
+    ethertype = frame[12] << 8 | frame[13]
+    at = ETHERNET_HEADER
+    while ethertype in TAGS and at < ETHERNET_HEADER + 4 * MOST_TAGS and size >= at + 4:
+        ethertype = frame[at + 2] << 8 | frame[at + 3]
+        at += 4
+    if ethertype == IPV4:
+        if size < at + _IPV4_HEADER or frame[at] >> 4 != 4:
+            return (ethertype, at, -1, -1)
+        header = (frame[at] & 15) * 4
+        later = frame[at + 7] or frame[at + 6] & 0x1F
+        return (ethertype, at, frame[at + 9], -1 if header < _IPV4_HEADER or later else at + header)
+    if ethertype == IPV6:
+        if size < at + _IPV6_HEADER or frame[at] >> 4 != 6:
+            return (ethertype, at, -1, -1)
+        return (ethertype, at, frame[at + 6], at + _IPV6_HEADER)
+    return (ethertype, at, -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header: the layer it begins at, and the EtherType or IP protocol number that announces it."""
+
+    name: str
+    layer: Layer
+    number: int = 0
+
+    def finder(self) -> Reader:
+        """Where it begins in a frame, or -1."""
+        number, layer = self.number, self.layer
+
+        def find(frame: bytes, located: Located) -> int:
+            if layer == "network":
+                return located[1] if located[0] == number else -1
+            if layer == "transport":
+                return located[3] if located[2] == number else -1
+            if layer == "link":
+                return 0 if located[0] >= 0 else -1
+            tagged = located[1] > ETHERNET_HEADER and frame[12] << 8 | frame[13] in TAGS
+            return ETHERNET_HEADER if tagged else -1
+
+        return find
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field. guard: pairs of a field's full name and the value that it must have."""
+
+    name: str
+    header: Header
+    offset: int
+    width: int
+    mask: int = 0
+    kind: Kind = "number"
+    guard: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def largest(self) -> int:
+        """The largest value that it can hold."""
+        mask = self.mask or (1 << 8 * self.width) - 1
+        return mask >> self.shift
+
+    @property
+    def shift(self) -> int:
+        return (self.mask & -self.mask).bit_length() - 1 if self.mask else 0
+
+
+class UnknownFieldError(LookupError):
+    """No field or header of that name. nearest: the name that was probably meant, or empty."""
+
+    def __init__(self, name: str, nearest: str) -> None:
+        self.name = name
+        self.nearest = nearest
+        super().__init__(f"no field is called {name!r}" + (f" — did you mean {nearest!r}?" if nearest else ""))
+
+
+class Fields:
+    """The headers and fields that rules and flow keys can name."""
+
+    __slots__ = ("_fields", "_flows", "_headers")
+
+    def __init__(self, headers: Iterable[Header] = (), fields: Iterable[Field] = ()) -> None:
+        self._headers: dict[str, Header] = {}
+        self._fields: dict[str, Field] = {}
+        self._flows: dict[int, tuple[str, ...]] = {}
+        for header in headers:
+            self._add_header(header)
+        for field in fields:
+            self._add_field(field)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __getitem__(self, name: str) -> Field:
+        if name not in self._fields:
+            raise UnknownFieldError(name, self.nearest(name))
+        return self._fields[name]
+
+    def names(self) -> list[str]:
+        """Of all fields."""
+        return list(self._fields)
+
+    def headers(self) -> list[str]:
+        """Their names, each of which a rule may use as a condition."""
+        return list(self._headers)
+
+    def nearest(self, name: str) -> str:
+        """The field or header that was probably meant, or empty."""
+        close = difflib.get_close_matches(name.lower(), [*self._fields, *self._headers], n=1)
+        return close[0] if close else ""
+
+    def register(
+        self,
+        protocol: str,
+        ethertype: int,
+        fields: Mapping[str, Sequence[object]],
+        flow: Sequence[str] = (),
+    ) -> None:
+        """Adds a protocol that stands directly on Ethernet.
+
+        fields: name -> offset, width and, if wanted, mask and guard, as this module's head says. flow: the names of the
+        fields that tell the protocol's flows apart. Raises ValueError for a name, an EtherType or a field that cannot
+        be; then nothing has been added.
+        """
+        trial = self.copy()
+        header = Header(protocol, "network", ethertype)
+        trial._add_header(header)
+        for name, place in fields.items():
+            trial._add_field(_field(header, name, place))
+        for field in trial._fields.values():
+            for other, _ in field.guard:
+                if other not in trial._fields:
+                    raise ValueError(f"{field.name}: its guard names {other!r}, which is not a field")
+        for name in flow:
+            if f"{protocol}.{name}" not in trial._fields:
+                raise ValueError(f"{protocol}: its flow key names {name!r}, which is not one of its fields")
+        trial._flows[ethertype] = tuple(f"{protocol}.{name}" for name in flow)
+        self._headers, self._fields, self._flows = trial._headers, trial._fields, trial._flows
+
+    def copy(self) -> Fields:
+        """The same, to which others can be added."""
+        other = Fields()
+        other._headers, other._fields = dict(self._headers), dict(self._fields)
+        other._flows = dict(self._flows)
+        return other
+
+    def flow_readers(self, ethertype: int) -> tuple[Reader, ...]:
+        """What tells the flows of one EtherType apart; empty if nothing does."""
+        return tuple(self.reader(name) for name in self._flows.get(ethertype, ()))
+
+    def flow_fields(self) -> dict[int, tuple[str, ...]]:
+        """EtherType -> the names of the fields that registered protocols name as their flow key."""
+        return dict(self._flows)
+
+    def presence(self, header: str) -> Reader:
+        """A reader that gives a header's offset, or -1 where it is not in the frame."""
+        return self._headers[header].finder()
+
+    def reader(self, name: str) -> Reader:
+        """What reads a field, compiled once. Raises UnknownFieldError."""
+        field = self[name]
+        find, offset, width = field.header.finder(), field.offset, field.width
+        mask, shift = field.mask or (1 << 8 * width) - 1, field.shift
+        if name == FRAME_LENGTH:
+            return _length
+
+        def read(frame: bytes, located: Located) -> int:
+            begin = find(frame, located)
+            if begin < 0:
+                return -1
+            begin += offset
+            raw = frame[begin : begin + width]
+            return (int.from_bytes(raw, "big") & mask) >> shift if len(raw) == width else -1
+
+        guards = [(self.reader(other), value) for other, value in field.guard]
+        if not guards:
+            return read
+
+        def guarded(frame: bytes, located: Located) -> int:
+            for other, value in guards:
+                if other(frame, located) != value:
+                    return -1
+            return read(frame, located)
+
+        return guarded
+
+    def _add_header(self, header: Header) -> None:
+        if header.name in self._headers:
+            raise ValueError(f"there are fields of {header.name!r} already")
+        if not header.name.isidentifier():
+            raise ValueError(f"{header.name!r} is not a name of letters, digits and '_'")
+        for other in self._headers.values():
+            if header.layer in ("network", "transport") and (other.layer, other.number) == (
+                header.layer,
+                header.number,
+            ):
+                raise ValueError(f"{header.name}: {other.name} has the number 0x{header.number:04x} already")
+        if header.layer == "network" and not SMALLEST_ETHERTYPE <= header.number <= 0xFFFF:
+            raise ValueError(f"{header.name}: 0x{header.number:x} is not an EtherType")
+        self._headers[header.name] = header
+
+    def _add_field(self, field: Field) -> None:
+        if not all(part.isidentifier() for part in field.name.split(".")):
+            raise ValueError(f"{field.name!r} is not a name of letters, digits and '_'")
+        if field.name in self._fields:
+            raise ValueError(f"there is a field {field.name!r} already")
+        if not 0 < field.width <= WIDEST or field.offset < 0 or not 0 <= field.mask < 1 << 8 * field.width:
+            raise ValueError(
+                f"{field.name}: an offset of 0 or more, a width of 1 to {WIDEST} bytes and a mask within it"
+            )
+        self._fields[field.name] = field
+
+
+FRAME_LENGTH: Final = "frame.len"
+"""Not in any header: the frame's own length, without a frame check sequence."""
+
+
+def _length(frame: bytes, _: Located) -> int:
+    return len(frame)
+
+
+def _field(header: Header, name: str, place: Sequence[object]) -> Field:
+    """A field from a protocol's plain data."""
+    expected = ValueError(
+        f"{header.name}.{name}: offset, width, mask and pairs of a field and its value, not {place!r}"
+    )
+    defaults: tuple[object, ...] = (0, 0, 0, ())
+    if len(place) > len(defaults):
+        raise expected
+    offset, width, mask, guard = (*place, *defaults[len(place) :])
+    if not isinstance(offset, int) or not isinstance(width, int) or not isinstance(mask, int):
+        raise expected
+    pairs = []
+    for pair in guard if isinstance(guard, (list, tuple)) else (guard,):
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[1], int):
+            raise expected
+        pairs.append((f"{header.name}.{pair[0]}", pair[1]))
+    return Field(f"{header.name}.{name}", header, offset, width, mask, "number", tuple(pairs))

@@ -1,0 +1,139 @@
+"""Which flow a frame belongs to, and which of its frames it is.
+
+A flow is an EtherType, a pair of MAC addresses, and the values of the fields that a protocol names as its flow key. IP
+names its protocol number, TCP and UDP the lower of the two ports beside it (the same for both directions of a
+connection, and the server's as a rule); the key of IP is thus always two numbers, the second 0 where there are no
+ports, as in a later fragment. Protocols on Ethernet name theirs when they register their fields.
+
+VLAN tags are looked through and do not tell flows apart: a kernel may carry the tag beside the frame, so that a program
+on one datapath would see it and on another not. An IEEE 802.3 length field is no EtherType and counts as 0. What a
+frame carries beyond its flow key never enters.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from testbed.wire import hashing
+from testbed.wire.fields import IPV4, IPV6, SMALLEST_ETHERTYPE, Fields, Reader, locate
+
+MOST_CACHED: Final = 65_536
+"""Entries in each shortcut from bytes to a flow; then it is emptied. Flows themselves are never forgotten."""
+
+_TCP: Final = 6
+_UDP: Final = 17
+_IPV4_BYTES: Final = IPV4.to_bytes(2, "big")
+
+
+class Flow(NamedTuple):
+    """Of one direction. The MACs are the 48-bit numbers that are written; key: the values of the flow key."""
+
+    ethertype: int
+    destination: int
+    source: int
+    key: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        key = "".join(f" {value}" for value in self.key)
+        return f"0x{self.ethertype:04x} {_mac(self.source)} > {_mac(self.destination)}{key}"
+
+
+class Counted:
+    """A flow, how many of its frames there were, and where each of its streams of draws starts."""
+
+    __slots__ = ("bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "reorder")
+
+    def __init__(self, flow: Flow, key: int, epoch: int) -> None:
+        own = hashing.flow_key(key, flow.ethertype, flow.destination, flow.source, flow.key)
+        self.flow = flow
+        self.epoch = epoch
+        self.n = 0
+        self.loss = hashing.absorb(own, hashing.LOSS)
+        self.corrupt = hashing.absorb(own, hashing.CORRUPT)
+        self.duplicate = hashing.absorb(own, hashing.DUPLICATE)
+        self.reorder = hashing.absorb(own, hashing.REORDER)
+        self.jitter = hashing.absorb(own, hashing.JITTER)
+        self.bits = hashing.absorb(own, hashing.BITS)
+
+
+class Flows:
+    """The flows of one direction since its impairment was set."""
+
+    __slots__ = ("_by_flow", "_by_mac", "_by_port", "_epoch", "_finer", "_key", "_readers")
+
+    def __init__(self, key: int, fields: Fields, epoch: int = 0) -> None:
+        """key: the direction's, see `hashing.direction_key`. fields: which protocols name a flow key. epoch: how often
+        the direction has counted from 1 again."""
+        self._epoch = epoch
+        self._key = key
+        self._readers: dict[int, tuple[Reader, ...]] = {
+            ethertype: fields.flow_readers(ethertype) for ethertype, names in fields.flow_fields().items() if names
+        }
+        self._by_flow: dict[Flow, Counted] = {}
+        self._by_mac: dict[bytes, Counted | None] = {}  # Ethernet header -> its flow; None: more must be looked at
+        self._by_port: dict[bytes, Counted] = {}  # the bytes of IPv4 that decide -> its flow
+        self._finer = {IPV4, IPV6, 0x8100, 0x88A8, *self._readers}
+
+    def __len__(self) -> int:
+        return len(self._by_flow)
+
+    def of(self, frame: bytes) -> Counted:
+        """The frame's flow. The caller adds to its n."""
+        head = frame[:14]
+        by_mac = self._by_mac
+        if head in by_mac:
+            counted = by_mac[head]
+            if counted is not None:
+                return counted
+            # 0x45: an IPv4 header without options; not a later fragment: then its ports stand at 34.
+            if (
+                len(frame) >= 38
+                and frame[14] == 0x45
+                and head[12:] == _IPV4_BYTES
+                and frame[23] in (_TCP, _UDP)
+                and not (frame[21] or frame[20] & 0x1F)
+            ):
+                raw = head + frame[23:24] + frame[34:38]
+                counted = self._by_port.get(raw)
+                if counted is None:
+                    counted = self._counted(frame)
+                    if len(self._by_port) >= MOST_CACHED:
+                        self._by_port.clear()
+                    self._by_port[raw] = counted
+                return counted
+            return self._counted(frame)
+        counted = self._counted(frame)
+        if len(by_mac) >= MOST_CACHED:
+            by_mac.clear()
+        by_mac[head] = None if int.from_bytes(head[12:14], "big") in self._finer else counted
+        return counted
+
+    def _counted(self, frame: bytes) -> Counted:
+        flow = flow_of(frame, self._readers)
+        counted = self._by_flow.get(flow)
+        if counted is None:
+            counted = self._by_flow[flow] = Counted(flow, self._key, self._epoch)
+        return counted
+
+
+def flow_of(frame: bytes, readers: dict[int, tuple[Reader, ...]]) -> Flow:
+    """The flow of a frame, from nothing but its bytes. readers: EtherType -> the fields that a protocol names; a field
+    that is not in the frame counts as 0. A frame shorter than its Ethernet header is taken as if zeros followed."""
+    located = locate(frame)
+    ethertype = located[0]
+    destination = int.from_bytes(frame[:6].ljust(6, b"\0"), "big")
+    source = int.from_bytes(frame[6:12].ljust(6, b"\0"), "big")
+    if ethertype < SMALLEST_ETHERTYPE:
+        return Flow(0, destination, source)
+    if ethertype in (IPV4, IPV6):
+        protocol, begin = located[2], located[3]
+        port = 0
+        if protocol in (_TCP, _UDP) and begin >= 0 and len(frame) >= begin + 4:
+            port = min(frame[begin] << 8 | frame[begin + 1], frame[begin + 2] << 8 | frame[begin + 3])
+        return Flow(ethertype, destination, source, (max(protocol, 0), port))
+    values = tuple([max(read(frame, located), 0) for read in readers.get(ethertype, ())])
+    return Flow(ethertype, destination, source, values)
+
+
+def _mac(number: int) -> str:
+    return number.to_bytes(6, "big").hex(":")

@@ -1,0 +1,42 @@
+"""What is wrong with a line of a table or trace: which file, which line, what it should be.
+
+Nothing here opens a file: whoever does hands its text over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from testbed.errors import TestbedError
+from testbed.spec.problems import shown
+
+MOST_LINES: Final = 10_000_000
+
+
+class BrokenFileError(TestbedError, ValueError):
+    """A table or trace that cannot be used. line: counted from 1; 0 for the file as a whole."""
+
+    exit_code = 2
+
+    def __init__(self, source: str, line: int, found: str, expected: str) -> None:
+        self.source = source
+        self.line = line
+        where = f"{source}, line {line}" if line else source
+        super().__init__(f"{where}: found {found}, expected {expected}")
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """Number and content of every line; a newline at the end ends the last one."""
+    rest = text.split("\n")
+    if rest and not rest[-1]:
+        rest.pop()
+    for number, line in enumerate(rest, 1):
+        yield number, line.rstrip("\r")
+
+
+def number(source: str, line: int, text: str, expected: str) -> int:
+    """A whole number that is not negative."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise BrokenFileError(source, line, shown(text) if text else "an empty line", expected)
+    return int(text)

@@ -1,0 +1,109 @@
+"""Warm children of the test process: forked, not started anew, so that killing one hundred of them takes a few seconds."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from testbed.kernel.changes import observed_by
+from testbed.kernel.children import in_child
+
+Action = Callable[[], object]
+
+
+def changes_of(action: Action) -> list[str]:
+    """What a child announces while it performs the action, in order; its own children's changes are not among them."""
+
+    def observed() -> list[str]:
+        me, changes = os.getpid(), list[str]()
+        with observed_by(lambda change: changes.append(change) if os.getpid() == me else None):
+            action()
+        return changes
+
+    return in_child(observed)
+
+
+def kill_after(count: int, action: Action) -> None:
+    """Perform the action in a child that is killed (SIGKILL) right after its change number `count`."""
+    child = os.fork()
+    if child == 0:
+        me, left = os.getpid(), count
+
+        def kill(_: str) -> None:
+            nonlocal left
+            if os.getpid() == me:
+                left -= 1
+                if not left:
+                    os.kill(me, signal.SIGKILL)
+
+        try:
+            with observed_by(kill):
+                action()
+        except BaseException:  # noqa: BLE001  nothing of the test's code may run on in the child
+            traceback.print_exc()
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"the action ended before its change {count}"
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+class Background:
+    """A child that goes on beside the test."""
+
+    def __init__(self, pid: int, answers: int) -> None:
+        self.pid = pid
+        self._answers = os.fdopen(answers, "rb")
+        self._running = True
+
+    def answer(self) -> object:
+        """The next thing that the child reports; waits for it."""
+        return pickle.load(self._answers)
+
+    def wait(self) -> int:
+        """Wait for its end; the exit code, negative for a signal."""
+        if not self._running:
+            return 0
+        _, status = os.waitpid(self.pid, 0)
+        self._running = False
+        return os.waitstatus_to_exitcode(status)
+
+    def kill(self) -> None:
+        if self._running:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
+
+    def close(self) -> None:
+        self.kill()
+        self._answers.close()
+
+
+@contextmanager
+def background(action: Callable[[Callable[[object], None]], object]) -> Iterator[Background]:
+    """Perform `action(report)` in a child; `report` sends what it is given to `answer`. Killed at the end."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(reader)
+            action(lambda answer: _write(writer, pickle.dumps(answer)))
+            status = 0
+        except BaseException:  # noqa: BLE001  nothing of the test's code may run on in the child
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writer)
+    child = Background(pid, reader)
+    try:
+        yield child
+    finally:
+        child.close()
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,61 @@
+"""A part of the machine that is the tests' own: what they make cannot be met by another run, and ends with this one.
+
+The test process moves into a mount namespace of its own with an empty /run, which all its children inherit. Names in
+/run/netns, their mounts and the state of clusters are therefore this run's alone: two runs side by side may use the same
+names, and when the last process of a killed run is gone the kernel frees everything. A watcher ends the programs that a
+killed run leaves in its nodes. The network namespace, the process numbers (and so what
+``gc`` finds of programs whose cluster has no name) and /tmp are the machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from testbed.kernel import mounts, namespaces, processes, syscalls
+
+
+def enter() -> None:
+    """Put the calling process into a sandbox for the rest of its life; as root."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    mounts.leave_propagation()
+    syscalls.mount("testbed-tests", "/run", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")
+    _start_watcher()
+
+
+def device() -> str:
+    """The number of our /run: what has it among its mounts is in this sandbox."""
+    number = os.stat("/run").st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
+def inhabitants() -> set[int]:
+    """The processes in this sandbox: this one, its children, and whatever else descends from it."""
+    needle = f" {device()} "
+    found = set()
+    for pid in processes.everyone():
+        try:
+            mounted = Path(f"/proc/{pid}/mountinfo").read_text()
+        except OSError:  # it has ended
+            continue
+        if needle in mounted:
+            found.add(pid)
+    return found
+
+
+def _start_watcher() -> None:
+    tests = os.pidfd_open(os.getpid())
+    if os.fork():
+        os.close(tests)
+        return
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.closerange(0, tests)
+        os.closerange(tests + 1, 1024)
+        processes.wait_for_end(tests)
+        for name in namespaces.names():
+            processes.end_all(processes.Inhabitants([os.stat(namespaces.NAMES / name).st_ino]), grace=0)
+    finally:
+        os._exit(0)

@@ -1,0 +1,464 @@
+"""The command, as its users meet it: each test a story, run as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import resource
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from testbed.cli.documents import schema_of
+from testbed.kernel import syscalls
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+TESTBED = str(Path(sys.executable).with_name("testbed"))
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def testbed(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([TESTBED, *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
+
+
+testbed.__test__ = False  # type: ignore[attr-defined]
+
+
+def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """The command ended with this code and a message with these words, without a traceback."""
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert result.returncode == code
+
+
+@pytest.fixture
+def star(machine: object) -> Iterator[None]:  # noqa: ARG001  (the machine is looked at before and after)
+    """A star of four nodes is up."""
+    assert testbed("up", "star-4").returncode == 0
+    yield
+    testbed("down", "--all")
+
+
+# The whole way
+
+
+def test_up_exec_status_down_tell_what_they_did() -> None:
+    up = testbed("up", "star-4")
+    assert "star-4 is up: 4 nodes, 1 switch, 4 links" in up.stdout
+    assert testbed("exec", "n1", "--", "ping", "-c1", "-W2", "n2").returncode == 0
+    status = testbed("status")
+    assert "n1" in status.stdout
+    assert "10.0.0.1 -- s1:1" in status.stdout
+    assert testbed("down").stdout == "star-4 is down\n"
+    assert "no cluster is up" in testbed("status").stdout
+
+
+@pytest.mark.usefixtures("star")
+def test_up_of_what_is_up_has_nothing_to_do() -> None:
+    assert testbed("up", "star-4").stdout == "star-4 is up as described: nothing to do\n"
+
+
+def test_a_dry_run_prints_the_plan_and_changes_nothing() -> None:
+    plan = testbed("up", "star-2", "--dry-run")
+    assert plan.stdout.splitlines()[0] == "make the wire namespace"
+    assert "make link n1:eth0--s1:1" in plan.stdout
+    assert "no cluster is up" in testbed("status").stdout
+
+
+@pytest.mark.usefixtures("star")
+def test_a_dry_run_of_a_change_prints_only_the_difference(tmp_path: Path) -> None:
+    same = tmp_path / "cluster.toml"
+    same.write_text(testbed("validate", "--toml", "star-4").stdout)
+    assert testbed("up", str(same), "--name", "other").returncode == 0
+    same.write_text(same.read_text() + '\n[[node]]\nname = "n5"\n\n[[link]]\nends = ["n5", "s1"]\n')
+    plan = testbed("up", str(same), "--name", "other", "--dry-run").stdout.splitlines()
+    assert plan == [
+        "make node n5",
+        "make link n5:eth0--s1:5",
+        "add address 10.0.0.5/16 to n5:eth0",
+        "set eth0 in n5 up",
+    ]
+
+
+@pytest.mark.usefixtures("star")
+def test_with_two_clusters_up_the_name_has_to_be_said() -> None:
+    assert testbed("up", "star-2", "--name", "second").returncode == 0
+    refused(testbed("exec", "n1", "--", "true"), 4, "several clusters are up (second, star-4)", "--name")
+    assert testbed("exec", "--name", "second", "n1", "--", "true").returncode == 0
+    assert testbed("down", "--name", "second").returncode == 0
+    assert testbed("exec", "n1", "--", "true").returncode == 0
+
+
+@pytest.mark.usefixtures("star")
+def test_every_json_document_is_as_its_schema_says() -> None:
+    for kind, arguments in {
+        "status": ["status"],
+        "up": ["up", "star-4"],
+        "gc": ["gc"],
+        "validate": ["validate", "star-4"],
+        "topologies": ["topologies"],
+        "graph": ["graph", "ring-4"],
+        "doctor": ["doctor"],
+        "down": ["down"],
+    }.items():
+        printed = json.loads(testbed(*arguments, "--json").stdout)
+        jsonschema.validate(printed, schema_of(kind))
+        assert json.loads(testbed("schema", kind).stdout) == schema_of(kind)
+
+
+def test_errors_of_a_description_come_as_json_too(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text('name = "x"\n[[node]]\nnome = "n1"\n')
+    result = testbed("validate", "--json", str(broken))
+    document = json.loads(result.stdout)
+    jsonschema.validate(document, schema_of("validate"))
+    assert result.returncode == 2
+    assert not document["valid"]
+    assert any(problem["suggestion"] == "name" for problem in document["problems"])
+
+
+def test_graph_draws_dot_and_a_tree() -> None:
+    dot = testbed("graph", "--dot", "ring-4").stdout
+    assert dot.startswith("graph")
+    tree = testbed("graph", "ring-4").stdout
+    assert all(name in tree for name in ("n1", "n2", "n3", "n4", "s4", "↑"))
+
+
+def test_every_command_has_help() -> None:
+    for command in (
+        "up",
+        "down",
+        "gc",
+        "status",
+        "exec",
+        "shell",
+        "validate",
+        "topologies",
+        "graph",
+        "schema",
+        "doctor",
+    ):
+        shown = testbed(command, "--help")
+        assert shown.returncode == 0
+        assert shown.stdout.startswith(f"Usage: testbed {command}")
+
+
+# A program in a node is alone with its terminal
+
+
+@pytest.mark.usefixtures("star")
+def test_the_exit_code_is_the_programs() -> None:
+    assert testbed("exec", "n1", "--", "sh", "-c", "exit 42").returncode == 42
+
+
+@pytest.mark.usefixtures("star")
+def test_standard_input_reaches_the_program() -> None:
+    assert testbed("exec", "n1", "--", "tr", "a-z", "A-Z", input="hello\n").stdout == "HELLO\n"
+
+
+@pytest.mark.usefixtures("star")
+def test_options_after_the_node_are_the_programs_own() -> None:
+    assert testbed("exec", "n1", "echo", "--name", "-n").stdout == "--name -n\n"
+
+
+@pytest.mark.usefixtures("star")
+def test_a_signal_to_the_command_reaches_the_program() -> None:
+    script = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+    with subprocess.Popen(
+        [TESTBED, "exec", "n1", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.stdout.readline() == "caught\n"
+        assert running.wait(10) == 7
+
+
+@pytest.mark.usefixtures("star")
+def test_the_terminal_is_the_programs() -> None:
+    mine, its = pty.openpty()
+    with subprocess.Popen(
+        [TESTBED, "exec", "n1", "--", "sh", "-c", "test -t 0 && tty"], stdin=its, stdout=its, stderr=its
+    ) as running:
+        assert running.wait(10) == 0
+    os.close(its)
+    assert select.select([mine], [], [], 5)[0]
+    assert b"/dev/pts/" in os.read(mine, 1000)
+    os.close(mine)
+
+
+@pytest.mark.usefixtures("star")
+def test_a_program_whose_reader_has_gone_ends_as_it_would_outside() -> None:
+    with subprocess.Popen([TESTBED, "exec", "n1", "--", "yes"], stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.read(2)
+        running.stdout.close()
+        assert running.wait(10) == -signal.SIGPIPE
+
+
+@pytest.mark.usefixtures("star")
+def test_a_program_under_nohup_outlives_the_terminal() -> None:
+    ignored = "trap '' HUP; exec " + TESTBED + " exec n1 -- grep SigIgn /proc/self/status"
+    mask = subprocess.run(["sh", "-c", ignored], capture_output=True, text=True, check=True).stdout.split()[1]
+    assert int(mask, 16) == 1 << (signal.SIGHUP - 1)
+
+
+@pytest.mark.usefixtures("star")
+def test_a_running_program_sees_its_own_file_after_an_edit(tmp_path: Path) -> None:
+    file = tmp_path / "motd.toml"
+    node = '[[node]]\nname = "n1"\n'
+    both = f'{node}[node.files]\n"/etc/issue" = "one\\n"\n"/etc/motd.own" = "two\\n"\n'
+    file.write_text(both)
+    assert testbed("up", str(file)).returncode == 0
+    script = "echo ready; read line; cat /etc/issue"
+    with subprocess.Popen(
+        [TESTBED, "exec", "--name", "motd", "n1", "--", "sh", "-c", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        file.write_text(both.replace('"/etc/issue" = "one\\n"\n', ""))
+        changed = testbed("up", str(file)).stdout
+        assert "1 operation" in changed
+        assert running.communicate("\n", timeout=10)[0] == "one\n"
+    assert testbed("exec", "--name", "motd", "n1", "cat", "/etc/motd.own").stdout == "two\n"
+    assert testbed("up", str(file)).stdout == "motd is up as described: nothing to do\n"
+
+
+@pytest.mark.usefixtures("star")
+def test_a_shell_opens_in_a_node() -> None:
+    shell = testbed("shell", "n2", input="hostname\nexit 3\n", env={**os.environ, "SHELL": "/bin/sh"})
+    assert shell.stdout == "n2\n"
+    assert shell.returncode == 3
+
+
+@pytest.mark.usefixtures("star")
+def test_a_program_that_does_not_exist_is_code_127() -> None:
+    refused(testbed("exec", "n1", "--", "no-such-program"), 127, "n1: there is no program no-such-program")
+
+
+@pytest.mark.usefixtures("star")
+def test_a_file_that_is_no_program_is_code_126(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("just text")
+    refused(testbed("exec", "n1", "--", str(tmp_path / "text")), 126, "cannot run", "Permission denied")
+
+
+# Bad calls
+
+
+@pytest.mark.usefixtures("star")
+def test_exec_on_a_node_that_does_not_exist() -> None:
+    refused(testbed("exec", "n9", "--", "true"), 4, "cluster star-4 has no node 'n9'; it has n1, n2, n3, n4")
+
+
+def test_a_misspelt_command_is_guessed() -> None:
+    refused(testbed("statsu"), 2, "there is no command 'statsu'", "did you mean 'status'?")
+
+
+def test_a_misspelt_topology_is_guessed() -> None:
+    refused(testbed("up", "fat-tre-4"), 4, "did you mean 'fat-tree-4'?")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", "..", "", "a b", "x" * 300, "-x", "a\nb"])
+def test_no_name_leaves_the_state_directory(name: str) -> None:
+    for command in (["up", "star-2"], ["down"], ["status"], ["exec", "n1", "true"]):
+        result = testbed(command[0], f"--name={name}", *command[1:])
+        refused(result, 2, "the cluster's name", "expected 1 to 63 letters")
+
+
+@pytest.mark.usefixtures("star")
+def test_what_takes_longer_than_a_second_says_what_it_is() -> None:
+    script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+    with subprocess.Popen(
+        [TESTBED, "exec", "n1", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    ) as stubborn:
+        assert stubborn.stdout is not None
+        assert stubborn.stdout.readline() == "ready\n"
+        slow = testbed("down", "--grace", "1.5")
+        assert slow.stderr == "taking down star-4 ...\n"
+        assert slow.stdout == "star-4 is down\n"
+        assert stubborn.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("star")
+def test_an_option_after_the_node_is_told_where_it_belongs() -> None:
+    refused(testbed("exec", "n1", "--name", "star-4", "true"), 2, "options of exec go before it")
+
+
+@pytest.mark.usefixtures("star")
+def test_one_unreadable_state_does_not_hide_the_other_clusters() -> None:
+    assert testbed("up", "star-2", "--name", "second").returncode == 0
+    Path("/run/netns-testbed/second/state.json").write_text("garbage")
+    shown = testbed("status")
+    refused(shown, 1, "second/state.json cannot be understood")
+    assert "star-4 (topology:star-4)" in shown.stdout
+    assert testbed("down", "--name", "second").returncode == 0
+
+
+def test_down_of_nothing() -> None:
+    refused(testbed("down"), 4, "no cluster is up")
+    refused(testbed("down", "--name", "ghost"), 4, "no cluster is named ghost; none is up")
+
+
+def test_a_switch_of_another_kind_is_refused_with_that_sentence() -> None:
+    refused(testbed("up", "now-1998"), 3, "kind myrinet", "cannot be brought up yet")
+    refused(testbed("up", "ssam-1995"), 3, "kind atm", "cannot be brought up yet")
+
+
+def test_a_declared_delay_is_refused_and_never_silently_left_out() -> None:
+    refused(testbed("up", "emp-2001"), 3, "cannot be made yet", "--unimpaired")
+    assert testbed("up", "emp-2001", "--unimpaired").returncode == 0
+    assert testbed("down").returncode == 0
+
+
+# Bad files: an error that says where and what, and the machine unchanged
+
+NODES = '[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[switch]]\nname = "s"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('name = "x"\nspeed = 3\n' + NODES, ["speed", "unknown key"]),
+        (NODES + '[[link]]\nends = ["a", "s"]\ndealy = "1ms"\n', ["dealy", "did you mean 'delay'?"]),
+        (NODES + '[[link]]\nends = ["a", "s"]\ndelay = "10 parsecs"\n', ["delay", "10 parsecs"]),
+        (NODES + '[[link]]\nends = ["a", "s"]\nrate = "-5mbit"\n', ["rate", "-5mbit"]),
+        (NODES + '[[link]]\nends = ["a", "s"]\nrate = "nan"\n', ["rate", "nan"]),
+        (NODES + '[[link]]\nends = ["a", "s"]\nrate = nan\n', ["rate", "nan"]),
+        (NODES + '[[link]]\nends = ["a", "s"]\nloss = "101%"\n', ["loss", "101%"]),
+        (NODES + '[[link]]\nends = ["a", "zz"]\n', ["zz"]),
+        (NODES + '[[node]]\nname = "a"\n', ["'a'"]),
+        (NODES + '[[link]]\nends = ["a", "s:1"]\n[[link]]\nends = ["b", "s:1"]\n', ["s:1"]),
+        (
+            '[[node]]\nname = "a"\n[[node.nic]]\naddresses = ["10.0.0.5/16"]\n'
+            '[[node]]\nname = "b"\n[[node.nic]]\naddresses = ["10.0.0.5/16"]\n'
+            '[[link]]\nends = ["a", "b"]\n',
+            ["10.0.0.5"],
+        ),
+        ('[[node]]\nname = "a/b"\n', ["a/b"]),
+        ('[[node]]\nname = ".."\n', [".."]),
+        ('[[node]]\nname = "a b"\n', ["a b"]),
+        (f'[[node]]\nname = "{"n" * 300}"\n', ["nnnn", "63"]),
+        ("", ["node"]),
+        ("[[node\n", ["line 1"]),
+    ],
+    ids=[
+        "unknown key", "misspelt key", "wrong unit", "negative rate", "NaN as text", "NaN as number", "loss of 101 %",
+        "unknown node", "duplicate name", "two links on one port", "overlapping addresses", "slash", "dots", "space",
+        "300 characters", "empty file", "not TOML",
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, text: str, words: list[str]) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    refused(testbed("up", str(file)), 2, "bad.toml", *words)
+
+
+def test_all_errors_come_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(NODES + '[[link]]\nends = ["a", "zz"]\ndealy = "1ms"\n[[link]]\nends = ["b", "s"]\nloss = 7\n')
+    refused(testbed("up", str(file)), 2, "zz", "dealy", "loss", "3 problems")
+
+
+def test_a_file_of_10_megabytes_is_refused_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "big.toml"
+    file.write_bytes(b"# padding\n" * 1_000_000)
+    refused(testbed("up", str(file)), 2, "big.toml", "MiB")
+
+
+def test_a_directory_is_no_description(tmp_path: Path) -> None:
+    refused(testbed("up", str(tmp_path)), 2, "directory")
+
+
+def test_a_file_that_is_not_there() -> None:
+    refused(testbed("up", "./nowhere.toml"), 4, "nowhere.toml")
+
+
+def test_invalid_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "latin1.toml"
+    file.write_bytes(b'name = "x"\n# caf\xe9\n')
+    refused(testbed("up", str(file)), 2, "line 2", "UTF-8")
+
+
+def test_a_switch_of_more_than_1023_ports_is_refused() -> None:
+    refused(testbed("up", "star-1024"), 2, "1,023")
+
+
+# A machine that does not play along
+
+
+@pytest.mark.usefixtures("star")
+def test_another_file_of_the_same_name_is_refused_and_replaces_when_told(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('name = "star-4"\n[[node]]\nname = "alone"\n')
+    refused(testbed("up", str(file)), 5, "topology:star-4", str(file), "--replace")
+    assert testbed("exec", "n1", "--", "true").returncode == 0
+    plan = testbed("up", str(file), "--replace", "--dry-run")
+    assert plan.stdout == "make the wire namespace\nmake node alone\n"
+    assert testbed("exec", "n1", "--", "true").returncode == 0
+    assert testbed("up", str(file), "--replace").returncode == 0
+    assert testbed("exec", "alone", "--", "true").returncode == 0
+
+
+def test_a_foreign_namespace_of_the_name_is_left_alone() -> None:
+    subprocess.run(["ip", "netns", "add", "star-4.n2"], check=True)
+    try:
+        refused(testbed("up", "star-4"), 5, "star-4.n2 exists already", "left alone", "--name")
+        assert Path("/run/netns/star-4.n2").exists()
+        assert not Path("/run/netns/star-4.n1").exists()
+    finally:
+        subprocess.run(["ip", "netns", "del", "star-4.n2"], check=True)
+        syscalls.umount("/run/netns")  # which ip has made, and leaves
+        Path("/run/netns").rmdir()
+
+
+def test_without_file_descriptors_nothing_is_left() -> None:
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+
+    refused(testbed("up", "star-16", preexec_fn=few), 7, "no file descriptors are left", "ulimit")
+
+
+def test_a_read_only_run_is_said() -> None:
+    def read_only() -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("none", "/run", "tmpfs", syscalls.MS_RDONLY)
+
+    refused(testbed("up", "star-2", preexec_fn=read_only), 6, "/run is read-only")
+
+
+def test_an_interrupted_up_leaves_nothing() -> None:
+    with subprocess.Popen([TESTBED, "up", "star-500"], stderr=subprocess.PIPE, text=True) as running:
+        while not Path("/run/netns/star-500.n20").exists():
+            assert running.poll() is None, "it was up before it could be interrupted"
+        running.send_signal(signal.SIGINT)
+        assert running.stderr is not None
+        assert "interrupted" in running.stderr.read()
+        assert running.wait(30) == 130
+
+
+def test_an_up_that_is_interrupted_twice_still_leaves_nothing() -> None:
+    with subprocess.Popen([TESTBED, "up", "star-500"], stderr=subprocess.DEVNULL) as running:
+        while not Path("/run/netns/star-500.n20").exists():
+            assert running.poll() is None, "it was up before it could be interrupted"
+        for _ in range(3):
+            running.send_signal(signal.SIGINT)
+        assert running.wait(30) in (130, -signal.SIGINT)
+
+
+def test_a_terminated_up_leaves_nothing() -> None:
+    with subprocess.Popen([TESTBED, "up", "star-500"]) as running:
+        while not Path("/run/netns/star-500.n20").exists():
+            assert running.poll() is None, "it was up before it could be terminated"
+        running.terminate()
+        assert running.wait(30) == 128 + signal.SIGTERM

@@ -1,0 +1,390 @@
+"""Convergence: whatever was there, after ``up`` the kernel has what the description says, and what was right before was
+not touched. The kernel is read by its usual tools, not by our own survey."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from machine import Machine
+from strategies import descriptions, edits
+from tools import Inside, forwarding, inside, ping, ports, redirections, tell, wire_path
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster import names
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.state import Store
+from testbed.cluster.wiring import Wiring
+from testbed.errors import ConflictError
+from testbed.kernel import survey
+from testbed.kernel.namespaces import open_path
+from testbed.spec.layout import Layout
+from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
+from testbed.spec.resolving import resolve
+
+pytestmark = [pytest.mark.requires("root", "ip"), pytest.mark.usefixtures("machine")]
+
+NAME = "converge"
+
+
+def up(description: Description, origin: str = "a test", **options: bool) -> Outcome:
+    layout = resolve(description)
+    return bring_up(Store(), layout, name=NAME, origin=origin, lasting=True, **options)
+
+
+@pytest.fixture
+def ended(machine: Machine) -> Iterator[None]:  # noqa: ARG001  (its check comes after ours)
+    """Takes the cluster down at the end."""
+    yield
+    take_down()
+
+
+def take_down() -> None:
+    if Store().read(NAME) is not None:
+        RunningCluster.attach(NAME).down()
+
+
+def look(outcome: Outcome) -> dict[str, Inside]:
+    return {key: inside(path) for key, path in outcome.state.namespaces.items()}
+
+
+def assert_equal(outcome: Outcome, layout: Layout) -> dict[str, Inside]:
+    """The kernel has the layout, no more and no less; returns what it has."""
+    found = look(outcome)
+    assert found.keys() == {names.WIRE, *(node.name for node in layout.nodes)}
+    for node in layout.nodes:
+        there = found[node.name]
+        assert there.links.keys() == {nic.name for nic in node.nics}
+        for nic in node.nics:
+            link = there.links[nic.name]
+            assert (link.kind, link.mac, link.mtu, link.up) == ("veth", nic.mac, nic.mtu, True)
+            assert {text for text in link.addresses if not text.startswith("fe80:")} == set(nic.addresses)
+        assert there.routes == {(route.destination, route.via) for route in node.routes}
+        routes_ipv4 = Path("/proc/sys/net/ipv4/ip_forward")
+        if len(node.nics) > 1:
+            path = outcome.state.namespaces[node.name]
+            said = subprocess.run(["nsenter", f"--net={path}", "cat", routes_ipv4], capture_output=True, check=True)
+            assert said.stdout == (b"1\n" if node.forwards else b"0\n")
+    assert_wired(outcome, layout, found)
+    return found
+
+
+def assert_wired(outcome: Outcome, layout: Layout, found: Mapping[str, Inside]) -> None:
+    wiring = Wiring(layout)
+    wire = wire_path(outcome.state)
+    links = found[names.WIRE].links
+    switches = {names.switch(switch.name): switch for switch in layout.switches}
+    assert links.keys() == switches.keys() | {device for _, device in wiring.wire_devices}
+    for device in switches:
+        assert (links[device].kind, links[device].up) == ("bridge", True)
+        (bridge,) = tell(wire, "ip", "-d", "link", "show", device)
+        settings = bridge["linkinfo"]["info_data"]
+        assert (settings["stp_state"], settings["mcast_snooping"]) == (0, 0)
+    for cable in wiring.cables:
+        near, far = (found[key].links[device] for key, device in (cable.near, cable.far))
+        assert (near.peer, far.peer) == (far.index, near.index)
+        assert near.mtu == far.mtu == cable.mtu
+        assert near.up
+        assert far.up
+    settings_of = ports(wire)
+    for switch in layout.switches:
+        for number, device in wiring.ports[switch.name].items():
+            port = settings_of[device[1]]
+            floods = switch.learns or number in switch.tree
+            assert port["master"] == names.switch(switch.name)
+            assert (port["learning"], port["flood"], port["mcast_flood"], port["bcast_flood"]) == (
+                switch.learns, floods, floods, floods,
+            )  # fmt: skip
+    entries = {
+        (names.switch(switch.name), mac): wiring.ports[switch.name][number][1]
+        for switch in layout.switches
+        for mac, number in switch.forwarding.items()
+    }
+    assert forwarding(wire) == entries
+    for _, (_, one), (_, other) in wiring.joins:
+        assert links[one].master == links[other].master == ""
+        assert redirections(wire, one) == [other]
+        assert redirections(wire, other) == [one]
+
+
+def untouched(before: Layout, after: Layout) -> list[tuple[str, str]]:
+    """The NICs that both layouts have."""
+    nics = {(node.name, nic.name) for node in before.nodes for nic in node.nics}
+    return sorted(nics & {(node.name, nic.name) for node in after.nodes for nic in node.nics})
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_what_the_kernel_has_equals_the_model_and_again_after_an_edit(data: st.DataObject) -> None:
+    first = data.draw(descriptions(max_nodes=5), label="first")
+    second = data.draw(edits(first), label="second")
+    before, after = resolve(first), resolve(second)
+    try:
+        was = assert_equal(up(first), before)
+        assert up(first).operations == ()
+        changed = up(second)
+        event(f"{min(len(changed.operations), 20)} operations")
+        now = assert_equal(changed, after)
+        assert up(second).operations == ()
+        touched = {getattr(operation, "device", "") for operation in changed.operations}
+        for node, nic in untouched(before, after):
+            assert now[node].links[nic].index == was[node].links[nic].index
+            if not {names.far_end(node, nic), nic} & touched:
+                assert now[node].links[nic] == was[node].links[nic]
+    finally:
+        take_down()
+
+
+# Untouched links
+
+
+def counters(outcome: Outcome, key: str, device: str) -> tuple[int, survey.Counters]:
+    namespace = open_path(outcome.state.namespaces[key])
+    try:
+        found = survey.by_name(survey.interfaces(namespace.route))[device]
+    finally:
+        namespace.close()
+    return found.index, found.counters
+
+
+@pytest.mark.requires("ping")
+def test_an_untouched_link_carries_traffic_through_every_change(ended: None) -> None:  # noqa: ARG001
+    """Not one echo is lost between two nodes while others come, go and move."""
+    changes = [
+        Description.dumbbell(2, 2),
+        Description.dumbbell(3, 2),
+        Description.dumbbell(2, 4),
+        Description.dumbbell(2, 2),
+    ]
+    outcome = up(changes[0])
+    cluster = RunningCluster.attach(NAME)
+    pinging = cluster["n1"].popen(["ping", "-n", "-q", "-i0.002", "n2"], stdout=subprocess.PIPE)
+    index, before = counters(outcome, "n1", "eth0")
+    for change in changes[1:]:
+        outcome = up(change)
+    pinging.send_signal(2)  # SIGINT: ping then says what it has counted
+    said, _ = pinging.communicate(timeout=20)
+    assert " 0% packet loss" in said, said
+    index_now, after = counters(outcome, "n1", "eth0")
+    assert index_now == index
+    assert after.tx_packets > before.tx_packets
+
+
+@pytest.mark.requires("ping")
+def test_a_link_moved_to_another_switch_works_at_once(ended: None) -> None:  # noqa: ARG001
+    """Although all switches have learned where the node was."""
+
+    def line(home: str) -> Description:
+        links = [["n1", home], ["n2", "s2"], ["n3", "s3"], ["s1", "s2"], ["s2", "s3"]]
+        return Description(
+            name="line",
+            nodes=[Node(name=f"n{n}") for n in (1, 2, 3)],
+            switches=[Switch(name=f"s{n}") for n in (1, 2, 3)],
+            links=[Link(ends=ends) for ends in links],
+        )
+
+    was = look(up(line("s1")))
+    cluster = RunningCluster.attach(NAME)
+    for source in ("n2", "n3"):
+        ping(cluster, source, "n1")
+    for home in ("s3", "s2", "s1"):
+        now = look(up(line(home)))
+        assert now["n1"] == was["n1"]
+        cluster["n2"].run(["ping", "-n", "-c1", "-W1", "n1"])
+        cluster["n3"].run(["ping", "-n", "-c1", "-W1", "n1"])
+
+
+@pytest.mark.requires("ping")
+def test_a_cable_between_nodes_moves_to_a_switch_to_another_node_and_back(ended: None) -> None:  # noqa: ARG001
+    def wired(*pairs: str, datapath: str = "auto") -> Description:
+        links = [Link(ends=pair.split(), datapath=datapath) for pair in pairs]
+        nodes = [Node(name=f"n{n}", nics=[Nic(name="eth0")]) for n in range(1, 5)]
+        return Description(name="pairs", nodes=nodes, switches=[Switch(name="s1")], links=links)
+
+    def reach(*pairs: str) -> None:
+        for pair in pairs:
+            one, other = (end.partition(":")[0] for end in pair.split())
+            ping(RunningCluster.attach(NAME), one, other)
+
+    steps = [
+        ["n1:eth0 n2:eth0", "n3:eth0 n4:eth0"],
+        ["n1:eth0 n3:eth0", "n2:eth0 n4:eth0"],
+        ["n1:eth0 s1", "n2:eth0 s1", "n3:eth0 n4:eth0"],
+        ["n1:eth0 n2:eth0", "n3:eth0 n4:eth0"],
+    ]
+    indexes = set()
+    for step in steps:
+        description = wired(*step)
+        found = assert_equal(up(description), resolve(description))
+        indexes.add(found["n1"].links["eth0"].index)
+        reach(*(pair for pair in step if "s1" not in pair))
+    assert len(indexes) == 1
+    for step in (steps[0], steps[1], steps[0]):
+        description = wired(*step, datapath="direct")
+        assert_equal(up(description), resolve(description))
+        reach(*step)
+        assert up(description).operations == ()
+
+
+# What users did
+
+
+def by_hand(outcome: Outcome, key: str, *command: str) -> None:
+    subprocess.run(["nsenter", f"--net={outcome.state.namespaces[key]}", *command], check=True)
+
+
+def test_what_users_added_to_a_node_survives(ended: None) -> None:  # noqa: ARG001
+    outcome = up(Description.star(2))
+    by_hand(outcome, "n1", "ip", "link", "add", "mine0", "type", "veth", "peer", "name", "mine1")
+    by_hand(outcome, "n1", "ip", "address", "add", "192.168.7.1/24", "dev", "mine0")
+    by_hand(outcome, "n1", "ip", "link", "set", "mine0", "up")
+    by_hand(outcome, "n1", "ip", "link", "add", "link", "eth0", "name", "mac0", "type", "macvlan")
+    by_hand(outcome, "n1", "ip", "route", "add", "10.99.0.0/16", "via", "10.0.0.2")
+    by_hand(outcome, "n1", "ip", "route", "add", "10.98.0.0/16", "via", "10.0.0.2", "proto", "static", "table", "77")
+    before = tell(outcome.state.namespaces["n1"], "ip", "address")
+    assert up(Description.star(2)).operations == ()
+    up(Description.star(3))
+    up(Description.star(2))
+    after = tell(outcome.state.namespaces["n1"], "ip", "address")
+    assert after == before
+    routes = {entry["dst"] for entry in tell(outcome.state.namespaces["n1"], "ip", "route", "show", "table", "all")}
+    assert {"10.99.0.0/16", "10.98.0.0/16"} <= routes
+
+
+DAMAGE = {
+    "a NIC deleted": ("n1", "ip link del eth0"),
+    "a wire end deleted": ("", "ip link del n1.eth0"),
+    "a trunk deleted": ("", "ip link del s1.s2"),
+    "a switch deleted": ("", "ip link del s1"),
+    "a NIC set down": ("r1", "ip link set eth0 down"),
+    "a wire end set down": ("", "ip link set r1.eth1 down"),
+    "a switch set down": ("", "ip link set s2 down"),
+    "a trunk end set down": ("", "ip link set s2.s1 down"),
+    "a port taken out of its switch": ("", "ip link set n1.eth0 nomaster"),
+    "another MTU": ("n1", "ip link set eth0 mtu 1300"),
+    "another MAC": ("n1", "ip link set eth0 address 02:00:00:00:00:99"),
+    "a NIC renamed": ("n1", "ip link set eth0 name other"),
+    "an address deleted": ("n2", "ip address del 10.0.0.2/16 dev eth0"),
+    "another address added": ("n2", "ip address add 10.0.0.99/16 dev eth0"),
+    "all addresses deleted": ("n1", "ip address flush dev eth0"),
+    "the routes deleted": ("n1", "ip route flush proto static"),
+    "another static route": ("n1", "ip route add 10.77.0.0/16 via 10.0.0.2 proto static"),
+    "routing switched off": ("r1", "sysctl -qw net.ipv4.ip_forward=0"),
+    "a redirection deleted": ("", "tc filter del dev r1.eth1 ingress"),
+    "a hook for redirection deleted": ("", "tc qdisc del dev n3.eth0 clsact"),
+    "a link of somebody's in the wire namespace": ("", "ip link add odd0 type veth peer name odd1"),
+}
+
+
+@pytest.fixture
+def damaged(machine: Machine) -> Iterator[Description]:  # noqa: ARG001  (its check comes after ours)
+    """Two switches, a router and a cable between nodes: something of everything."""
+    description = Description(
+        name="damage",
+        network6="fd00:5::/48",
+        nodes=[Node(name=name) for name in ("n1", "n2", "r1", "n3")],
+        switches=[Switch(name="s1"), Switch(name="s2")],
+        links=[Link(ends=ends) for ends in (["n1", "s1"], ["n2", "s2"], ["s1", "s2"], ["r1", "s2"], ["r1", "n3"])],
+    )
+    up(description)
+    yield description
+    take_down()
+
+
+class TestRepair:
+    pytestmark = pytest.mark.requires("ip", "ping", "ipv6")
+
+    @pytest.mark.parametrize(("key", "command"), DAMAGE.values(), ids=DAMAGE)
+    def test_up_repairs(self, damaged: Description, key: str, command: str) -> None:
+        by_hand(up(damaged), key, *command.split())
+        repaired = up(damaged)
+        assert repaired.operations != ()
+        if "name other" in command:  # it is nobody's now; the next test would not find the layout's NICs only
+            assert "other" not in inside(repaired.state.namespaces["n1"]).links
+        assert_equal(repaired, resolve(damaged))
+        assert up(damaged).operations == ()
+        cluster = RunningCluster.attach(NAME)
+        ping(cluster, "n1", "n3")
+        ping(cluster, "n2", "n1")
+
+    def test_up_repairs_a_namespace_that_was_deleted(self, damaged: Description) -> None:
+        for node in ("r1", "n1", "n3"):
+            subprocess.run(["ip", "netns", "del", f"{NAME}.{node}"], check=True)
+            assert_equal(up(damaged), resolve(damaged))
+            assert up(damaged).operations == ()
+        ping(RunningCluster.attach(NAME), "n1", "n3")
+
+    def test_the_programs_of_a_namespace_that_was_deleted_end_when_the_node_is_made_again(
+        self, damaged: Description
+    ) -> None:
+        with RunningCluster.attach(NAME)["n1"].popen(["sleep", "1000"]) as program:
+            subprocess.run(["ip", "netns", "del", f"{NAME}.n1"], check=True)
+            up(damaged)
+            assert program.wait(10) < 0
+
+    def test_up_repairs_the_wire_namespace(self, damaged: Description) -> None:
+        subprocess.run(["ip", "netns", "del", NAME], check=True)
+        assert_equal(up(damaged), resolve(damaged))
+        ping(RunningCluster.attach(NAME), "n1", "n3")
+
+
+# What does not happen
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(machine: Machine) -> None:
+    outcome = up(Description.star(2), dry_run=True)
+    assert [str(operation) for operation in outcome.operations][:2] == ["make the wire namespace", "make node n1"]
+    machine.assert_unchanged()
+    try:
+        first = up(Description.star(2))
+        running = Machine()
+        before = look(first)
+        outcome = up(Description.star(3), dry_run=True)
+        assert "make node n3" in [str(operation) for operation in outcome.operations]
+        running.assert_unchanged()
+        assert look(first) == before
+        assert Store().read(NAME) == first.state
+    finally:
+        take_down()
+
+
+def test_a_name_from_another_origin_is_a_conflict_that_names_both(ended: None) -> None:  # noqa: ARG001
+    before = look(up(Description.star(2), origin="/one/star.toml"))
+    with pytest.raises(ConflictError) as caught:
+        up(Description.star(3), origin="/other/star.toml")
+    for part in (NAME, "/one/star.toml", "/other/star.toml", "--replace"):
+        assert part in str(caught.value)
+    state = Store().read(NAME)
+    assert state is not None
+    assert state.origin == "/one/star.toml"
+    replaced = up(Description.line(3), origin="/other/star.toml", replace_other=True)
+    found = assert_equal(replaced, resolve(Description.line(3)))
+    assert found["n1"] != before["n1"]
+    assert up(Description.line(3), origin="/other/star.toml").operations == ()
+
+
+def test_a_cluster_of_a_running_program_is_not_converged() -> None:
+    with Cluster.star(2).up(name=NAME), pytest.raises(ConflictError, match="belongs to the running process"):
+        up(Description.star(3))
+
+
+def test_a_cluster_converges_from_anything_to_anything(ended: None) -> None:  # noqa: ARG001
+    """Shapes that share names only."""
+    shapes: list[Description] = [
+        Description.star(4),
+        Description.ring(4),
+        Description.back_to_back(),
+        Description.full_mesh(4),
+        Description.line(3),
+        Description.fat_tree(2),
+        Description(name="big", nodes=[Node(name="n1")], defaults=Defaults(mtu=9000)),
+        Description.dumbbell(2, 1),
+    ]
+    for description in shapes:
+        assert_equal(up(description), resolve(description))
+        assert up(description).operations == ()

@@ -1,0 +1,120 @@
+"""``down`` ends all that runs in a cluster's nodes, however it resists: when it returns, every process is dead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import stubborn
+from machine import Machine
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster.collecting import collect
+from testbed.cluster.state import Store
+from testbed.kernel import namespaces
+from testbed.kernel.children import in_child
+from testbed.kernel.processes import Identity, identity
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+GRACE = 0.1  # seconds between SIGTERM and SIGKILL
+
+
+@pytest.fixture(params=["held", "lasting"])
+def cluster(request: pytest.FixtureRequest, machine: Machine) -> RunningCluster:  # noqa: ARG001  before the cluster
+    return Cluster.star(2).up("ending", keep=request.param == "lasting")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(stubborn.IGNORES_SIGTERM, id="ignores SIGTERM"),
+        pytest.param(stubborn.DOUBLE_FORKED, id="forked twice into a session of its own"),
+        pytest.param(stubborn.A_TREE, id="a tree of seven processes"),
+        pytest.param(stubborn.A_CHILD_WENT_ELSEWHERE, id="a child went to another network namespace"),
+        pytest.param(stubborn.WENT_ELSEWHERE, id="went to another network namespace as an orphan"),
+    ],
+)
+def test_down_ends_a_program_that(cluster: RunningCluster, program: str) -> None:
+    processes = stubborn.start(cluster["n1"], program)
+    cluster.down(GRACE)
+    assert stubborn.have_ended(processes)
+
+
+def test_down_ends_a_program_that_holds_files_of_the_state_and_names_open(machine: Machine) -> None:
+    cluster = Cluster.star(2).up("ending", keep=True)
+    directory = Store().directory("ending")
+    held = [directory / "state.json", directory / "hosts", namespaces.NAMES / "ending.n1", namespaces.NAMES / "ending"]
+    processes = stubborn.start(cluster["n2"], stubborn.HOLDS_FILES, *map(str, held))
+    cluster.down(GRACE)
+    assert stubborn.have_ended(processes)
+    machine.assert_unchanged()
+
+
+def test_a_program_outside_that_holds_a_node_open_hinders_nothing(machine: Machine) -> None:
+    cluster = Cluster.star(2).up("ending", keep=True)
+    with Path(cluster["n1"].namespace).open():
+        cluster.down(GRACE)
+        assert not namespaces.names()
+    machine.assert_unchanged()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(stubborn.RUNS_FROM_NUMBER_TO_NUMBER, id="forks and ends all the time"),
+        pytest.param(stubborn.MULTIPLIES, id="multiplies"),
+    ],
+)
+def test_down_ends_a_program_while_it(cluster: RunningCluster, program: str) -> None:
+    processes = stubborn.start(cluster["n1"], program)
+    cluster.down(GRACE)
+    assert stubborn.have_ended(processes)
+
+
+@pytest.mark.parametrize("end", ["down", "up", "gc"])
+def test_a_stranger_whose_namespace_got_the_number_of_a_lost_node_lives_on(machine: Machine, end: str) -> None:
+    """The kernel gives a free inode to the next namespace: whose it is must be seen from the namespace itself."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", stubborn.STRANGER], stdout=subprocess.PIPE, text=True
+    ) as stranger:
+        assert stranger.stdout is not None
+        inode = int(stranger.stdout.readline().split()[1])
+        cluster = Cluster.star(2).up("ending", keep=True)
+        namespaces.remove_name("ending.n1")
+        path = Store().directory("ending") / "state.json"
+        phase = "building" if end == "gc" else "up"
+        state = replace(cluster.state, inodes={**cluster.state.inodes, "n1": inode}, phase=phase, owner=_ended())
+        path.write_text(state.to_json())
+        if end == "gc":
+            collect(Store())
+        else:
+            if end == "up":
+                cluster = Cluster.star(2).up("ending", keep=True)
+            cluster.down(GRACE)
+        assert stranger.poll() is None
+        stranger.kill()
+    machine.assert_unchanged()
+
+
+def _ended() -> Identity:
+    """A process that has ended."""
+    return in_child(identity)
+
+
+def test_down_lets_a_program_that_obeys_finish_its_work(machine: Machine) -> None:
+    cluster = Cluster.star(2).up("ending")
+    process = cluster["n1"].popen(
+        ["sh", "-c", "trap 'echo tidied; exit 0' TERM; echo ready; while :; do sleep 0.01; done"],
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "ready\n"
+        cluster.down(grace=10)
+        assert process.stdout.readline() == "tidied\n"
+    assert process.wait(10) == 0
+    machine.assert_unchanged()

@@ -1,0 +1,261 @@
+"""Whatever kills a process of ours, and whenever: after ``gc`` the machine is as if it had never been started.
+
+Each test performs an action once to count its changes to the machine, then once for each of them, killed after it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+import stubborn
+from children import background, changes_of, kill_after
+from machine import Machine
+
+from testbed.cluster import removal
+from testbed.cluster.api import Cluster
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.collecting import collect
+from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.state import Store
+from testbed.errors import KernelError
+from testbed.kernel.changes import observed_by
+from testbed.kernel.children import in_child
+from testbed.spec.layout import Layout
+from testbed.spec.model import Description, Link, Node, Switch
+from testbed.spec.resolving import resolve
+
+pytestmark = pytest.mark.requires("root")
+
+NAME = "victim"
+
+
+def star(*nodes: str) -> Layout:
+    links = [Link(ends=[node, "s1"]) for node in nodes]
+    described = Description(
+        name=NAME, nodes=[Node(name=node) for node in nodes], switches=[Switch(name="s1")], links=links
+    )
+    return resolve(described)
+
+
+FIVE = star("n1", "n2", "n3", "n4", "n5")
+CHANGED = star("n1", "n2", "n4", "n5", "n6", "n7")
+
+
+def up(layout: Layout = FIVE, *, dry_run: bool = False) -> Outcome:
+    return bring_up(Store(), layout, name=NAME, origin="test", lasting=True, dry_run=dry_run)
+
+
+def change() -> Outcome:
+    return up(CHANGED)
+
+
+def down() -> None:
+    removal.down(Store(), NAME)
+
+
+def gc() -> None:
+    collect(Store())
+
+
+def is_up(layout: Layout = FIVE) -> bool:
+    """Whether it is recorded as up, and the kernel has all of it and nothing more."""
+    state = Store().read(NAME)
+    return state is not None and state.phase == "up" and not up(layout, dry_run=True).operations
+
+
+def keep_state() -> None:
+    """The state directory stays."""
+
+
+def lose_state() -> None:
+    """As after a reboot of a container that shares the machine's namespaces."""
+    shutil.rmtree(Store().root, ignore_errors=True)
+
+
+losses = pytest.mark.parametrize("lose", [keep_state, lose_state], ids=["state_kept", "state_lost"])
+Note = Callable[[str, object], None]
+
+
+@losses
+def test_up_killed_after_any_change_leaves_nothing_behind_gc(
+    machine: Machine, lose: Callable[[], None], record_property: Note
+) -> None:
+    changes = changes_of(up)
+    in_child(down)
+    machine.assert_unchanged("after an undisturbed up and down")
+    completes = _last(changes, "rename", "state.json")
+    for count, after in enumerate(changes, 1):
+        kill_after(count, up)
+        lose()
+        in_child(gc)
+        if count >= completes and lose is keep_state:
+            assert is_up(), f"killed after {after}"
+            in_child(down)
+        machine.assert_unchanged(f"up killed after change {count}, {after}")
+    record_property("note", f"up of 5 nodes ({lose.__name__.replace('_', ' ')}): {len(changes)} kill points")
+
+
+@losses
+def test_down_killed_after_any_change_leaves_nothing_behind_gc(
+    machine: Machine, lose: Callable[[], None], record_property: Note
+) -> None:
+    in_child(up)
+    changes = changes_of(down)
+    begins = _first(changes, "rename", "state.json")
+    for count, after in enumerate(changes, 1):
+        in_child(up)
+        kill_after(count, down)
+        lose()
+        in_child(gc)
+        if count < begins and lose is keep_state:
+            assert is_up(), f"killed after {after}"
+            in_child(down)
+        machine.assert_unchanged(f"down killed after change {count}, {after}")
+    record_property("note", f"down of 5 nodes ({lose.__name__.replace('_', ' ')}): {len(changes)} kill points")
+
+
+@pytest.mark.parametrize("then", [FIVE, CHANGED], ids=["then_as_before", "then_as_wished"])
+def test_a_cluster_whose_change_was_killed_outlives_gc_and_converges(
+    machine: Machine, then: Layout, record_property: Note
+) -> None:
+    in_child(up)
+    changes = changes_of(change)
+    in_child(down)
+    for count, after in enumerate(changes, 1):
+        in_child(up)
+        kill_after(count, change)
+        in_child(gc)
+        in_child(lambda: up(then))
+        assert is_up(then), f"change killed after change {count}, {after}"
+        in_child(down)
+        machine.assert_unchanged(f"change killed after change {count}, {after}")
+    record_property("note", f"change of 5 nodes into 6: {len(changes)} kill points")
+
+
+def test_a_cluster_whose_change_failed_and_whose_rollback_was_killed_converges(
+    machine: Machine, record_property: Note
+) -> None:
+    """The change fails when all is made but the state, which is where most has to be undone."""
+
+    def failing_change() -> None:
+        failed = False
+
+        def fail_once(announced: str) -> None:
+            nonlocal failed
+            if announced == last and not failed:
+                failed = True
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with observed_by(fail_once), suppress(KernelError):
+            change()
+
+    in_child(up)
+    last = next(announced for announced in reversed(changes_of(change)) if announced.startswith("netlink"))
+    in_child(down)
+    in_child(up)
+    changes = changes_of(failing_change)
+    assert is_up(), "the rollback by itself"
+    in_child(down)
+    first = changes.index(last) + 1
+    for count, after in enumerate(changes[first:], first + 1):
+        for end in (lambda: up(FIVE), lambda: up(CHANGED), down):
+            in_child(up)
+            kill_after(count, failing_change)
+            in_child(gc)
+            in_child(end)
+            if end is not down:
+                in_child(down)
+            machine.assert_unchanged(f"rollback killed after change {count}, {after}")
+    record_property("note", f"rollback of a failed change: {len(changes) - first} kill points")
+
+
+def test_a_cluster_whose_change_was_killed_and_whose_state_was_lost_is_collected(machine: Machine) -> None:
+    in_child(up)
+    changes = changes_of(change)
+    in_child(down)
+    for count, after in enumerate(changes, 1):
+        in_child(up)
+        kill_after(count, change)
+        lose_state()
+        in_child(gc)
+        machine.assert_unchanged(f"change killed after change {count}, {after}")
+
+
+def test_gc_killed_after_any_change_is_finished_by_the_next(machine: Machine, record_property: Note) -> None:
+    almost = _last(changes_of(up), "rename", "state.json") - 1
+    in_child(down)
+    kill_after(almost, up)
+    changes = changes_of(gc)
+    for count, after in enumerate(changes, 1):
+        kill_after(almost, up)
+        kill_after(count, gc)
+        in_child(gc)
+        machine.assert_unchanged(f"gc killed after change {count}, {after}")
+    record_property("note", f"gc of a cluster half made: {len(changes)} kill points")
+
+
+def test_a_process_killed_while_it_makes_a_cluster_of_its_own_leaves_nothing_even_without_gc(
+    machine: Machine, record_property: Note
+) -> None:
+    def held() -> None:
+        Cluster.star(5).up()
+
+    changes = changes_of(held)
+    for count, after in enumerate(changes, 1):
+        kill_after(count, held)
+        machine.assert_unchanged(f"killed after change {count}, {after}")
+    record_property("note", f"up of a held cluster of 5 nodes: {len(changes)} kill points")
+
+
+def test_a_process_killed_while_it_ends_a_cluster_of_its_own_leaves_nothing_even_without_gc(
+    machine: Machine, record_property: Note
+) -> None:
+    def up_and_down() -> None:
+        Cluster.star(5).up().down()
+
+    made = len(changes_of(lambda: Cluster.star(5).up()))
+    whole = changes_of(up_and_down)
+    for count in range(made + 1, len(whole) + 1):
+        kill_after(count, up_and_down)
+        machine.assert_unchanged(f"killed after change {count}, {whole[count - 1]}")
+    record_property("note", f"down of a held cluster of 5 nodes: {len(whole) - made} kill points")
+
+
+def test_a_process_killed_beside_its_cluster_takes_stubborn_programs_with_it(machine: Machine) -> None:
+    def held(report: Callable[[object], None]) -> None:
+        with Cluster.star(5).up() as cluster:
+            stubborn.start(cluster["n1"], stubborn.DOUBLE_FORKED)
+            stubborn.start(cluster["n2"], stubborn.IGNORES_SIGTERM)
+            stubborn.start(cluster["n3"], stubborn.A_CHILD_WENT_ELSEWHERE)
+            stubborn.start(cluster["n4"], stubborn.WENT_ELSEWHERE)
+            report("up")
+            signal.pause()
+
+    with background(held) as process:
+        assert process.answer() == "up"
+        machine.assert_changed()
+        process.kill()
+    machine.assert_unchanged("its process was killed")
+
+
+def _last(changes: list[str], kind: str, file: str) -> int:
+    return max(_all(changes, kind, file))
+
+
+def _first(changes: list[str], kind: str, file: str) -> int:
+    return min(_all(changes, kind, file))
+
+
+def _all(changes: list[str], kind: str, file: str) -> list[int]:
+    """The numbers (from 1) of the changes of that kind to a file of that name."""
+    return [
+        number
+        for number, change in enumerate(changes, 1)
+        if change.startswith(f"{kind} ") and os.path.basename(change) == file
+    ]

@@ -1,0 +1,199 @@
+"""An ordinary user's clusters: the same calls, in a user namespace of their own.
+
+Root gives up being root in a forked child that has imported everything: the interpreter and the packages may lie where an
+ordinary user cannot read them, and nothing has to be copied. What the child asserts comes back as its exit code, with its
+traceback on the test's standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from machine import eventually
+
+import testbed.cluster.keeper
+import testbed.cluster.lifecycle
+import testbed.cluster.status
+import testbed.spec.layout_json
+import testbed.spec.model  # all that a child uses is imported before it loses the right to read it
+from testbed import Cluster, RunningCluster
+from testbed.cluster import removal
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.state import Store
+from testbed.cluster.status import status
+from testbed.errors import NotFoundError, PermissionDeniedError
+from testbed.kernel import processes, syscalls, userns
+from testbed.kernel.userns import is_root
+from testbed.spec.resolving import resolve
+
+pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+NOBODY = 65533  # in no group and with no files, on any machine
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A directory of the ordinary user's, which he can reach."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.owner() == "root" and directory.stat().st_mode & 0o001 == 0:
+            directory.chmod(directory.stat().st_mode | 0o011)
+    tmp_path.chmod(0o777)
+    place = tmp_path / "runtime"
+    place.mkdir()
+    os.chown(place, NOBODY, NOBODY)
+    yield place
+    assert list(place.iterdir()) == [], "left behind in the user's directory"
+
+
+def as_user(home: Path, function: Callable[[], None]) -> int:
+    """Start `function` as the ordinary user in a child process; returns its number."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        # The kernel hides /proc/self of a process that was root from itself until it is said to be dumpable again.
+        assert syscalls._libc.prctl(4, 1, 0, 0, 0) == 0  # PR_SET_DUMPABLE
+        os.environ["XDG_RUNTIME_DIR"] = str(home)
+        os.chdir("/")
+        assert not is_root()
+        function()
+        status = 0
+    except BaseException:  # noqa: BLE001  nothing of the test run may go on in the child
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(status)
+
+
+def finish(child: int) -> None:
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def up(nodes: int) -> testbed.cluster.lifecycle.Outcome:
+    layout = resolve(Cluster.star(nodes))
+    return bring_up(Store(), layout, name="star", origin="a test", lasting=True)
+
+
+def test_an_ordinary_user_brings_a_cluster_up_uses_changes_and_removes_it(home: Path) -> None:
+    def story() -> None:
+        assert len(up(2).operations) == 10
+        cluster = RunningCluster.attach()
+        assert cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W5", "n2"]).returncode == 0
+        assert cluster["n1"].run(["hostname"]).stdout == "n1\n"
+        assert up(2).operations == ()
+        assert [str(operation) for operation in up(3).operations][:2] == ["make node n3", "make link n3:eth0--s1:3"]
+        cluster = RunningCluster.attach()
+        cluster["n3"].run(["ping", "-n", "-q", "-c1", "-W5", "n1"])
+        seen = status(cluster.state)
+        assert [(node.name, node.there) for node in seen.nodes] == [("n1", True), ("n2", True), ("n3", True)]
+        assert all(link.up and link.forward.frames for link in seen.links[:1])
+        cluster.down()
+        with pytest.raises(NotFoundError):
+            RunningCluster.attach("star")
+        assert not Store().root.exists()
+
+    finish(as_user(home, story))
+
+
+def test_later_processes_of_the_user_enter_the_cluster_that_an_earlier_one_made(home: Path) -> None:
+    def first() -> None:
+        up(2)
+
+    def second() -> None:
+        RunningCluster.attach("star")["n2"].run(["ping", "-n", "-q", "-c1", "-W5", "n1"])
+        up(3)
+
+    def third() -> None:
+        cluster = RunningCluster.attach()
+        assert len(cluster) == 3
+        cluster.down()
+
+    for step in (first, second, third):
+        finish(as_user(home, step))
+
+
+def test_a_cluster_whose_keeper_died_is_brought_up_anew(home: Path) -> None:
+    def story() -> None:
+        state = up(2).state
+        assert state.keeper is not None
+        removal.end_keeper(state.keeper)
+        assert state.abandoned
+        assert len(up(2).operations) == 10
+        RunningCluster.attach().down()
+
+    finish(as_user(home, story))
+
+
+def test_a_held_cluster_ends_with_its_block(home: Path) -> None:
+    def story() -> None:
+        with Cluster.star(2).up() as cluster:
+            cluster["n2"].run(["ping", "-n", "-q", "-c1", "-W5", "n1"])
+            keeper = cluster.state.keeper
+            assert keeper is not None
+            assert keeper.alive
+        assert not keeper.alive
+        assert not Store().root.exists()
+
+    finish(as_user(home, story))
+
+
+def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> None:
+    reader, writer = os.pipe()
+
+    def hold() -> None:
+        os.close(reader)
+        cluster = Cluster.star(2).up()
+        sleeper = cluster["n1"].popen(["sleep", "1000"])
+        os.write(writer, f"{sleeper.pid} {cluster.state.keeper}\n".encode())
+        signal.pause()
+
+    child = as_user(home, hold)
+    os.close(writer)
+    with open(reader) as said:
+        sleeper, keeper = said.readline().split()
+    holder = processes.Identity.parse(keeper)
+    assert holder.alive
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    eventually(lambda: not holder.alive, "the keeper ends")
+    eventually(lambda: not Path("/proc", sleeper).exists(), "the program in the node ends")
+    eventually(lambda: list(home.iterdir()) == [], "the state is removed")
+
+
+def test_the_machines_root_namespace_gets_no_interface(home: Path) -> None:
+    before = subprocess.run(["ip", "-j", "link"], capture_output=True, check=True).stdout
+
+    def story() -> None:
+        with Cluster.star(2).up():
+            assert subprocess.run(["ip", "-j", "link"], capture_output=True, check=True).stdout == before
+
+    finish(as_user(home, story))
+
+
+def test_where_user_namespaces_are_forbidden_the_setting_that_forbids_them_is_named(home: Path) -> None:
+    """user.max_user_namespaces is counted per user namespace: in one of our own it can be forbidden to ourselves."""
+
+    def story() -> None:
+        userns.become_root_of_own()
+        Path("/proc/sys/user/max_user_namespaces").write_text("0")
+        is_never_root = pytest.MonkeyPatch()
+        is_never_root.setattr(userns, "is_root", lambda: False)
+        with pytest.raises(PermissionDeniedError) as caught:
+            Cluster.star(2).up()
+        assert str(caught.value) == (
+            "this machine does not let an ordinary user make a user namespace (max_user_namespaces is 0): "
+            "run as root, or have root run 'sysctl -w user.max_user_namespaces=15000'"
+        )
+
+    finish(as_user(home, story))

@@ -1,0 +1,179 @@
+"""Many clusters at once, and things of others that have our names: nobody gets into anybody's way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from children import background, kill_after
+from machine import Machine
+
+from testbed import Cluster
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.collecting import collect
+from testbed.cluster.state import Store
+from testbed.errors import ConflictError
+from testbed.kernel import namespaces, syscalls
+from testbed.kernel.children import in_child
+from testbed.spec.resolving import resolve
+
+pytestmark = pytest.mark.requires("root")
+
+Report = Callable[[object], None]
+
+
+@pytest.mark.requires("ping")
+def test_twenty_clusters_come_and_go_in_four_processes(machine: Machine) -> None:
+    def worker(number: int) -> Callable[[Report], None]:
+        def work(report: Report) -> None:
+            with ExitStack() as ends:
+                clusters = [
+                    ends.enter_context(Cluster.star(5).up(f"many{number}-{i}" if i % 2 else None, keep=i % 2 == 1))
+                    for i in range(5)
+                ]
+                for cluster in clusters:
+                    cluster["n1"].run(["ping", "-c1", "-W5", "n5"])
+                report(len(clusters))
+            report("down")
+
+        return work
+
+    with ExitStack() as ends:
+        workers = [ends.enter_context(background(worker(number))) for number in range(4)]
+        assert [worker.answer() for worker in workers] == [5] * 4
+        assert [worker.answer() for worker in workers] == ["down"] * 4
+        assert [worker.wait() for worker in workers] == [0] * 4
+    machine.assert_unchanged()
+
+
+def test_clusters_that_come_and_go_share_run_netns_with_those_that_do(machine: Machine) -> None:
+    def work(report: Report) -> None:
+        for _ in range(10):
+            Cluster.star(1).up(f"blink{os.getpid()}", keep=True).down()
+        report("done")
+
+    with ExitStack() as ends:
+        workers = [ends.enter_context(background(work)) for _ in range(4)]
+        assert [worker.answer() for worker in workers] == ["done"] * 4
+    machine.assert_unchanged()
+
+
+@pytest.mark.requires("ping")
+@pytest.mark.usefixtures("machine")
+def test_two_clusters_of_one_description_do_not_hear_each_other() -> None:
+    star = Cluster.star(2)
+    with star.up() as one, star.up() as other, star.up("third", keep=True) as third:
+        assert len({one.name, other.name, third.name}) == 3
+        one["n1"].run(["ping", "-c1", "-W5", "n2"])
+        other["n1"].run(["ping", "-c1", "-W5", "n2"])
+        other["n2"].run(["ip", "link", "set", "eth0", "down"])
+        one["n1"].run(["ping", "-c1", "-W5", "n2"])
+        third["n1"].run(["ping", "-c1", "-W5", "n2"])
+
+
+@pytest.fixture
+def foreign(machine: Machine) -> Iterator[str]:  # noqa: ARG001  the machine is looked at before and after
+    """A namespace that somebody else made with ``ip netns``, of a name that cluster "home" needs; its inode is kept."""
+    subprocess.run(["ip", "netns", "add", "home.n3"], check=True)
+    yield "home.n3"
+    subprocess.run(["ip", "netns", "del", "home.n3"], check=True)
+    syscalls.umount(str(namespaces.NAMES))
+    os.rmdir(namespaces.NAMES)
+
+
+@pytest.mark.requires("ip")
+def test_a_foreign_namespace_of_a_name_that_we_need_is_left_alone(foreign: str) -> None:
+    inode = os.stat(namespaces.NAMES / foreign).st_ino
+    among_others = Machine()
+    with pytest.raises(ConflictError, match=r"home\.n3 exists already and is not this cluster's"):
+        Cluster.star(5).up("home", keep=True)
+    among_others.assert_unchanged()
+    assert os.stat(namespaces.NAMES / foreign).st_ino == inode
+
+
+@pytest.mark.requires("ip")
+def test_a_foreign_namespace_is_no_hindrance_to_a_held_cluster(foreign: str) -> None:
+    with Cluster.star(5).up("home") as cluster:
+        assert cluster["n3"].run(["hostname"]).stdout == "n3\n"
+    assert namespaces.names() == [foreign]
+
+
+@pytest.mark.requires("ip")
+def test_a_cluster_beside_foreign_namespaces_uses_the_run_netns_that_is_there(foreign: str) -> None:
+    among_others = Machine()
+    with Cluster.star(2).up("away", keep=True):
+        assert namespaces.names() == ["away", "away.n1", "away.n2", foreign]
+    among_others.assert_unchanged()
+
+
+@pytest.mark.requires("ip")
+def test_a_namespace_that_somebody_put_in_the_place_of_a_nodes_is_left_alone(foreign: str) -> None:
+    subprocess.run(["ip", "netns", "del", foreign], check=True)
+    cluster = Cluster.star(3).up("home", keep=True)
+    subprocess.run(["ip", "netns", "del", foreign], check=True)
+    subprocess.run(["ip", "netns", "add", foreign], check=True)  # the kernel likes to give it the inode of the old one
+    with pytest.raises(ConflictError, match=r"home\.n3 exists already and is not this cluster's"):
+        Cluster.star(3).up("home", keep=True)
+    cluster.down()
+    assert namespaces.names() == [foreign]
+
+
+@pytest.mark.requires("ip")
+@pytest.mark.usefixtures("machine")
+def test_what_is_left_of_a_cluster_whose_state_is_lost_is_told_from_what_is_foreign() -> None:
+    in_child(lambda: Cluster.star(2).up("home", keep=True).name)
+    shutil.rmtree(Store().directory("home"))
+    with pytest.raises(ConflictError, match="'testbed gc' removes it"):
+        Cluster.star(2).up("home", keep=True)
+    collect(Store())
+    assert namespaces.names() == []
+
+
+def test_one_name_wanted_by_two_processes_at_once_makes_one_cluster(machine: Machine) -> None:
+    def wish(report: Report) -> None:
+        outcome = bring_up(Store(), resolve(Cluster.star(5)), name="same", origin="file", lasting=True)
+        report(len(outcome.operations))
+
+    with background(wish) as one, background(wish) as other:
+        done = sorted([int(str(one.answer())), int(str(other.answer()))])
+    assert done[0] == 0, "the second found all as it should be"
+    assert done[1] > 0
+    assert len(namespaces.names()) == 6
+    Cluster.star(5).up("same", keep=True, origin="file").down()
+    machine.assert_unchanged()
+
+
+def test_one_name_held_by_two_processes_is_refused_to_the_second(machine: Machine) -> None:
+    with Cluster.star(2).up("mine"):
+        among_others = Machine()
+        with pytest.raises(ConflictError, match=f"belongs to the running process {os.getpid()}"):
+            Cluster.star(2).up("mine")
+        with pytest.raises(ConflictError, match="belongs to the running process"):
+            Cluster.star(2).up("mine", keep=True)
+        among_others.assert_unchanged()
+    machine.assert_unchanged()
+
+
+def test_a_name_wanted_by_a_process_that_is_killed_before_it_is_refused_stays_with_its_owner(machine: Machine) -> None:
+    with Cluster.star(2).up("mine") as cluster:
+        undisturbed = Machine()
+        kill_after(1, lambda: Cluster.star(2).up("mine"))
+        undisturbed.assert_unchanged()
+        assert cluster["n1"].run(["hostname"]).stdout == "n1\n"
+    machine.assert_unchanged()
+
+
+def test_two_downs_of_one_cluster_at_once_both_succeed_or_say_that_it_is_gone(machine: Machine) -> None:
+    cluster = Cluster.star(5).up("same", keep=True)
+
+    def end(report: Report) -> None:
+        cluster.down()
+        report("down")
+
+    with background(end) as one, background(end) as other:
+        assert [one.answer(), other.answer()] == ["down", "down"]
+    machine.assert_unchanged()

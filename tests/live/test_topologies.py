@@ -1,0 +1,408 @@
+"""The usual shapes, really up: who reaches whom, which way frames take, and what a program in a node finds there."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import itertools
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import frames
+import pytest
+from machine import Machine
+from tools import ping, tell, wire_path
+
+from testbed import Cluster
+from testbed.cluster.running import RunningCluster
+from testbed.cluster.state import Store
+from testbed.cluster.wiring import Wiring
+from testbed.errors import TestbedError, UnsupportedError
+from testbed.kernel import cgroups, namespaces, survey, syscalls
+from testbed.spec.layout import Layout
+from testbed.spec.model import Link, Nic, Node, Switch
+
+pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+SHAPES = {
+    "star": lambda: Cluster.star(5),
+    "line": lambda: Cluster.line(4),
+    "ring": lambda: Cluster.ring(5),
+    "full mesh": lambda: Cluster.full_mesh(4),
+    "fat tree": lambda: Cluster.fat_tree(4),
+    "dumbbell": lambda: Cluster.dumbbell(2, 3),
+    "back to back": lambda: Cluster.back_to_back(),
+    "NOW with Ethernet switches": lambda: Cluster.now("ethernet"),
+}
+CYCLIC = {name: SHAPES[name] for name in ("ring", "full mesh", "fat tree", "NOW with Ethernet switches")}
+MOST_PAIRS = 12
+
+
+def sample(layout: Layout) -> list[tuple[str, str]]:
+    """All pairs of a small cluster; of a larger one some that are spread over it."""
+    pairs = list(itertools.combinations([node.name for node in layout.nodes], 2))
+    return pairs[:: -(-len(pairs) // MOST_PAIRS)]
+
+
+@pytest.mark.parametrize("make", SHAPES.values(), ids=SHAPES)
+def test_nodes_reach_each_other_by_name(make: object) -> None:
+    with make().up() as cluster:  # type: ignore[operator]
+        for one, other in sample(cluster.state.layout):
+            ping(cluster, one, other)
+
+
+def two_nodes(datapath: str) -> Cluster:
+    return Cluster(
+        name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[Link(ends=["n1", "n2"], datapath=datapath)]
+    )
+
+
+def test_a_direct_link_is_one_pair_from_nic_to_nic() -> None:
+    with two_nodes("direct").up() as cluster:
+        ping(cluster, "n1", "n2")
+        assert [entry["ifname"] for entry in tell(wire_path(cluster.state), "ip", "link")] == ["lo"]
+
+
+def test_a_link_between_nodes_meets_in_the_wire_namespace() -> None:
+    with two_nodes("auto").up() as cluster:
+        ping(cluster, "n2", "n1")
+        there = {entry["ifname"] for entry in tell(wire_path(cluster.state), "ip", "link")}
+        assert there == {"lo", "n1.eth0", "n2.eth0"}
+
+
+# Frames and their ways
+
+
+@contextmanager
+def wire_counters(cluster: RunningCluster) -> Iterator[object]:
+    """A function that returns how many frames each device in the wire namespace has received and sent."""
+    wire = namespaces.open_path(wire_path(cluster.state))
+
+    def read() -> dict[str, tuple[int, int]]:
+        found = survey.by_name(survey.interfaces(wire.route))
+        return {
+            name: (interface.counters.rx_packets, interface.counters.tx_packets)
+            for name, interface in found.items()
+            if interface.kind == "veth"
+        }
+
+    try:
+        yield read
+    finally:
+        wire.close()
+
+
+def shortest(layout: Layout, source: str, target: str) -> int:
+    """How many links are on a shortest path."""
+    neighbours: dict[str, list[str]] = {}
+    for link in layout.links:
+        neighbours.setdefault(link.a.owner, []).append(link.b.owner)
+        neighbours.setdefault(link.b.owner, []).append(link.a.owner)
+    distance = {source: 0}
+    queue = deque([source])
+    while queue:
+        place = queue.popleft()
+        for other in neighbours[place]:
+            if other not in distance:
+                distance[other] = distance[place] + 1
+                queue.append(other)
+    return distance[target]
+
+
+def broadcast_arrives_once_everywhere(cluster: RunningCluster, sockets: dict[str, socket.socket], number: int) -> None:
+    source, *others = sockets
+    sockets[source].send(frames.frame(frames.BROADCAST, frames.mac(cluster, source), number))
+    for name in others:
+        frames.wait_until_readable(sockets[name])
+    # A frame that circulates arrives again and again: what a marker overtakes nothing of must be all there is.
+    last = others[-1]
+    for name in others:
+        sockets[last].send(frames.frame(frames.mac(cluster, name), frames.mac(cluster, last), number + 1))
+    for name in others[:-1]:
+        until = time.monotonic() + 10
+        seen: list[int] = []
+        while number + 1 not in seen:
+            assert time.monotonic() < until
+            frames.wait_until_readable(sockets[name])
+            seen += frames.numbers(frames.received(sockets[name]))
+        assert seen == [number, number + 1], name
+    assert frames.numbers(frames.received(sockets[last])) == [number], last
+    assert frames.received(sockets[source]) == []
+
+
+@pytest.mark.parametrize("make", CYCLIC.values(), ids=CYCLIC)
+def test_in_a_cyclic_topology_a_broadcast_arrives_exactly_once_and_nothing_circulates(make: object) -> None:
+    with make().up() as cluster, frames.nics(cluster) as sockets:  # type: ignore[operator]
+        broadcast_arrives_once_everywhere(cluster, sockets, 1)
+        for one, other in sample(cluster.state.layout):
+            ping(cluster, one, other)
+        for found in sockets.values():
+            frames.received(found)
+        broadcast_arrives_once_everywhere(cluster, sockets, 3)
+        with wire_counters(cluster) as read:
+            quiet = read()  # type: ignore[operator]
+            time.sleep(0.05)  # a frame in a ring of veths goes round thousands of times meanwhile
+            assert read() == quiet  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("make", CYCLIC.values(), ids=CYCLIC)
+def test_in_a_cyclic_topology_unicast_frames_take_one_shortest_path(make: object) -> None:
+    count = 7
+    with make().up() as cluster, frames.nics(cluster) as sockets, wire_counters(cluster) as read:  # type: ignore[operator]
+        layout = cluster.state.layout
+        for one, other in sample(layout):
+            before = read()  # type: ignore[operator]
+            for number in range(count):
+                sockets[one].send(frames.frame(frames.mac(cluster, other), frames.mac(cluster, one), number))
+            arrived: list[int] = []
+            while len(arrived) < count:
+                frames.wait_until_readable(sockets[other])
+                arrived += frames.numbers(frames.received(sockets[other]))
+            assert arrived == list(range(count))
+            moved = {
+                device: (rx - before[device][0], tx - before[device][1])
+                for device, (rx, tx) in read().items()  # type: ignore[operator]
+                if (rx, tx) != before[device]
+            }
+            # A link between switches has both ends here; the first and the last have one each.
+            switches_only = shortest(layout, one, other) - 2
+            assert sorted(moved.values()) == sorted([(count, 0), (0, count)] * (switches_only + 1))
+
+
+# Several networks
+
+
+def test_nodes_in_different_segments_reach_each_other_through_routers() -> None:
+    """n1 - s1 - r1 - s2 - r2 - (cable) - n3, with IPv4 and IPv6"""
+    description = Cluster(
+        name="routed",
+        network6="fd00:1::/48",
+        nodes=[Node(name=name) for name in ("n1", "n2", "r1", "r2", "n3")],
+        switches=[Switch(name="s1"), Switch(name="s2")],
+        links=[
+            Link(ends=ends)
+            for ends in (["n1", "s1"], ["r1", "s1"], ["r1", "s2"], ["n2", "s2"], ["r2", "s2"], ["r2", "n3"])
+        ],
+    )
+    with description.up() as cluster:
+        for one, other in itertools.permutations(["n1", "n2", "n3", "r1", "r2"], 2):
+            ping(cluster, one, other)
+            addresses = [text for nic in cluster[other].layout.nics for text in nic.addresses if ":" in text]
+            ping(cluster, one, addresses[-1].partition("/")[0], "-6")
+        said = cluster["n1"].run(["ping", "-n", "-c1", "-t1", "n3"], check=False).stdout
+        assert cluster["r1"].layout.nics[0].addresses[1].partition("/")[0] in said  # the first hop answers
+
+
+# What a program in a node finds
+
+
+def test_names_resolve_in_every_node_and_nowhere_else() -> None:
+    with Cluster.star(3).up() as cluster:
+        for one, other in itertools.permutations(["n1", "n2", "n3"], 2):
+            assert cluster[one].run(["getent", "hosts", other]).stdout.split() == [cluster[other].address, other]
+        assert "n2" not in Path("/etc/hosts").read_text()
+
+
+def test_a_program_sees_its_nodes_host_name_environment_and_files(tmp_path: Path) -> None:
+    existing = tmp_path / "existing.conf"
+    existing.write_text("the machine's\n")
+    (tmp_path / "neighbour").write_text("untouched\n")
+    files = {
+        str(existing): "the node's\n",
+        str(tmp_path / "missing.conf"): "new\n",
+        str(tmp_path / "a" / "b" / "deep.conf"): "deep\n",
+        "/etc/testbed-test.conf": "in /etc\n",
+    }
+    nodes = [Node(name="n1", environment={"ROLE": "first", "EMPTY": ""}, files=files), Node(name="n2")]
+    with Cluster(name="files", nodes=nodes).up() as cluster:
+        n1, n2 = cluster["n1"], cluster["n2"]
+        assert n1.run(["hostname"]).stdout == "n1\n"
+        assert n2.run(["hostname"]).stdout == "n2\n"
+        assert n1.run(["sh", "-c", "echo $ROLE-$EMPTY-$HOME"]).stdout == f"first--{os.environ['HOME']}\n"
+        assert n1.run(["sh", "-c", "echo $ROLE"], env={"ROLE": "other"}).stdout == "other\n"
+        assert n2.run(["sh", "-c", "echo $ROLE"]).stdout == "\n"
+        for target, content in files.items():
+            assert n1.run(["cat", target]).stdout == content
+        assert n1.run(["cat", str(tmp_path / "neighbour"), "/etc/passwd"]).stdout.startswith("untouched\nroot:")
+        assert n2.run(["cat", str(existing)]).stdout == "the machine's\n"
+        assert n2.run(["cat", "/etc/testbed-test.conf"], check=False).returncode == 1
+        assert sorted(os.listdir(tmp_path)) == ["existing.conf", "neighbour"]
+        assert not Path("/etc/testbed-test.conf").exists()
+        assert n1.run(["ls", "/sys/class/net"]).stdout == "lo\n"
+
+
+def test_a_file_may_lie_in_a_directory_that_all_may_write_to() -> None:
+    with Cluster(name="files", nodes=[Node(name="n1", files={"/var/tmp/testbed-test": "x"})]).up() as cluster:
+        assert cluster["n1"].run(["stat", "-c", "%a", "/var/tmp"]).stdout == "1777\n"
+        assert cluster["n1"].run(["cat", "/var/tmp/testbed-test"]).stdout == "x"
+
+
+def test_a_file_where_none_can_be_is_refused_before_anything_is_made(machine: Machine) -> None:
+    files = {"/etc": "x", "/nonesuch/file": "x", f"/tmp/{'long' * 70}": "x"}
+    with pytest.raises(UnsupportedError) as caught:
+        Cluster(name="files", nodes=[Node(name="n1", files=files)]).up()
+    said = str(caught.value).splitlines()
+    assert len(said) == 4
+    assert said[1].endswith("/etc is a directory on this machine, a file cannot be laid over it")
+    assert said[2].endswith("/nonesuch/file lies in a root directory that this machine does not have")
+    assert said[3].endswith("cannot be a file on this machine: File name too long")
+    machine.assert_unchanged()
+
+
+def test_why_a_program_cannot_be_put_into_its_node_is_said() -> None:
+    """Somebody has removed what programs are to be shown as /etc/hosts."""
+    with Cluster.star(1).up() as cluster:
+        hosts = Store().hosts(cluster.name)
+        hosts.unlink()
+        with pytest.raises(TestbedError, match=r"n1: the program could not be put into the node: .*/etc/hosts"):
+            cluster["n1"].run(["true"])
+
+
+@pytest.mark.parametrize("target", ["/proc/testbed", "/sys/testbed", "/dev/testbed"])
+def test_a_file_among_the_kernels_own_is_refused_before_anything_is_touched(machine: Machine, target: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"{target} is the kernel's"):
+        Cluster(name="files", nodes=[Node(name="n1", files={target: "x"})]).up()
+    machine.assert_unchanged()
+
+
+def test_a_program_runs_on_the_processors_of_its_node() -> None:
+    first = min(os.sched_getaffinity(0))
+    with Cluster(name="cpus", nodes=[Node(name="n1", cpus=[first]), Node(name="n2")]).up() as cluster:
+        command = ["grep", "Cpus_allowed_list", "/proc/self/status"]
+        assert cluster["n1"].run(command).stdout.split()[1] == str(first)
+        assert cluster["n2"].run(command).stdout == subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def test_processors_that_the_machine_does_not_have_are_refused(machine: Machine) -> None:
+    with pytest.raises(UnsupportedError, match=r"node n1: this machine has no CPU 4000 for it"):
+        Cluster(name="cpus", nodes=[Node(name="n1", cpus=[0, 4000])]).up()
+    machine.assert_unchanged()
+
+
+def test_limits_that_the_machine_cannot_keep_are_refused_before_anything_is_touched(machine: Machine) -> None:
+    """Here where no cgroup v2 has the controllers; elsewhere the limits hold, which other tests see."""
+    refusal = cgroups.refusal(0.5, 0) and cgroups.refusal(0.0, 1 << 26)
+    nodes = [Node(name="n1", cpu_share=0.5), Node(name="n2", memory="64MiB")]
+    description = Cluster(name="limits", nodes=nodes)
+    if not refusal:
+        with description.up() as cluster:
+            assert Path(cgroups.group(cluster.name, "n1"), "cpu.max").read_text() == "50000 100000\n"
+            assert Path(cgroups.group(cluster.name, "n2"), "memory.max").read_text() == f"{64 << 20}\n"
+        return
+    with pytest.raises(UnsupportedError) as caught:
+        description.up()
+    first, second, third = str(caught.value).splitlines()
+    assert first == "limits cannot be brought up:"
+    assert second.startswith("  node n1: its CPU share or memory limit cannot be kept: cgroup version 2 ")
+    assert third.startswith("  node n2: its CPU share or memory limit cannot be kept: cgroup version 2 ")
+    assert "cpu controller" in second or "not mounted" in second
+    machine.assert_unchanged()
+
+
+def test_static_addresses_are_there_at_once() -> None:
+    """No duplicate-address detection that would hold an IPv6 address back for a second."""
+    nodes = [
+        Node(name="n1", nics=[Nic(name="eth0", addresses=["10.9.0.1/24", "2001:db8:9::1/64"])]),
+        Node(name="n2", nics=[Nic(name="eth0", addresses=["10.9.0.2/24", "2001:db8:9::2/64"])]),
+    ]
+    links = [Link(ends=["n1:eth0", "s1"]), Link(ends=["n2:eth0", "s1"])]
+    with Cluster(name="static", nodes=nodes, switches=[Switch(name="s1")], links=links).up() as cluster:
+        cluster["n1"].run(["ping", "-n", "-c1", "-W5", "2001:db8:9::2"])
+        cluster["n2"].run(["ping", "-n", "-c1", "-W5", "10.9.0.1"])
+        (nic,) = (entry for entry in tell(cluster["n1"].namespace, "ip", "address") if entry["ifname"] == "eth0")
+        assert {entry["local"] for entry in nic["addr_info"]} == {"10.9.0.1", "2001:db8:9::1"}  # no link-local one
+
+
+def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
+    """What the NICs of n1 to n3 receive in the two seconds after n3, which routes to n4, came up."""
+    description = Cluster(
+        name="quiet",
+        network6=network6,
+        nodes=[Node(name=f"n{number}") for number in range(1, 5)],
+        switches=[Switch(name="s1")],
+        links=[Link(ends=ends) for ends in (["n1", "s1"], ["n2", "s1"], ["n3", "s1"], ["n3", "n4"])],
+    )
+    with description.up(name="quiet", keep=True) as cluster, ExitStack() as stack:
+        listening = [
+            stack.enter_context(frames.opened(cluster[name].namespace, "eth0", frames.EVERY_PROTOCOL))
+            for name in ("n1", "n2", "n3")
+        ]
+        cluster["n3"].run(["ip", "link", "set", "eth0", "down"])
+        description.up(name="quiet", keep=True)
+        time.sleep(2)  # the window itself: solicitations come within a second, bridges say hello every two
+        return [data for found in listening for data in frames.received(found)]
+
+
+def test_nothing_is_sent_that_nobody_asked_for() -> None:
+    """No router solicitation, no neighbour discovery, no multicast listener report, no spanning tree: nothing at all."""
+    assert [data.hex() for data in heard_in_a_star_with_a_router(None)] == []
+
+
+def test_static_ipv6_addresses_bring_listener_reports_and_nothing_else() -> None:
+    """The kernel reports the groups of an address that it has (RFC 3810), and offers no way to forbid it."""
+    for data in heard_in_a_star_with_a_router("fd00:1::/48"):
+        ethertype, next_header, after_options, kind = data[12:14], data[20], data[54], data[62]
+        assert (ethertype, next_header, after_options, kind) == (b"\x86\xdd", 0, 58, 143), data.hex()
+
+
+# The machine
+
+
+FEATURES = {"rx": 0x14, "tx": 0x16, "sg": 0x18, "tso": 0x1E, "gso": 0x23, "gro": 0x2B}  # linux/ethtool.h, ETHTOOL_G...
+SIOCETHTOOL = 0x8946
+
+
+def offloads(namespace: str, device: str) -> dict[str, int]:
+    """Which offloads an interface has on, by the kernel's own answer."""
+    found = {}
+    with frames.opened(namespace, device) as channel:
+        for name, number in FEATURES.items():
+            value = array.array("B", struct.pack("=II", number, 0))
+            request = struct.pack("16sP", device.encode(), value.buffer_info()[0])
+            fcntl.ioctl(channel, SIOCETHTOOL, request)
+            found[name] = struct.unpack("=II", value)[1]
+    return found
+
+
+def test_offloads_are_as_on_any_cable_of_the_kernel() -> None:
+    with Cluster.star(2).up() as cluster, namespaces.staying():
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        subprocess.run(["ip", "link", "add", "plain", "type", "veth", "peer", "name", "other"], check=True)
+        usual = offloads("/proc/thread-self/ns/net", "plain")
+        assert usual["tso"] == usual["tx"] == 1
+        assert offloads(cluster["n1"].namespace, "eth0") == usual
+        assert offloads(wire_path(cluster.state), "n1.eth0") == usual
+
+
+def test_the_machines_own_interfaces_stay_as_they_are(machine: Machine) -> None:
+    before = subprocess.run(["ip", "-j", "address"], capture_output=True, check=True).stdout
+    with Cluster.fat_tree(4).up():
+        assert subprocess.run(["ip", "-j", "address"], capture_output=True, check=True).stdout == before
+    machine.assert_unchanged()
+
+
+def test_the_usual_tools_see_the_nodes_of_a_cluster_that_stays() -> None:
+    def listed() -> set[str]:
+        said = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        return {line.split()[0] for line in said.splitlines()}
+
+    with Cluster.star(2).up(name="listed", keep=True):
+        assert listed() == {"listed", "listed.n1", "listed.n2"}
+        subprocess.run(
+            ["ip", "netns", "exec", "listed.n1", "ping", "-qc1", "10.0.0.2"], check=True, capture_output=True
+        )
+    assert listed() == set()
+
+
+def test_every_cable_of_a_layout_is_one_pair_in_the_kernel() -> None:
+    with Cluster.full_mesh(4).up() as cluster:
+        wiring = Wiring(cluster.state.layout)
+        there = {entry["ifname"] for entry in tell(wire_path(cluster.state), "ip", "link", "show", "type", "veth")}
+        assert there == {name for _, name in wiring.wire_devices}

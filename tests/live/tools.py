@@ -1,0 +1,116 @@
+"""What the kernel has, as ``ip``, ``bridge`` and ``tc`` tell it: nothing of this goes through our own reading."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from testbed.cluster import names
+from testbed.cluster.running import RunningCluster
+from testbed.cluster.state import State
+
+
+def tell(namespace: str, *command: str) -> list[dict[str, Any]]:
+    """``ip`` and its like, in a network namespace given by its path, as data."""
+    program, *rest = command
+    inside = ["nsenter", f"--net={namespace}", program, "-j", *rest]
+    done = subprocess.run(inside, capture_output=True, text=True, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+    return [entry for entry in found if entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An interface as ``ip -d address`` shows it."""
+
+    name: str
+    index: int
+    mac: str
+    mtu: int
+    up: bool
+    kind: str
+    master: str
+    peer: int  # the index of a veth's other end
+    addresses: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What is in a namespace. routes: (destination, gateway) of protocol static."""
+
+    links: Mapping[str, Link]
+    routes: frozenset[tuple[str, str]]
+
+
+def inside(namespace: str) -> Inside:
+    routes = {
+        (_network(entry["dst"], family), entry["gateway"])
+        for family in ("-4", "-6")
+        for entry in tell(namespace, "ip", family, "route", "show", "table", "main")
+        if entry.get("protocol") == "static"
+    }
+    return Inside({link.name: link for link in links(namespace)}, frozenset(routes))
+
+
+def links(namespace: str) -> Iterator[Link]:
+    entries = tell(namespace, "ip", "-d", "address")
+    by_index = {entry["ifindex"]: entry["ifname"] for entry in entries}
+    for entry in entries:
+        name = entry["ifname"]
+        if name == "lo":
+            continue
+        peer = entry.get("link_index") or next((i for i, n in by_index.items() if n == entry.get("link")), 0)
+        yield Link(
+            name,
+            entry["ifindex"],
+            entry["address"],
+            entry["mtu"],
+            "UP" in entry["flags"],
+            entry.get("linkinfo", {}).get("info_kind", ""),
+            entry.get("master", ""),
+            peer,
+            frozenset(f"{address['local']}/{address['prefixlen']}" for address in entry["addr_info"] if address),
+        )
+
+
+def _network(text: str, family: str) -> str:
+    if text == "default":
+        return "0.0.0.0/0" if family == "-4" else "::/0"
+    return text if "/" in text else f"{text}/{32 if family == '-4' else 128}"
+
+
+def ports(wire: str) -> dict[str, dict[str, Any]]:
+    """The settings of switches' ports, by device."""
+    return {entry["ifname"]: entry for entry in tell(wire, "bridge", "-d", "link")}
+
+
+def forwarding(wire: str) -> dict[tuple[str, str], str]:
+    """The static forwarding entries: (switch's device, MAC) -> port's device."""
+    return {
+        (entry["master"], entry["mac"]): entry["ifname"]
+        for entry in tell(wire, "bridge", "fdb", "show")
+        if entry.get("state") == "static" and "master" in entry
+    }
+
+
+def redirections(wire: str, device: str) -> list[str]:
+    """Where the frames that come in on a device are redirected to."""
+    said = tell(wire, "tc", "filter", "show", "dev", device, "ingress")
+    return [
+        action["to_dev"]
+        for entry in said
+        for action in entry.get("options", {}).get("actions", [])
+        if action.get("kind") == "mirred" and action["mirred_action"] == "redirect" and action["direction"] == "egress"
+    ]
+
+
+def wire_path(state: State) -> str:
+    return state.namespaces[names.WIRE]
+
+
+def ping(cluster: RunningCluster, source: str, target: str, *more: str) -> None:
+    """One echo there and back; the sender tries again for as long as it takes a slow machine."""
+    cluster[source].run(["ping", "-n", "-q", "-c1", "-W5", *more, target])

@@ -1,0 +1,107 @@
+"""What a test may need of the machine, each found out by trying; ``@pytest.mark.requires("root", "ping")`` asks for it.
+
+A requirement that the machine does not meet skips the test with its reason. The tools that ci/test installs itself are
+never a reason in a strict run: one that is missing there is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from testbed.kernel import cgroups, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.userns import is_root
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """missing: why this machine does not meet it, empty when it does. ours: ci/test installs it."""
+
+    missing: Callable[[], str]
+    ours: bool = False
+
+
+def _tool(name: str) -> Requirement:
+    return Requirement(lambda: "" if shutil.which(name) else f"there is no program {name}", ours=True)
+
+
+def _root() -> str:
+    return "" if is_root() else "not run as root with its capabilities"
+
+
+def _user_namespace() -> str:
+    """An ordinary user's, as the tests make it: root gives up being root first."""
+
+    def as_user() -> str:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        try:
+            syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
+        except OSError as error:
+            return f"an ordinary user gets no user namespace: {error.strerror}"
+        return ""
+
+    return in_child(as_user)
+
+
+def _strace() -> str:
+    if not shutil.which("strace"):
+        return "there is no program strace"
+    tried = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, text=True, check=False)
+    return "" if tried.returncode == 0 else f"this machine forbids tracing: {tried.stderr.strip()}"
+
+
+def _overlay() -> str:
+    """A read-only or changed view of a directory is made with an overlay."""
+    if reason := _root():
+        return reason
+
+    def mount() -> str:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+        with tempfile.TemporaryDirectory() as base:
+            syscalls.mount("none", base, "tmpfs")
+            places = [f"{base}/{name}" for name in ("lower", "upper", "work", "merged")]
+            for place in places:
+                os.mkdir(place)
+            lower, upper, work, merged = places
+            try:
+                syscalls.mount("none", merged, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
+                syscalls.umount(merged)
+            except OSError as error:
+                return f"the kernel has no overlay file system for us: {error.strerror}"
+            finally:
+                syscalls.umount(base)
+        return ""
+
+    return in_child(mount)
+
+
+REQUIREMENTS = {
+    "root": Requirement(_root),
+    "userns": Requirement(_user_namespace),
+    "overlay": Requirement(_overlay),
+    "cgroup-cpu": Requirement(lambda: cgroups.refusal(1.0, 0)),
+    "cgroup-memory": Requirement(lambda: cgroups.refusal(0.0, 1 << 20)),
+    "two-cpus": Requirement(lambda: "" if len(os.sched_getaffinity(0)) > 1 else "one CPU only"),
+    "ipv6": Requirement(lambda: "" if os.path.exists("/proc/sys/net/ipv6") else "the kernel has no IPv6"),
+    "vm": Requirement(lambda: "" if os.environ.get("TESTBED_VM") else "runs in the virtual machine of ci/vm"),
+    "strace": Requirement(_strace, ours=bool(not shutil.which("strace"))),
+    "ip": _tool("ip"),
+    "ping": _tool("ping"),
+    "tcpdump": _tool("tcpdump"),
+}
+
+
+@cache
+def missing(name: str) -> str:
+    """Why this machine does not meet a requirement, tried once; empty when it does."""
+    return REQUIREMENTS[name].missing()

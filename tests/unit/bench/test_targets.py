@@ -1,0 +1,47 @@
+"""What the rows of a benchmark are made to say: ratios to the floor, targets reached or not."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
+
+from benchmarks.rows import Row
+from benchmarks.stars import BRING_UP
+from benchmarks.targets import ratios, targets
+
+
+def star(contender: str, hosts: int, samples: Sequence[float]) -> Row:
+    return Row("star", contender, BRING_UP, hosts, "s", tuple(samples), {})
+
+
+def reached(rows: Sequence[Row], name: str) -> bool | None:
+    return next(target.reached for target in targets(rows) if target.name == name)
+
+
+def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_single_rounds() -> None:
+    (ratio,) = ratios([star("floor", 100, [1.0, 2.0, 4.0]), star("testbed", 100, [3.0, 3.0, 4.0])])
+    assert (ratio.value, ratio.low, ratio.high) == (1.5, 1.0, 3.0)
+
+
+def test_a_size_that_the_floor_did_not_run_has_no_ratio() -> None:
+    assert ratios([star("floor", 50, [1.0]), star("testbed", 100, [1.0])]) == []
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(2.0, True), (2.01, False)])
+def test_twice_the_floor_at_a_hundred_hosts_is_the_limit(seconds: float, expected: bool) -> None:
+    rows = [star("floor", 100, [1.0]), star("testbed", 100, [seconds])]
+    assert reached(rows, "bring-up of 100 hosts over the floor's") is expected
+
+
+@pytest.mark.parametrize(("at_500", "expected"), [(1.8, True), (1.81, False), (1.2, False)])
+def test_the_ratio_is_flat_when_its_greatest_is_within_a_fifth_of_its_least(at_500: float, expected: bool) -> None:
+    rows = [star("floor", hosts, [1.0]) for hosts in (10, 50, 500)]
+    rows += [star("testbed", 10, [9.0]), star("testbed", 50, [1.5]), star("testbed", 500, [at_500])]
+    assert reached(rows, "bring-up: the ratio flat from 50 to 500") is expected
+
+
+def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
+    assert {target.reached for target in targets([])} == {None}

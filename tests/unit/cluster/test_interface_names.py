@@ -1,0 +1,104 @@
+"""What things are called in the kernel: short enough, each its own, and readable where there is room."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.cluster import names
+from testbed.cluster.wiring import Wiring, wire_ends
+from testbed.spec.layout import Layout
+from testbed.spec.model import Description, Link, Node, Switch
+from testbed.spec.resolving import resolve
+
+OWNERS = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
+PORTS = st.one_of(st.sampled_from(["eth0", "eth1", "eth10", "ib0", "a.b"]), st.from_regex(r"\A[!-$&-.0-9;-~]{1,15}\Z"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("s1", "s1"), ("a-rack-switch_1", "a-rack-switch_1"), ("lo", "lo~"), ("all", "all~"), ("default", "defa~")],
+)
+def test_a_switch_keeps_its_name_where_the_kernel_allows_it(name: str, expected: str) -> None:
+    assert names.switch(name).startswith(expected)
+    assert len(names.switch(name)) <= 15
+
+
+def test_a_long_name_is_shortened_to_its_beginning_and_a_hash() -> None:
+    assert names.far_end("rack1-host2", "eth0") == names.far_end("rack1-host2", "eth0")
+    assert names.far_end("rack1-host2", "eth0").startswith("rack~")
+    assert names.far_end("n100", "eth0") == "n100.eth0"
+
+
+@given(st.sets(st.tuples(OWNERS, PORTS), max_size=20), st.sets(OWNERS, max_size=10))
+def test_all_names_in_a_wire_namespace_fit_and_differ(ends: set[tuple[str, str]], switches: set[str]) -> None:
+    found = [names.far_end(*end) for end in ends] + [names.switch(name) for name in switches]
+    assert all(1 <= len(name) <= 15 for name in found)
+    assert len(set(found)) == len(found)
+
+
+@given(OWNERS, OWNERS)
+def test_a_namespace_belongs_to_its_cluster_only(cluster: str, node: str) -> None:
+    assert names.cluster_of(names.namespace(cluster, node)) == cluster
+    assert names.cluster_of(names.namespace(cluster, names.WIRE)) == cluster
+    assert names.namespace(cluster, node) != names.namespace(cluster, names.WIRE)
+
+
+@given(st.sets(OWNERS, min_size=1, max_size=30))
+def test_switches_have_unicast_addresses_of_their_own(switches: set[str]) -> None:
+    addresses = {names.switch_mac(name) for name in switches}
+    assert len(addresses) == len(switches)
+    assert all(int(address[:2], 16) & 0b11 == 0b10 for address in addresses)  # locally administered, unicast
+
+
+# Wiring
+
+
+def layout(*ends: str, datapath: str = "auto") -> Layout:
+    return resolve(
+        Description(
+            name="wired",
+            nodes=[Node(name=name) for name in ("n1", "n2")],
+            switches=[Switch(name=name) for name in ("s1", "s2")],
+            links=[Link(ends=pair.split(), datapath=datapath) for pair in ends],
+        )
+    )
+
+
+def test_a_nic_and_a_switch_are_one_pair_whose_far_end_is_plugged_in() -> None:
+    wiring = Wiring(layout("s1:7 n1"))
+    (cable,) = wiring.cables
+    assert (cable.near, cable.far) == (("", "n1.eth0"), ("n1", "eth0"))
+    assert wiring.plugged == {("", "n1.eth0"): "s1"}
+    assert wiring.ports["s1"] == {7: ("", "n1.eth0")}
+    assert wiring.joins == []
+
+
+def test_two_switches_are_one_pair_with_both_ends_in_the_wire_namespace() -> None:
+    wiring = Wiring(layout("n1 s1", "s1 s2"))
+    trunk = wiring.cables[1]
+    assert (trunk.near, trunk.far) == (("", "s1.s2"), ("", "s2.s1"))
+    assert wiring.plugged[trunk.near] == "s1"
+    assert wiring.plugged[trunk.far] == "s2"
+    assert not wiring.planned_ports
+
+
+def test_parallel_trunks_have_numbers_and_forward_by_the_plan() -> None:
+    planned = layout("n1 s1", "n2 s2", "s1 s2", "s2 s1")
+    assert wire_ends(planned)[2:] == [("s1.s2", "s2.s1"), ("s2.s1.2", "s1.s2.2")]
+    assert len(Wiring(planned).planned_ports) == 6
+    assert not Wiring(planned).made_up
+
+
+def test_two_nodes_are_two_pairs_that_are_joined() -> None:
+    wiring = Wiring(layout("n1 n2"))
+    assert [cable.far for cable in wiring.cables] == [("n1", "eth0"), ("n2", "eth0")]
+    assert wiring.joins == [("n1:eth0--n2:eth0", ("", "n1.eth0"), ("", "n2.eth0"))]
+
+
+def test_a_direct_link_is_one_pair_without_the_wire_namespace() -> None:
+    wiring = Wiring(layout("n1 n2", datapath="direct"))
+    (cable,) = wiring.cables
+    assert (cable.near, cable.far) == (("n1", "eth0"), ("n2", "eth0"))
+    assert wiring.wire_devices == []

@@ -1,0 +1,100 @@
+"""What is written about a cluster reads back as it was: the mark on its objects, and its state."""
+
+from __future__ import annotations
+
+import json
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import descriptions
+
+from testbed.cluster.ownership import Mark
+from testbed.cluster.state import State
+from testbed.kernel.processes import Identity, identity
+from testbed.spec.resolving import resolve
+
+NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
+IDENTITIES = st.builds(
+    Identity,
+    boot=st.uuids().map(str),
+    pid_namespace=st.integers(1, 2**32 - 1),
+    pid=st.integers(1, 2**22),
+    start=st.integers(0, 2**63),
+)
+MARKS = st.builds(Mark, cluster=NAMES, key=st.one_of(st.just(""), NAMES), lasting=st.booleans(), owner=IDENTITIES)
+LONGEST_ALIAS = 255  # IFALIASZ without the NUL
+
+
+@given(MARKS)
+def test_a_mark_reads_back_and_fits_an_alias(mark: Mark) -> None:
+    assert Mark.parse(str(mark)) == mark
+    assert len(str(mark).encode()) <= LONGEST_ALIAS
+
+
+@given(st.one_of(st.text(), st.text(string.printable).map(lambda text: f"netns-testbed 1 {text}")))
+def test_an_alias_of_somebody_elses_is_no_mark_and_no_error(alias: str) -> None:
+    mark = Mark.parse(alias)
+    assert mark is None or str(mark).split() == alias.split()
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        "",
+        "netns-testbed 1",
+        "netns-testbed 2 c n1 held b:1:2:3",
+        "netns-testbed 1 c n1 held",
+        "netns-testbed 1 c n1 held b:1:2",
+        "netns-testbed 1 c n1 held b:1:x:3",
+        "netns-testbed 1 c n1 held b:1:2:3 more",
+    ],
+)
+def test_half_a_mark_is_none(alias: str) -> None:
+    assert Mark.parse(alias) is None
+
+
+@given(IDENTITIES)
+def test_an_identity_reads_back(process: Identity) -> None:
+    assert Identity.parse(str(process)) == process
+
+
+def test_this_process_is_alive_and_one_with_another_start_is_not() -> None:
+    me = identity()
+    assert me.here
+    assert me.alive
+    assert not Identity(me.boot, me.pid_namespace, me.pid, me.start + 1).alive
+    assert not Identity("another boot", me.pid_namespace, me.pid, me.start).alive
+
+
+@given(
+    descriptions(),
+    descriptions(),
+    st.sampled_from(["building", "up", "changing", "removing"]),
+    st.booleans(),
+    IDENTITIES,
+    st.one_of(st.none(), IDENTITIES),
+)
+def test_a_state_reads_back(
+    now: object, before: object, phase: str, lasting: bool, owner: Identity, keeper: Identity | None
+) -> None:
+    state = State(
+        name="c",
+        origin="/somewhere/ä.toml",
+        phase=phase,  # type: ignore[arg-type]
+        lasting=lasting,
+        owner=owner,
+        layout=resolve(now),  # type: ignore[arg-type]
+        namespaces={"": "/run/netns/c", "n1": "/run/netns/c.n1"},
+        inodes={"": 4026532000, "n1": 4026532001},
+        created=1_700_000_000,
+        keeper=keeper,
+        previous=resolve(before) if phase == "changing" else None,  # type: ignore[arg-type]
+    )
+    assert State.from_json(state.to_json()) == state
+
+
+def test_a_state_of_another_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="format 99"):
+        State.from_json(json.dumps({"format": 99}))

@@ -1,0 +1,199 @@
+"""Random valid clusters for property tests, and random edits of them.
+
+Ethernet only and without impairments, so that the same clusters can be brought up on a machine: switches in
+trees and cycles, cables node to node, nodes on several segments, declared NICs with static addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hypothesis import strategies as st
+
+from testbed.errors import DescriptionError
+from testbed.spec.layout import End
+from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
+from testbed.spec.resolving import resolve
+
+MTUS = [1280, 1500, 4000, 9000]
+_NODE_NAMES = ["n1", "n2", "n3", "n07", "n300", "a", "b", "rack1-host2", "rack2-host2", "login", "x_9", "N1"]
+
+
+@st.composite
+def descriptions(draw: st.DrawFn, max_nodes: int = 6) -> Description:
+    """A valid cluster of one to max_nodes nodes."""
+    names = draw(st.lists(st.sampled_from(_NODE_NAMES), min_size=1, max_size=max_nodes, unique=True))
+    switches = [f"s{number}" for number in range(1, draw(st.integers(0, 4)) + 1)]
+    ends = draw(_cables(names, switches))
+    network6: str | None = draw(st.sampled_from([None, "fd00:7::/48"]))
+    bare = _build(names, [()] * len(names), switches, [Link(ends=pair) for pair in ends], network6=network6)
+    layout = resolve(bare)
+    plugs = [(link.a, link.b) for link in layout.links]
+    addresses = {End(node.name, nic.name): nic.addresses for node in layout.nodes for nic in node.nics}
+    declared = [end for end in addresses if draw(st.integers(0, 3)) == 0]
+    nics: dict[str, list[Nic]] = {name: [] for name in names}
+    for number, end in enumerate(declared):
+        own = [_moved(text, number) for text in addresses[end] if draw(st.booleans())]
+        if network6 is None and draw(st.booleans()):
+            own.append(f"2001:db8:{_segment(addresses[end][0]):x}::{number + 1:x}/64")
+        nics[end.owner].append(
+            Nic(
+                name=end.port,
+                mac=f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}" if draw(st.booleans()) else None,
+                mtu=draw(st.sampled_from([None, *MTUS])),
+                addresses=own,
+            )
+        )
+    links = [
+        Link(ends=[str(plug) if plug in declared else said for plug, said in zip(pair, ends[index], strict=True)])
+        for index, pair in enumerate(plugs)
+    ]
+    mtu = draw(st.sampled_from(MTUS))
+    return _build(names, [tuple(nics[name]) for name in names], switches, links, mtu=mtu, network6=network6)
+
+
+def edits(description: Description) -> st.SearchStrategy[Description]:
+    """The description after one change: a node or a link more or less, another MTU, another address."""
+    kinds: list[Callable[[st.DrawFn, Description], Description]] = [
+        _add_node, _remove_node, _add_link, _remove_link, _change_mtu, _change_address,
+    ]  # fmt: skip
+
+    @st.composite
+    def edited(draw: st.DrawFn) -> Description:
+        try:
+            return draw(st.sampled_from(kinds))(draw, description)
+        except DescriptionError:
+            # A link more or less can join or part segments whose static addresses then contradict each other.
+            return _change_mtu(draw, description)
+
+    return edited()
+
+
+@st.composite
+def _cables(draw: st.DrawFn, nodes: Sequence[str], switches: Sequence[str]) -> list[list[str]]:
+    """The ends of some links, a few with a NIC's or port's name; cycles and parallel cables between switches
+    too."""
+    pairs: list[tuple[str, str]] = []
+    for name in nodes:
+        others = [*switches, *(other for other in nodes if other != name)]
+        if others:
+            pairs += [(name, other) for other in draw(st.lists(st.sampled_from(others), max_size=2))]
+    if len(switches) > 1:
+        both = st.lists(st.sampled_from(switches), min_size=2, max_size=2, unique=True)
+        pairs += [(a, b) for a, b in draw(st.lists(both, max_size=6))]
+    pairs = draw(st.permutations(pairs))
+    taken: set[str] = set()
+
+    def end(owner: str) -> str:
+        if draw(st.integers(0, 4)):
+            return owner
+        port = draw(st.sampled_from(["3", "7", "900"] if owner in switches else ["eth0", "eth2", "ib0", "cable.1"]))
+        text = f"{owner}:{port}"
+        if text in taken:
+            return owner
+        taken.add(text)
+        return text
+
+    return [[end(a), end(b)] for a, b in pairs]
+
+
+def _build(
+    names: Sequence[str],
+    nics: Sequence[tuple[Nic, ...]],
+    switches: Sequence[str],
+    links: Sequence[Link],
+    mtu: int = 1500,
+    network6: str | None = None,
+) -> Description:
+    return Description(
+        name="random",
+        network6=network6,
+        defaults=Defaults(mtu=mtu),
+        nodes=[Node(name=name, nics=own) for name, own in zip(names, nics, strict=True)],
+        switches=[Switch(name=name) for name in switches],
+        links=links,
+    )
+
+
+def _moved(text: str, number: int) -> str:
+    """Another address in the same network, far from those that names with numbers get."""
+    address, _, prefix = text.partition("/")
+    if ":" in address:
+        return f"{address.rpartition('::')[0] if '::' in address else _half(address)}::beef:{number + 1:x}/{prefix}"
+    first, second, _, _ = address.split(".")
+    return f"{first}.{second}.200.{number % 250 + 1}/{prefix}"
+
+
+def _half(address: str) -> str:
+    return ":".join(address.split(":")[:4])
+
+
+def _segment(text: str) -> int:
+    return int(text.split(".")[1])
+
+
+def _remade(description: Description, **changed: object) -> Description:
+    """The description with some parts changed, checked again."""
+    parts = {key: getattr(description, key) for key in Description.model_fields} | changed
+    return Description.model_validate(parts)
+
+
+def _add_node(draw: st.DrawFn, description: Description) -> Description:
+    known = [node.name for node in description.nodes] + [switch.name for switch in description.switches]
+    name = draw(st.sampled_from([name for name in ["n8", "extra", "n4"] if name not in known]))
+    link = Link(ends=[name, draw(st.sampled_from(known))])
+    return _remade(description, nodes=(*description.nodes, Node(name=name)), links=(*description.links, link))
+
+
+def _remove_node(draw: st.DrawFn, description: Description) -> Description:
+    if len(description.nodes) == 1:
+        return _add_node(draw, description)
+    gone = draw(st.sampled_from(description.nodes)).name
+    left = tuple(node for node in description.nodes if node.name != gone)
+    return _without(description, left, [link for link in description.links if gone in link.owners])
+
+
+def _add_link(draw: st.DrawFn, description: Description) -> Description:
+    known = [node.name for node in description.nodes] + [switch.name for switch in description.switches]
+    if len(known) == 1:
+        return _add_node(draw, description)
+    ends = draw(st.lists(st.sampled_from(known), min_size=2, max_size=2, unique=True))
+    place = draw(st.integers(0, len(description.links)))
+    links = description.links
+    return _remade(description, links=(*links[:place], Link(ends=ends), *links[place:]))
+
+
+def _remove_link(draw: st.DrawFn, description: Description) -> Description:
+    if not description.links:
+        return _add_link(draw, description)
+    return _without(description, description.nodes, [draw(st.sampled_from(description.links))])
+
+
+def _without(description: Description, nodes: Sequence[Node], gone: Sequence[Link]) -> Description:
+    """Without some links, and without the declared NICs that were plugged in there."""
+    ends = {end for link in gone for end in link.ends}
+    kept = [
+        node.model_copy(update={"nics": tuple(nic for nic in node.nics if f"{node.name}:{nic.name}" not in ends)})
+        for node in nodes
+    ]
+    links = tuple(link for link in description.links if link not in gone)
+    return _remade(description, nodes=tuple(kept), links=links)
+
+
+def _change_mtu(draw: st.DrawFn, description: Description) -> Description:
+    mtus = [mtu for mtu in MTUS if mtu != description.defaults.mtu]
+    return _remade(description, defaults=Defaults(mtu=draw(st.sampled_from(mtus))))
+
+
+def _change_address(draw: st.DrawFn, description: Description) -> Description:
+    """One declared address becomes another, or goes."""
+    places = [(node, nic, address) for node in description.nodes for nic in node.nics for address in nic.addresses]
+    if not places:
+        return _change_mtu(draw, description)
+    node, nic, old = draw(st.sampled_from(places))
+    new = [_moved(old, 240)] if "." in old and draw(st.booleans()) else []
+    addresses = tuple(text for address in nic.addresses for text in ([address] if address != old else new))
+    changed = nic.model_copy(update={"addresses": addresses})
+    nics = tuple(changed if other is nic else other for other in node.nics)
+    nodes = tuple(other.model_copy(update={"nics": nics}) if other is node else other for other in description.nodes)
+    return _remade(description, nodes=nodes)

@@ -1,0 +1,231 @@
+"""A fate hangs on seed, link, direction, flow and number, and on nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_frames import (
+    LINK,
+    MICROSECOND,
+    MILLISECOND,
+    A,
+    B,
+    C,
+    carry,
+    direction,
+    ethernet,
+    fates_of,
+    ipv4,
+    ipv6,
+    numbered,
+    ports,
+    tagged,
+    tcp,
+    udp,
+)
+
+from testbed.spec.layout import Impairment
+from testbed.wire import hashing
+from testbed.wire.direction import Direction, restarts
+from testbed.wire.fates import Fate, Record
+from testbed.wire.flows import Flow, flow_of
+from testbed.wire.headers import standard_fields
+from testbed.wire.rules import RuleSet
+
+CHANCES = Impairment(
+    delay=MILLISECOND,
+    jitter=100 * MICROSECOND,
+    distribution="normal",
+    loss=0.2,
+    corrupt=0.2,
+    duplicate=0.2,
+    reorder=0.2,
+)
+KINDS = [
+    udp(destination=53),
+    udp(destination=5001),
+    udp(destination=5001, macs=(C, B)),
+    tcp(destination=5001),
+    ethernet(b"0123"),
+    ethernet(b"0123", ethertype=0x88B6),
+]
+
+
+def by_flow(log: list[Record]) -> dict[Flow, set[tuple[int, str, Fate]]]:
+    fates: dict[Flow, set[tuple[int, str, Fate]]] = defaultdict(set)
+    for record in log:
+        fates[record.flow].add((record.n, record.cause, record.fate))
+    return fates
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from(KINDS), min_size=30, max_size=80),
+    st.randoms(use_true_random=False),
+    st.lists(st.integers(0, 3 * MILLISECOND), min_size=80, max_size=80),
+    st.integers(0, 2**63 - 1),
+)
+def test_a_flow_has_the_same_fates_whatever_the_timing_and_the_other_flows(
+    frames: list[bytes], shuffle: object, gaps: list[int], seed: int
+) -> None:
+    regular = [(place * MILLISECOND, frame) for place, frame in enumerate(frames)]
+    _, expected = fates_of(CHANCES, regular, seed=seed)
+    shuffled = list(frames)
+    shuffle.shuffle(shuffled)  # type: ignore[attr-defined]
+    now, irregular = 0, []
+    for gap, frame in zip(gaps, shuffled, strict=False):
+        now += gap
+        irregular.append((now, frame))
+    _, found = fates_of(replace(CHANCES, rate=10**7, queue=3000), irregular, seed=seed)
+    assert by_flow(found) == by_flow(expected)
+    alone = [(place, frame) for place, frame in enumerate(frames) if frame is KINDS[0]]
+    _, own = fates_of(CHANCES, alone, seed=seed)
+    flow = flow_of(KINDS[0], {})
+    assert by_flow(own)[flow] == by_flow(expected)[flow]
+
+
+def test_other_nodes_links_and_directions_change_nothing() -> None:
+    schedule = [(place, frame) for place, frame in enumerate(KINDS * 40)]
+    rules = RuleSet(standard_fields())
+    log: list[Record] = []
+    wires = [
+        Direction(link, way, CHANCES, seed=5, rules=rules, log=log.append)
+        for link in (LINK, "n2:eth0--s1:2", "n10:eth0--s1:10")
+        for way in ("forward", "backward")
+    ]
+    for now, frame in schedule:
+        for wire in wires:
+            wire.offer(now, frame)
+    _, alone = fates_of(CHANCES, schedule, seed=5)
+    assert [record for record in log if (record.link, record.direction) == (LINK, "forward")] == alone
+    each = {(record.link, record.direction): set() for record in log}
+    for record in log:
+        each[record.link, record.direction].add((record.flow, record.n, record.cause))
+    assert len(each) == 6
+    assert len({frozenset(fates) for fates in each.values()}) == 6
+
+
+def test_what_a_frame_carries_never_enters_so_that_a_retransmission_has_another_chance() -> None:
+    same = [(place, numbered(1)) for place in range(200)]
+    different = [(place, numbered(place, 60 + place)) for place in range(200)]
+    losses = Impairment(loss=0.3)
+    _, one = fates_of(losses, same)
+    _, other = fates_of(losses, different)
+    assert one == other
+    assert 20 < len(one) < 100
+
+
+def test_another_seed_gives_other_fates() -> None:
+    schedule = [(place, numbered(1)) for place in range(200)]
+    assert fates_of(CHANCES, schedule, seed=1)[1] != fates_of(CHANCES, schedule, seed=2)[1]
+
+
+_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_fates import CHANCES, KINDS
+from wire_frames import fates_of
+delivered, log = fates_of(CHANCES, [(1000 * place, frame) for place, frame in enumerate(KINDS * 20)], seed=9)
+for record in log:
+    print(record.to_line())
+for due, frame in delivered:
+    print(due, frame.hex())
+"""
+
+
+def test_another_process_and_another_hash_seed_give_the_same_bytes() -> None:
+    here = os.path.dirname(__file__)
+    outputs = set()
+    for hash_seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", _PROGRAM, here]
+        outputs.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert len(outputs) == 1
+    assert len(outputs.pop().splitlines()) > 100
+
+
+def test_losses_are_those_of_the_published_hash() -> None:
+    schedule = [(place, tcp(destination=5001)) for place in range(500)]
+    _, log = fates_of(Impairment(loss=0.05), schedule, seed=1)
+    key = hashing.flow_key(hashing.direction_key(1, LINK, "forward"), 0x0800, B, A, (6, 5001))
+    start, limit = hashing.absorb(key, hashing.LOSS), hashing.threshold(0.05)
+    assert [record.n for record in log] == [n for n in range(1, 501) if hashing.draw(start, n) >> 11 < limit]
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        (ethernet(b"x"), Flow(0x88B5, B, A)),
+        (ethernet(b"x", source=C), Flow(0x88B5, B, C)),
+        (tcp(40_000, 5001), Flow(0x0800, B, A, (6, 5001))),
+        (tcp(5001, 40_000), Flow(0x0800, B, A, (6, 5001))),
+        (udp(40_000, 53), Flow(0x0800, B, A, (17, 53))),
+        (udp(40_000, 53, options=bytes(8)), Flow(0x0800, B, A, (17, 53))),
+        (udp(40_000, 53, offset=0x2000), Flow(0x0800, B, A, (17, 53))),
+        (udp(40_000, 53, offset=0x0001), Flow(0x0800, B, A, (17, 0))),
+        (ipv4(b"\x08\0abcd", 1), Flow(0x0800, B, A, (1, 0))),
+        (ipv4(b"", 17), Flow(0x0800, B, A, (17, 0))),
+        (ipv6(ports(40_000, 53), 17), Flow(0x86DD, B, A, (17, 53))),
+        (ipv6(ports(40_000, 53), 44), Flow(0x86DD, B, A, (44, 0))),
+        (tagged(udp(40_000, 53), 7), Flow(0x0800, B, A, (17, 53))),
+        (tagged(tagged(udp(40_000, 53), 7), 8, tag=0x88A8), Flow(0x0800, B, A, (17, 53))),
+        (ethernet(bytes(46), ethertype=46), Flow(0, B, A)),
+        (ethernet(b"", ethertype=0x0800), Flow(0x0800, B, A, (0, 0))),
+        (b"\x02\0\0\0\0\x02\x02", Flow(0, B, 0x020000000000)),
+        (b"", Flow(0, 0, 0)),
+    ],
+)
+def test_a_flow_is_ethertype_macs_and_what_the_protocol_names(frame: bytes, expected: Flow) -> None:
+    assert flow_of(frame, {}) == expected
+    # The shortcut from bytes to a flow says the same: what comes second is found by it.
+    _, log = fates_of(Impairment(loss=1.0), [(0, frame), (1, frame)])
+    assert [(record.flow, record.n) for record in log] == [(expected, 1), (expected, 2)]
+
+
+@given(st.lists(st.sampled_from([bytes(60), *KINDS]).flatmap(
+    lambda frame: st.tuples(st.just(frame), st.integers(0, 59), st.integers(0, 255))), max_size=40))  # fmt: skip
+def test_the_shortcut_to_a_flow_never_differs_from_the_long_way(edits: list[tuple[bytes, int, int]]) -> None:
+    frames = []
+    for frame, place, value in edits:
+        changed = bytearray(frame)
+        changed[min(place, len(frame) - 1)] = value
+        frames.append(bytes(changed[: value or None]))
+    _, log = fates_of(Impairment(loss=1.0), [(0, frame) for frame in frames * 2])
+    assert [record.flow for record in log] == [flow_of(frame, {}) for frame in frames * 2]
+
+
+def test_a_protocol_names_the_fields_that_tell_its_flows_apart() -> None:
+    fields = standard_fields()
+    fields.register("emp", 0x88B5, {"type": (0, 1), "id": (2, 2, 0, [("type", 3)])}, flow=["type", "id"])
+    frames = [ethernet(bytes([kind, 0, 0, 9])) for kind in (3, 4, 3)]
+    _, log = fates_of(Impairment(loss=1.0), [(0, frame) for frame in frames], fields=fields)
+    assert [(record.flow.key, record.n) for record in log] == [((3, 9), 1), ((4, 0), 1), ((3, 9), 2)]
+
+
+def test_counting_begins_anew_where_what_decides_fates_is_set() -> None:
+    log: list[Record] = []
+    wire = direction(Impairment(loss=1.0), log=log.append)
+    carry(wire, [(0, numbered(1)), (0, numbered(2))])
+    wire.change(1, Impairment(loss=1.0, delay=MILLISECOND, rate=10**9, queue=10**6))
+    carry(wire, [(1, numbered(3))])
+    wire.change(2, Impairment(loss=0.999999999))
+    carry(wire, [(2, numbered(4))])
+    assert [(record.epoch, record.n) for record in log] == [(0, 1), (0, 2), (0, 3), (1, 1)]
+    assert not restarts(Impairment(loss=0.1), Impairment(loss=0.1, delay=5, rate=10**9))
+    assert restarts(Impairment(loss=0.1), Impairment(loss=0.1, gemodel=(0.1, 0.3, 1.0, 0.0)))
+
+
+def test_a_record_survives_writing_and_reading() -> None:
+    _, log = fates_of(CHANCES, [(place, frame) for place, frame in enumerate(KINDS * 20)])
+    assert {record.cause for record in log} == {"loss", "corrupt", "duplicate", "reorder"}
+    assert [Record.from_line(record.to_line()) for record in log] == log
+    for broken in ("", "{}", "[]", "null", log[0].to_line().replace('"n"', '"m"'), '{"flow": 3}'):
+        with pytest.raises(ValueError, match="not a record"):
+            Record.from_line(broken)

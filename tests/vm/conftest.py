@@ -1,0 +1,39 @@
+"""Tests of what many machines lack. ci/vm runs them in a virtual machine that has it, where a skip is a failure; elsewhere
+those run that the machine can run, in the sandbox of the live tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import sandbox
+from machine import Machine
+
+from testbed.kernel.userns import is_root
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sandbox() -> None:
+    if is_root():
+        sandbox.enter()
+
+
+@pytest.fixture
+def machine(_sandbox: None) -> Iterator[Machine]:
+    """The machine before the test; at its end everything must be as before."""
+    machine = Machine()
+    yield machine
+    try:
+        machine.assert_unchanged("left behind by the test", deadline=30)
+    finally:
+        if machine.spoilt:
+            machine.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    report = yield
+    if report.skipped and os.environ.get("TESTBED_VM"):
+        report.outcome = "failed"
+    return report

@@ -1,0 +1,95 @@
+"""Clusters on the kernel of a Debian release, which is older than many a developer's, and what doctor says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import frames
+import pytest
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.state import Store
+from testbed.kernel import syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.userns import is_root
+from testbed.spec.resolving import resolve
+
+pytestmark = [pytest.mark.requires("vm", "root", "ping"), pytest.mark.usefixtures("machine")]
+
+USER = 65533
+PATIENCE = 60  # seconds; an emulated machine takes its time
+
+
+def up(nodes: int) -> Outcome:
+    return bring_up(Store(), resolve(Cluster.star(nodes)), name="star", origin="test", lasting=True)
+
+
+def ping(cluster: RunningCluster, source: str, target: str) -> None:
+    cluster[source].run(["ping", "-n", "-q", "-c1", f"-W{PATIENCE}", target])
+
+
+def star_from_its_beginning_to_its_end() -> None:
+    with RunningCluster(Store(), up(3).state) as cluster:
+        ping(cluster, "n1", "n3")
+        assert cluster["n2"].run(["hostname"]).stdout == "n2\n"
+        assert up(3).operations == ()
+        assert [str(step) for step in up(4).operations][:2] == ["make node n4", "make link n4:eth0--s1:4"]
+        cluster = RunningCluster.attach("star")
+        ping(cluster, "n4", "n2")
+        assert "remove node n4" in [str(step) for step in up(3).operations]
+        assert up(3).operations == ()
+    assert not Store().root.exists()
+
+
+def test_a_star_comes_up_pings_changes_and_goes() -> None:
+    star_from_its_beginning_to_its_end()
+
+
+def test_a_star_of_an_ordinary_user_does_the_same(tmp_path: Path) -> None:
+    for directory in (tmp_path, *tmp_path.parents[:3]):
+        directory.chmod(0o777)
+
+    def as_user() -> None:
+        os.setgroups([])
+        os.setresgid(USER, USER, USER)
+        os.setresuid(USER, USER, USER)
+        syscalls._libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/self is ours to read again
+        os.environ["XDG_RUNTIME_DIR"] = str(tmp_path)
+        assert not is_root()
+        star_from_its_beginning_to_its_end()
+
+    in_child(as_user)
+
+
+def test_two_nodes_that_meet_without_a_switch_reach_each_other() -> None:
+    """Their link is two cables joined by redirection."""
+    with Cluster.back_to_back().up() as cluster:
+        ping(cluster, "n1", "n2")
+
+
+def test_a_broadcast_in_a_fat_tree_arrives_once_and_the_farthest_nodes_reach_each_other() -> None:
+    with Cluster.fat_tree(4).up() as cluster, frames.nics(cluster) as nics:
+        sender = nics.pop("n1")
+        sender.send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n1"), 1))
+        for nic in nics.values():
+            frames.wait_until_readable(nic, PATIENCE)
+        ping(cluster, "n1", "n16")
+        sender.send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n1"), 2))
+        for name, nic in nics.items():
+            got: list[int] = []
+            while 2 not in got:
+                frames.wait_until_readable(nic, PATIENCE)
+                got += frames.numbers(frames.received(nic))
+            assert got == [1, 2], name
+
+
+def test_doctor_finds_netem_and_the_controllers_of_cgroups() -> None:
+    said = subprocess.run(["testbed", "doctor", "--json"], capture_output=True, text=True, check=True).stdout
+    there = {ability["name"]: ability["there"] for ability in json.loads(said)["abilities"]}
+    assert [name for name in there if not there[name]] == []
+    assert {"netem", "cgroup v2 cpu", "cgroup v2 memory"} <= there.keys()

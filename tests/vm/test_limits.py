@@ -1,0 +1,290 @@
+"""CPU shares and memory limits: what the kernel's groups hold, what it does to programs, and that the groups go away."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from machine import Machine, eventually
+
+from testbed import CommandError, RunningCluster
+from testbed.cluster import programs
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.collecting import Finding, collect
+from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.requirements import check_supported
+from testbed.cluster.state import Store
+from testbed.errors import UnsupportedError
+from testbed.kernel import cgroups, processes
+from testbed.kernel.children import in_child
+from testbed.spec.layout import Layout
+from testbed.spec.model import Description, Node
+from testbed.spec.resolving import resolve
+
+pytestmark = [
+    pytest.mark.requires("root", "cgroup-cpu", "cgroup-memory"),
+    pytest.mark.usefixtures("machine"),
+]
+
+NAME = "limited"
+MEMORY = 24 << 20  # room for a small program, and quickly full
+
+
+def described(**limits: object) -> Layout:
+    """n1 with these limits, n2 without any."""
+    nodes = [Node(name="n1", **limits), Node(name="n2")]  # type: ignore[arg-type]
+    return resolve(Description(name=NAME, nodes=nodes))
+
+
+def up(layout: Layout) -> Outcome:
+    return bring_up(Store(), layout, name=NAME, origin="test", lasting=True)
+
+
+def running(**limits: object) -> RunningCluster:
+    return RunningCluster(Store(), up(described(**limits)).state)
+
+
+def setting(name: str, node: str = "n1") -> str:
+    return (cgroups.group(NAME, node) / name).read_text().strip()
+
+
+def group_of(pid: int | str = "self") -> str:
+    """The name of a process's group."""
+    return Path(f"/proc/{pid}/cgroup").read_text().splitlines()[-1].rpartition("/")[2]
+
+
+# What the kernel is told, and what it does
+
+
+def test_a_program_is_in_its_nodes_group_from_its_first_instruction() -> None:
+    with running(cpu_share=0.25, memory=MEMORY) as cluster:
+        assert (setting("cpu.max"), setting("memory.max")) == ("25000 100000", str(MEMORY))
+        said = cluster["n1"].run(["cat", "/proc/self/cgroup"]).stdout.splitlines()
+        assert said[-1] == f"0::/{cgroups.PREFIX}{NAME}.n1"
+        assert cgroups.PREFIX not in cluster["n2"].run(["cat", "/proc/self/cgroup"]).stdout
+        assert group_of() == group_of(os.getppid())  # whoever starts a program in a node stays where he was
+
+
+def test_a_program_finds_its_limits_where_programs_look_for_them() -> None:
+    with running(cpu_share=0.25) as cluster:
+        seen = cluster["n1"].run(["cat", str(cgroups.group(NAME, "n1") / "cpu.max")]).stdout
+        assert seen == "25000 100000\n"
+
+
+def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
+    """As the commands exec and shell do."""
+    with running(memory=MEMORY) as cluster:
+        place = programs.surroundings(Store(), cluster.state, "n1")
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.dup2(writer, 1)
+                programs.become(place, ["cat", "/proc/self/cgroup"])
+            finally:
+                os._exit(1)
+        os.close(writer)
+        with open(reader) as output:
+            assert output.read().rstrip().endswith(f"/{cgroups.PREFIX}{NAME}.n1")
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_memory_hog_is_killed_and_its_neighbours_are_not() -> None:
+    """tail keeps the last line of its input, and that of /dev/zero has no end."""
+    with running(memory=MEMORY) as cluster:
+        neighbour = cluster["n2"].popen(["sleep", "1000"])
+        with pytest.raises(CommandError) as caught:
+            cluster["n1"].run(["tail", "/dev/zero"])
+        assert caught.value.returncode == -9
+        events = dict(line.split() for line in setting("memory.events").splitlines())
+        assert int(events["oom_kill"]) == 1
+        assert cluster["n1"].run(["echo", "still here"]).stdout == "still here\n"
+        assert neighbour.poll() is None
+    neighbour.wait()
+
+
+def test_a_limited_node_has_no_swap_to_escape_to() -> None:
+    with running(memory=MEMORY):
+        if (cgroups.group(NAME, "n1") / "memory.swap.max").exists():
+            assert setting("memory.swap.max") == "0"
+
+
+def test_the_hogs_of_a_node_get_its_cpu_share_together() -> None:
+    """Two loops that would take two CPUs get a quarter of one.
+
+    The bounds are wide: the kernel gives each CPU 5 ms at a time, so that a group overdraws its quota of 25 ms by up to one
+    slice per CPU in a period; and on a busy machine, above all an emulated one, the clock runs on while a loop stands still.
+    """
+    seconds = 4.0
+    with running(cpu_share=0.25) as cluster:
+        hogs = [cluster["n1"].popen(["sh", "-c", "while :; do :; done"]) for _ in range(2)]
+        eventually(lambda: _used() > 0.1, "the loops run", deadline=60)
+        begun, before = time.monotonic(), _used()
+        time.sleep(seconds)  # the measurement itself
+        share = (_used() - before) / (time.monotonic() - begun)
+        throttled = int(dict(line.split() for line in setting("cpu.stat").splitlines())["nr_throttled"])
+    for hog in hogs:
+        hog.wait()
+    assert 0.08 <= share <= 0.5, share
+    assert throttled > 0
+
+
+def _used() -> float:
+    """The CPU time of n1's programs so far, in seconds."""
+    return int(dict(line.split() for line in setting("cpu.stat").splitlines())["usage_usec"]) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("share", "kept"), [(0.01, "1000 100000"), (0.004, "4000 1000000"), (1 / 3, "33333 100000"), (64, "6400000 100000")]
+)
+def test_shares_that_are_small_odd_or_large_are_kept(share: float, kept: str) -> None:
+    with running(cpu_share=share):
+        assert setting("cpu.max") == kept
+        assert up(described(cpu_share=share)).operations == ()
+
+
+# Converging
+
+
+def test_a_changed_limit_holds_for_what_runs_already_and_nothing_else_changes() -> None:
+    with running(cpu_share=0.5, memory="64MiB") as cluster:
+        program = cluster["n1"].popen(["sleep", "1000"])
+        assert [str(step) for step in up(described(cpu_share=0.25, memory=MEMORY)).operations] == [
+            f"limit n1 to 0.25 cores and {MEMORY} bytes of memory"
+        ]
+        assert (setting("cpu.max"), setting("memory.max")) == ("25000 100000", str(MEMORY))
+        assert len(up(described()).operations) == 1
+        assert (setting("cpu.max"), setting("memory.max")) == ("max 100000", "max")
+        assert up(described()).operations == ()
+        assert program.poll() is None
+    program.wait()
+
+
+def test_a_node_that_gets_its_first_limit_is_limited_with_what_runs_in_it() -> None:
+    with running() as cluster:
+        program = cluster["n1"].popen(["sh", "-c", "sleep 1000 & wait"])
+        other = cluster["n2"].popen(["sleep", "1000"])
+        node = os.stat(cluster["n1"].namespace).st_ino
+        eventually(lambda: len(processes.inside([node])) == 2, "the shell has started its own", deadline=60)
+        up(described(memory=MEMORY))
+        inside = processes.inside([node])
+        assert {group_of(pid) for pid in inside} == {f"{cgroups.PREFIX}{NAME}.n1"}
+        assert group_of(other.pid) == group_of()
+    program.wait()
+    other.wait()
+
+
+def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
+    limits = {"cpu_share": 0.5, "memory": MEMORY + 100}  # the kernel keeps whole pages
+    with running(**limits) as cluster:
+        assert up(described(**limits)).operations == ()
+        (cgroups.group(NAME, "n1") / "cpu.max").write_text("max")
+        assert len(up(described(**limits)).operations) == 1
+        cgroups.group(NAME, "n1").rmdir()
+        assert len(up(described(**limits)).operations) == 1
+        assert (setting("cpu.max"), setting("memory.max")) == ("50000 100000", str(MEMORY))
+        cluster["n1"].run(["true"])
+
+
+# The end of groups
+
+
+def test_down_ends_what_left_its_node_for_good_and_removes_the_group() -> None:
+    """It is in the machine's network, sees the machine's /etc/hosts, is no node's child, and made a group of its own."""
+    inner = cgroups.group(NAME, "n1") / "inner"
+    escape = f"mkdir {inner} && echo $$ >{inner}/cgroup.procs && exec nsenter --target=1 --mount --net sleep 1000"
+    with running(memory=MEMORY) as cluster:
+        program = cluster["n1"].popen(["sh", "-c", escape])
+        eventually(lambda: _network_of(program.pid) == _network_of(1), "it has left", deadline=60)
+        assert group_of(program.pid) == "inner"
+    assert program.wait(timeout=30) == -9
+
+
+def _network_of(pid: int) -> int:
+    return processes.network_namespace_of(pid)
+
+
+def test_a_node_that_leaves_the_description_takes_its_group_with_it() -> None:
+    with running(memory=MEMORY) as cluster:
+        program = cluster["n1"].popen(["sleep", "1000"])
+        up(resolve(Description(name=NAME, nodes=[Node(name="n2", memory=MEMORY)])))
+        assert program.wait(timeout=30) < 0
+        assert [path.name for path in cgroups.of_cluster(NAME)] == [f"{cgroups.PREFIX}{NAME}.n2"]
+
+
+def test_gc_removes_groups_whose_cluster_has_lost_its_state(machine: Machine) -> None:
+    def made_by_another_process() -> None:
+        running(memory=MEMORY)["n1"].popen(["sleep", "1000"])
+
+    in_child(made_by_another_process)
+    shutil.rmtree(Store().root)
+    assert Finding(f"cgroup {cgroups.PREFIX}{NAME}.n1", True, "its cluster has no state") in collect(Store())
+    machine.assert_unchanged(deadline=60)
+
+
+def test_gc_leaves_groups_of_clusters_that_are_up_or_in_the_making_and_those_that_programs_live_in() -> None:
+    with running(memory=MEMORY):
+        assert collect(Store()) == []
+        assert len(cgroups.of_cluster(NAME)) == 1
+    group = cgroups.group("elsewhere", "n1")
+    group.mkdir()
+    try:
+        with Store().locked("elsewhere", patience=0):
+            assert collect(Store()) == [Finding("cluster elsewhere", False, "another testbed command is at work on it")]
+        with subprocess.Popen(["sleep", "1000"]) as program:
+            cgroups.take_in(group, [program.pid])
+            reason = "its cluster has no state, but processes live in it"
+            assert collect(Store()) == [Finding(f"cgroup {group.name}", False, reason)]
+            program.kill()
+        assert collect(Store()) == [Finding(f"cgroup {group.name}", True, "its cluster has no state")]
+    finally:
+        cgroups.end(group)
+
+
+# Refusals
+
+
+def refusal(layout: Layout) -> str:
+    with pytest.raises(UnsupportedError) as caught:
+        check_supported(layout)
+    return str(caught.value).splitlines()[1]
+
+
+def test_an_ordinary_user_is_told_that_limits_need_root() -> None:
+    def as_user() -> str:
+        os.setgroups([])
+        os.setresgid(65533, 65533, 65533)
+        os.setresuid(65533, 65533, 65533)
+        return refusal(described(memory=MEMORY))
+
+    assert in_child(as_user) == (
+        "  node n1: its CPU share or memory limit cannot be kept: "
+        "cgroup version 2 on this machine (/sys/fs/cgroup) is not writable for this user: run as root"
+    )
+
+
+def test_a_share_below_what_the_kernel_can_keep_is_refused() -> None:
+    assert refusal(described(cpu_share=0.0005)).endswith("the least CPU share that the kernel can keep is 0.001 cores")
+
+
+@pytest.mark.requires("vm")  # it changes a setting of the machine
+def test_where_groups_may_not_use_a_controller_the_refusal_says_what_to_write_and_that_helps() -> None:
+    control = Path("/sys/fs/cgroup/cgroup.subtree_control")
+    given = control.read_text()
+    control.write_text("-cpu -memory")
+    try:
+        said = refusal(described(cpu_share=0.5, memory=MEMORY))
+        assert (
+            "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >" in said
+        )
+        assert control.read_text().split() == []
+        subprocess.run(["sh", "-c", said.split("'")[1]], check=True)
+        assert control.read_text() == given
+        with running(cpu_share=0.5, memory=MEMORY):
+            assert setting("cpu.max") == "50000 100000"
+    finally:
+        control.write_text("+cpu +memory")
