@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
-import contextlib
 import os
 import resource
 import signal
