@@ -47,6 +47,13 @@ def far_end(owner: str, port: str) -> str:
     return name if len(name) <= _LONGEST else _short(name)
 
 
+def patch(device: str) -> tuple[str, str]:
+    """The two ends of the patch that stands in for `device` at a switch: the plugged one and the free one. No other name
+    has a '+' before its first dot."""
+    plugged, free = f"port+{device}", f"free+{device}"
+    return (plugged, free) if len(plugged) <= _LONGEST else (_short(plugged), _short(free))
+
+
 def _short(name: str) -> str:
     """A name that fits: its beginning for the eye, a hash for the rest. '~' occurs in no other name of ours."""
     return f"{name[:4]}~{blake2b(name.encode(), digest_size=5).hexdigest()}"

@@ -5,10 +5,20 @@
 - Two nodes: each NIC has a pair that ends in the wire namespace, and the two far ends are joined there, so that the link
   can be impaired, cut and plugged elsewhere without a change to the NICs.
 - Two nodes, declared ``direct``: one pair, NIC to NIC, for the lowest latency.
+
+A link whose frames are to be impaired is *spliced*: it is cut in the wire namespace and has two free ends there, A and B,
+which are in no switch. What its end a sends comes in on A, and what is to reach end a goes out by A; B likewise. What
+carries the frames between A and B is not the wiring's business.
+
+- Two nodes: A and B are the far ends of the two pairs.
+- A node's NIC and a switch: the far end leaves the switch and is a free end. A *patch*, one more pair, takes its place:
+  one end is plugged in as the link's port, the other is the other free end.
+- Two switches: the pair stays plugged in at the first; its end at the second is A, and a patch at the second gives B.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -29,6 +39,40 @@ class Cable:
     mtu: int
     near_mac: str = ""
     far_mac: str = ""
+    patch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """The free ends of a spliced link, and the devices that send towards them: a frame that one of these sends must be
+    on the wire as it is, finished (see `kernel.offloads`)."""
+
+    a: Device
+    b: Device
+    senders: tuple[Device, ...]
+
+
+def free_ends(layout: Layout, name: str) -> tuple[str, str]:
+    """The names of the free ends A and B that a link has in the wire namespace when it is spliced.
+
+    KeyError if the layout has no such link, ValueError if it is one pair from NIC to NIC, which cannot be spliced.
+    """
+    for link, ends in zip(layout.links, wire_ends(layout), strict=True):
+        if link.name == name:
+            if link.datapath == "direct":
+                raise ValueError(f"{name} is declared direct: one pair of interfaces, with nothing between them")
+            return _free_ends(link, ends, {switch.name for switch in layout.switches})
+    raise KeyError(name)
+
+
+def _free_ends(link: Link, ends: tuple[str, str], switches: Collection[str]) -> tuple[str, str]:
+    a, b = ends
+    if link.b.owner in switches:
+        patched = b if link.a.owner in switches else a
+        return patched, names.patch(patched)[1]
+    if link.a.owner in switches:
+        return names.patch(b)[1], b
+    return a, b
 
 
 def wire_ends(layout: Layout) -> list[tuple[str, str]]:
@@ -52,31 +96,38 @@ def wire_ends(layout: Layout) -> list[tuple[str, str]]:
 
 
 class Wiring:
-    """What a layout comes to in veth pairs.
+    """What a layout comes to in veth pairs, with some of its links spliced.
 
-    cables: the pairs. plugged: wire-side device -> switch. joins: (label, device, device). ports: switch -> port number ->
-    device. planned_ports: devices at switches that forward by the plan; they must not come up before their settings are
-    made, or the first broadcast would circulate. made_up: devices that are up once they are made.
+    cables: the pairs. plugged: wire-side device -> switch. joins: (label, device, device), of links that are not spliced.
+    splices: link name -> its free ends. ports: switch -> port number -> device. planned_ports: devices at switches that
+    forward by the plan; they must not come up before their settings are made, or the first broadcast would circulate.
+    made_up: devices that are up once they are made. of_link: link name -> its devices in the wire namespace.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, spliced: Collection[str] = ()) -> None:
         self._nics: dict[Device, Nic] = {(node.name, nic.name): nic for node in layout.nodes for nic in node.nics}
         self._trunk_mtu = max((nic.mtu for nic in self._nics.values()), default=1500)
         self.cables: list[Cable] = []
         self.plugged: dict[Device, str] = {}
         self.joins: list[tuple[str, Device, Device]] = []
+        self.splices: dict[str, Splice] = {}
         self.ports: dict[str, dict[int, Device]] = {switch.name: {} for switch in layout.switches}
+        self.of_link: dict[str, list[Device]] = {}
         for link, ends in zip(layout.links, wire_ends(layout), strict=True):
-            self._lay(link, ends)
+            first = len(self.cables)
+            self._lay(link, ends, spliced=link.name in spliced)
+            self.of_link[link.name] = _wire_side(self.cables[first:])
         learning = {switch.name: switch.learns for switch in layout.switches}
         self.planned_ports = {device for device, switch in self.plugged.items() if not learning[switch]}
-        self.wire_devices = [end for cable in self.cables for end in (cable.near, cable.far) if end[0] == names.WIRE]
+        self.wire_devices = _wire_side(self.cables)
         self.made_up = {cable.near for cable in self.cables} - self.planned_ports
 
-    def _lay(self, link: Link, devices: tuple[str, str]) -> None:
+    def _lay(self, link: Link, devices: tuple[str, str], *, spliced: bool) -> None:
         ends = [link.a, link.b]
         nodes = [end for end in ends if end.owner not in self.ports]
         if link.datapath == "direct":
+            if spliced:
+                raise ValueError(f"{link.name} is declared direct and cannot be spliced")
             near, far = ((end.owner, end.port) for end in ends)
             nics = self._nics[near], self._nics[far]
             mtu = min(nic.mtu for nic in nics)
@@ -86,16 +137,39 @@ class Wiring:
         for node in nodes:
             nic = self._nics[node.owner, node.port]
             self.cables.append(Cable(link.name, wire_side[node], (node.owner, node.port), nic.mtu, far_mac=nic.mac))
+        senders = [(node.owner, node.port) for node in nodes]
         if len(nodes) == 2:
-            self.joins.append((link.name, wire_side[link.a], wire_side[link.b]))
+            if not spliced:
+                self.joins.append((link.name, wire_side[link.a], wire_side[link.b]))
         elif len(nodes) == 1:
             (switch,) = [end for end in ends if end.owner in self.ports]
-            self._plug(switch, wire_side[nodes[0]])
+            device = wire_side[nodes[0]]
+            if spliced:
+                senders.append(self._patch(link, switch, device, self._nics[nodes[0].owner, nodes[0].port].mtu))
+            else:
+                self._plug(switch, device)
         else:
             self.cables.append(Cable(link.name, wire_side[link.a], wire_side[link.b], self._trunk_mtu))
-            for end in ends:
-                self._plug(end, wire_side[end])
+            self._plug(link.a, wire_side[link.a])
+            if spliced:
+                senders += [wire_side[link.a], self._patch(link, link.b, wire_side[link.b], self._trunk_mtu)]
+            else:
+                self._plug(link.b, wire_side[link.b])
+        if spliced:
+            a, b = _free_ends(link, devices, self.ports)
+            self.splices[link.name] = Splice((names.WIRE, a), (names.WIRE, b), tuple(senders))
+
+    def _patch(self, link: Link, port: End, device: Device, mtu: int) -> Device:
+        """Plug a patch into a port in place of `device`; its plugged end."""
+        plugged, free = ((names.WIRE, name) for name in names.patch(device[1]))
+        self.cables.append(Cable(link.name, plugged, free, mtu, patch=True))
+        self._plug(port, plugged)
+        return plugged
 
     def _plug(self, port: End, device: Device) -> None:
         self.plugged[device] = port.owner
         self.ports[port.owner][int(port.port)] = device
+
+
+def _wire_side(cables: Collection[Cable]) -> list[Device]:
+    return [end for cable in cables for end in (cable.near, cable.far) if end[0] == names.WIRE]

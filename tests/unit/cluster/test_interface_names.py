@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.cluster import names
-from testbed.cluster.wiring import Wiring, wire_ends
+from testbed.cluster.wiring import Wiring, free_ends, wire_ends
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolving import resolve
@@ -102,3 +102,60 @@ def test_a_direct_link_is_one_pair_without_the_wire_namespace() -> None:
     (cable,) = wiring.cables
     assert (cable.near, cable.far) == (("n1", "eth0"), ("n2", "eth0"))
     assert wiring.wire_devices == []
+
+
+# Splices
+
+
+@given(st.sets(st.tuples(OWNERS, PORTS), max_size=20), st.sets(OWNERS, max_size=10))
+def test_the_ends_of_patches_fit_and_differ_from_all_other_names(
+    ends: set[tuple[str, str]], switches: set[str]
+) -> None:
+    devices = [names.far_end(*end) for end in ends]
+    found = devices + [names.switch(name) for name in switches]
+    found += [end for device in devices for end in names.patch(device)]
+    assert all(1 <= len(name) <= 15 for name in found)
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ("n1 n2", ("n1.eth0", "n2.eth0")),
+        ("n1 s1", ("n1.eth0", "free+n1.eth0")),
+        ("s1 n1", ("free+n1.eth0", "n1.eth0")),
+        ("s1 s2", ("s2.s1", "free+s2.s1")),
+    ],
+)
+def test_a_spliced_link_has_two_free_ends_in_the_order_of_its_own(ends: str, expected: tuple[str, str]) -> None:
+    planned = layout(ends)
+    (link,) = planned.links
+    wiring = Wiring(planned, [link.name])
+    splice = wiring.splices[link.name]
+    assert free_ends(planned, link.name) == (splice.a[1], splice.b[1]) == expected
+    assert not {splice.a, splice.b} & wiring.plugged.keys()
+    assert wiring.joins == []
+
+
+def test_a_patch_stands_in_for_the_far_end_at_the_switch() -> None:
+    wiring = Wiring(layout("n1 s1:5", "n2 s1"), ["n1:eth0--s1:5"])
+    patch = wiring.cables[1]
+    assert (patch.near, patch.far, patch.patch) == (("", "port+n1.eth0"), ("", "free+n1.eth0"), True)
+    assert wiring.ports["s1"] == {5: patch.near, 1: ("", "n2.eth0")}
+    assert wiring.splices["n1:eth0--s1:5"].senders == (("n1", "eth0"), patch.near)
+
+
+def test_the_ends_of_a_trunk_and_its_patch_that_stay_plugged_in_send_towards_the_free_ends() -> None:
+    wiring = Wiring(layout("s1 s2"), ["s1:1--s2:1"])
+    assert wiring.plugged == {("", "s1.s2"): "s1", ("", "port+s2.s1"): "s2"}
+    assert wiring.splices["s1:1--s2:1"].senders == (("", "s1.s2"), ("", "port+s2.s1"))
+
+
+def test_a_direct_link_and_one_that_is_not_there_have_no_free_ends() -> None:
+    planned = layout("n1 n2", datapath="direct")
+    with pytest.raises(ValueError, match="declared direct"):
+        free_ends(planned, "n1:eth0--n2:eth0")
+    with pytest.raises(ValueError, match="declared direct"):
+        Wiring(planned, ["n1:eth0--n2:eth0"])
+    with pytest.raises(KeyError):
+        free_ends(planned, "n1:eth0--n3:eth0")
