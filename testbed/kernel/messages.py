@@ -37,6 +37,9 @@ TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_F
 ETH_P_ALL = socket.htons(0x0003)
 TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
 
+# The order of the filters on one hook: what decides about a frame comes before what sends it on.
+DECIDING, REDIRECTING = 1, 2
+
 Attribute: TypeAlias = "tuple[str, object]"
 
 
@@ -272,7 +275,7 @@ def add_clsact(index: U32) -> Message:
 @shaped
 def redirect_incoming(index: U32, out: U32) -> Message:
     """Every frame that comes in on `index` leaves by `out`: half of a cable between two interfaces."""
-    fields = {"index": index, "parent": TC_H_CLSACT_INGRESS, "info": 1 << 16 | ETH_P_ALL}
+    fields = {"index": index, "parent": TC_H_CLSACT_INGRESS, "info": REDIRECTING << 16 | ETH_P_ALL}
     parameters = {"action": TC_ACT_STOLEN, "eaction": TCA_EGRESS_REDIR, "ifindex": out}
     action = _nested(("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", _nested(("TCA_MIRRED_PARMS", parameters))))
     # u32 with a key that always matches: kernels without cls_matchall have it.

@@ -37,7 +37,7 @@ NUD_NOARP = 0x40
 RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
 RTM_GETTFILTER = 46
 TC_H_CLSACT_INGRESS = 0xFFFF_FFF2
-TCA_OPTIONS, TCA_U32_ACT, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS = 2, 7, 2, 2
+TCA_KIND, TCA_OPTIONS, TCA_U32_ACT, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS = 1, 2, 7, 2, 2
 RT_SCOPE_LINK = 253
 
 
@@ -205,11 +205,12 @@ def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
     found = {}
     for index in indexes:
         for entry in _dump(route, RTM_GETTFILTER, _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0)):
-            for attribute, options in attributes(entry[_FILTER.size :]):
-                if attribute == TCA_OPTIONS:
-                    out = _redirected_to(options)
-                    if out:
-                        found[index] = out
+            values = dict(attributes(entry[_FILTER.size :]))
+            # Other filters on the hook number their options differently.
+            if TCA_OPTIONS in values and _text(values[TCA_KIND]) == "u32":
+                out = _redirected_to(values[TCA_OPTIONS])
+                if out:
+                    found[index] = out
     return found
 
 
