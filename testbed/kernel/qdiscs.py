@@ -1,0 +1,199 @@
+"""The queueing discipline at the root of an interface: how it is asked for, and what the kernel reports of it.
+
+A discipline that is to be changed while frames are in it keeps its handle and its kind: the kernel then changes it in
+place. Another handle, or none, makes a new one, and the frames queued in the old one are lost. So each kind has a handle
+of its own here, and nothing ever removes a root discipline that is to stay.
+
+Sizes: a discipline can be given a table that says how many bytes a frame of a given size counts (TCA_STAB). It is in the
+core of traffic control, below every discipline, and does there what a minimum frame, overhead and cells ask for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyroute2.netlink import nla
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+from testbed.errors import UnsupportedError
+from testbed.kernel.netlink import RouteSocket, attributes
+
+RTM_NEWQDISC, RTM_GETQDISC = 36, 38
+NLM_F_REQUEST, NLM_F_REPLACE, NLM_F_CREATE = 0x1, 0x100, 0x400
+NLM_F_REQUEST_DUMP = 0x301
+TC_H_ROOT = 0xFFFF_FFFF
+TCA_KIND, TCA_OPTIONS, TCA_STATS2, TCA_STAB = 1, 2, 7, 8
+TCA_STATS_BASIC, TCA_STATS_QUEUE, TCA_STATS_PKT64 = 1, 3, 8
+TC_LINKLAYER_UNAWARE = 0
+
+ETHERNET: Final = 14
+"""Bytes of an Ethernet header: a frame is this much longer than its MTU."""
+
+VLAN: Final = 4
+"""Bytes of a tag."""
+
+_HEADER = struct.Struct("=IHHII")
+_QDISC = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
+_BASIC = struct.Struct("=QI")  # bytes, packets
+_QUEUE = struct.Struct("=5I")  # qlen, backlog, drops, requeues, overlimits
+_U64 = struct.Struct("=Q")
+
+# An attribute's length is a number of 16 bits, its header of 4 bytes included; an entry has 2.
+_MOST_SLOTS = (0xFFFF - 4) // 2
+_LARGEST_ENTRY = 0xFFFF
+
+
+class QdiscMessage(tcmsg):  # type: ignore[misc]  # pyroute2 is not typed
+    """pyroute2's tcmsg with the table of sizes, which it does not encode. A kind's own message adds its options."""
+
+    nla_map = (
+        ("TCA_UNSPEC", "none"),
+        ("TCA_KIND", "asciiz"),
+        ("TCA_OPTIONS", "options"),
+        ("TCA_STATS", "none"),
+        ("TCA_XSTATS", "none"),
+        ("TCA_RATE", "none"),
+        ("TCA_FCNT", "none"),
+        ("TCA_STATS2", "none"),
+        ("TCA_STAB", "stab"),
+    )
+
+    class options(nla):  # type: ignore[misc]  # noqa: N801  pyroute2 finds it by this name
+        """Of a kind that has none."""
+
+    class stab(nla):  # type: ignore[misc]  # noqa: N801
+        nla_map = (("TCA_STAB_UNSPEC", "none"), ("TCA_STAB_BASE", "base"), ("TCA_STAB_DATA", "cdata"))
+
+        class base(nla):  # type: ignore[misc]  # noqa: N801
+            """struct tc_sizespec."""
+
+            fields = (
+                ("cell_log", "B"),
+                ("size_log", "B"),
+                ("cell_align", "h"),
+                ("overhead", "i"),
+                ("linklayer", "I"),
+                ("mpu", "I"),
+                ("mtu", "I"),
+                ("tsize", "I"),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTable:
+    """What frames of 0, 1, 2, ... bytes count."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def attribute(self) -> tuple[str, object]:
+        base = {"linklayer": TC_LINKLAYER_UNAWARE, "tsize": len(self.sizes)}
+        data = struct.pack(f"={len(self.sizes)}H", *self.sizes)
+        return "TCA_STAB", {"attrs": [("TCA_STAB_BASE", base), ("TCA_STAB_DATA", data)]}
+
+
+def size_table(counts: Callable[[int], int], mtu: int) -> SizeTable:
+    """The table of what frames count on a link of this MTU, a VLAN tag allowed for. Raises UnsupportedError."""
+    slots = mtu + ETHERNET + VLAN + 1
+    if slots > _MOST_SLOTS:
+        raise UnsupportedError(
+            f"the kernel's table of frame sizes has room for an MTU of {_MOST_SLOTS - ETHERNET - VLAN - 1:,} bytes at "
+            f"most, and this one is {mtu:,}"
+        )
+    sizes = tuple(counts(size) for size in range(slots))
+    if max(sizes) > _LARGEST_ENTRY:
+        raise UnsupportedError(
+            f"in the kernel's table of frame sizes a frame counts {_LARGEST_ENTRY:,} bytes at most, and on this link up "
+            f"to {max(sizes):,}"
+        )
+    return SizeTable(sizes)
+
+
+def largest_frame(mtu: int) -> int:
+    """Bytes of a frame that fills the MTU, without a tag."""
+    return mtu + ETHERNET
+
+
+def request(
+    layer: type[QdiscMessage],
+    index: int,
+    kind: str,
+    handle: int,
+    options: Mapping[str, object],
+    *,
+    parent: int = TC_H_ROOT,
+    sizes: SizeTable | None = None,
+    create: bool = True,
+) -> bytes:
+    """Give an interface this discipline: changed in place where one of this handle and kind is, else made.
+
+    create False: refused (ENOENT) where there is none to change. sizes None takes a table that was there away.
+    """
+    message = layer()
+    message["header"]["type"] = RTM_NEWQDISC
+    message["header"]["flags"] = NLM_F_REQUEST | NLM_F_REPLACE | (NLM_F_CREATE if create else 0)
+    message["index"] = index
+    message["handle"] = handle
+    message["parent"] = parent
+    message["attrs"] = [("TCA_KIND", kind), ("TCA_OPTIONS", options)]
+    if sizes is not None:
+        message["attrs"].append(sizes.attribute)
+    message.encode()
+    return bytes(message.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Qdisc:
+    """What the kernel reports of an interface's root discipline.
+
+    options: its kind's, undecoded. sized: it has a table of sizes. frames and bytes: what has left it. dropped: by
+    whatever cause. queued and backlog: frames and bytes that are in it now.
+    """
+
+    index: int
+    kind: str
+    handle: int
+    options: bytes
+    sized: bool
+    frames: int
+    bytes: int
+    dropped: int
+    queued: int
+    backlog: int
+
+
+def qdiscs(route: RouteSocket) -> dict[int, Qdisc]:
+    """The root disciplines of a namespace by interface index; not those that the kernel gives by itself."""
+    body = _QDISC.pack(0, 0, 0, 0, 0)
+    dump = route.dump(_HEADER.pack(_HEADER.size + len(body), RTM_GETQDISC, NLM_F_REQUEST_DUMP, 1, 0) + body)
+    found = {}
+    for entry in dump:
+        _, index, handle, parent, _ = _QDISC.unpack_from(entry)
+        if parent == TC_H_ROOT and handle:
+            found[index] = _qdisc(index, handle, entry)
+    return found
+
+
+def _qdisc(index: int, handle: int, entry: memoryview) -> Qdisc:
+    kind, options, sized = "", b"", False
+    frames = size = dropped = queued = backlog = 0
+    for attribute, value in attributes(entry[_QDISC.size :]):
+        if attribute == TCA_KIND:
+            kind = bytes(value).rstrip(b"\0").decode()
+        elif attribute == TCA_OPTIONS:
+            options = bytes(value)
+        elif attribute == TCA_STAB:
+            sized = True
+        elif attribute == TCA_STATS2:
+            for statistic, numbers in attributes(value):
+                if statistic == TCA_STATS_BASIC:
+                    size, few = _BASIC.unpack_from(numbers)
+                    frames = max(frames, few)
+                elif statistic == TCA_STATS_PKT64:
+                    (frames,) = _U64.unpack_from(numbers)
+                elif statistic == TCA_STATS_QUEUE:
+                    queued, backlog, dropped, _, _ = _QUEUE.unpack_from(numbers)
+    return Qdisc(index, kind, handle, options, sized, frames, size, dropped, queued, backlog)
