@@ -31,24 +31,26 @@ PR_SET_NAME = 15
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _check(result: int, path: str | None = None) -> None:
+def checked(result: int, path: str | None = None) -> int:
+    """What a function of libc has returned; OSError when that says that it failed."""
     if result < 0:
         errno = ctypes.get_errno()
         raise OSError(errno, os.strerror(errno), path)
+    return result
 
 
 def unshare(flags: int) -> None:
     """Give the calling thread new namespaces. Not announced: they end with the thread unless something holds them."""
-    _check(_libc.unshare(flags))
+    checked(_libc.unshare(flags))
 
 
 def setns(descriptor: int, kind: int = 0) -> None:
     """Move the calling thread into the namespace behind `descriptor`."""
-    _check(_libc.setns(descriptor, kind))
+    checked(_libc.setns(descriptor, kind))
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    _check(
+    checked(
         _libc.mount(
             source.encode(),
             target.encode(),
@@ -63,15 +65,15 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 def umount(target: str) -> None:
     """Detach what is mounted at `target` from the tree; never follows a symbolic link."""
-    _check(_libc.umount2(target.encode(), MNT_DETACH | UMOUNT_NOFOLLOW), target)
+    checked(_libc.umount2(target.encode(), MNT_DETACH | UMOUNT_NOFOLLOW), target)
     announce(f"umount {target}")
 
 
 def sethostname(name: str) -> None:
     encoded = name.encode()
-    _check(_libc.sethostname(encoded, len(encoded)))
+    checked(_libc.sethostname(encoded, len(encoded)))
 
 
 def name_process(name: str) -> None:
     """What ``ps`` and ``top`` show of the calling thread: up to 15 bytes (prctl PR_SET_NAME)."""
-    _check(_libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0))
+    checked(_libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0))

@@ -1,0 +1,197 @@
+"""Packet sockets: whole frames in and out of an interface, many per system call.
+
+Python's socket module has no recvmmsg and sendmmsg; they are called through libc with buffers that are laid out once.
+Every frame comes with the time at which the kernel got it, so that whoever is late to read it knows by how much, and
+with its VLAN tag, which the kernel takes out of the frame before any packet socket sees it.
+
+The kernel's qdiscs stay in the way of what is sent (PACKET_QDISC_BYPASS is never set), and captures see it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Final
+
+BATCH: Final = 64
+"""Frames per system call."""
+
+HEADROOM: Final = 14 + 8
+"""Bytes of a frame beyond its interface's MTU: the Ethernet header and two VLAN tags."""
+
+_SOL_PACKET: Final = 263
+_PACKET_STATISTICS: Final = 6
+_PACKET_AUXDATA: Final = 8
+_PACKET_IGNORE_OUTGOING: Final = 23
+_SO_SNDBUFFORCE: Final = 32
+_SO_RCVBUFFORCE: Final = 33
+_SO_TIMESTAMPNS: Final = 35
+_ETH_P_ALL: Final = 3
+_MSG_DONTWAIT: Final = 0x40
+_MSG_TRUNC: Final = 0x20
+
+_CSUM_NOT_READY: Final = 1 << 3
+_VLAN_VALID: Final = 1 << 4
+_VLAN_TPID_VALID: Final = 1 << 6
+
+_IOVEC: Final = struct.Struct("QQ")  # address, length
+_MESSAGE: Final = struct.Struct("QI4xQQQQi4xI4x")  # struct mmsghdr: msghdr (name, iov, control, flags), length
+_LENGTH: Final = struct.Struct("56xI4x")
+# Control data, in the order in which packet_recvmsg writes it: SCM_TIMESTAMPNS, then struct tpacket_auxdata.
+_CONTROL: Final = struct.Struct("16xqq16xI12xHH4x")
+_STATISTICS: Final = struct.Struct("II")
+
+_NANOSECONDS: Final = 1_000_000_000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
+_libc.sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)
+
+
+class Arena:
+    """The buffers for one batch, shared by any number of sockets of one process. largest: bytes of a frame."""
+
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
+        self.frames = mmap.mmap(-1, BATCH * largest)  # slicing a mmap gives bytes, without a view in between
+        self._anchor = ctypes.c_char.from_buffer(self.frames)
+        self.control = bytearray(BATCH * _CONTROL.size)
+        self.vectors = bytearray(BATCH * _IOVEC.size)
+        self.messages = bytearray(BATCH * _MESSAGE.size)
+        control, vectors = _address(self.control), _address(self.vectors)
+        first = ctypes.addressof(self._anchor)
+        for i in range(BATCH):
+            _IOVEC.pack_into(self.vectors, i * _IOVEC.size, first + i * largest, largest)
+            place = (0, 0, vectors + i * _IOVEC.size, 1, control + i * _CONTROL.size, _CONTROL.size, 0, 0)
+            _MESSAGE.pack_into(self.messages, i * _MESSAGE.size, *place)
+        self.template = bytes(self.messages)
+        self.address = _address(self.messages)
+        self.sent_vectors = bytearray(BATCH * _IOVEC.size)
+        self.sent_messages = bytearray(BATCH * _MESSAGE.size)
+        vectors = _address(self.sent_vectors)
+        for i in range(BATCH):
+            place = (0, 0, vectors + i * _IOVEC.size, 1, 0, 0, 0, 0)
+            _MESSAGE.pack_into(self.sent_messages, i * _MESSAGE.size, *place)
+        self.sent_address = _address(self.sent_messages)
+
+
+def _address(buffer: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a packet socket could not do; all zero on a machine that keeps up and is set up right."""
+
+    overrun: int = 0
+    """Frames that the kernel dropped because we did not read in time."""
+    oversized: int = 0
+    """Frames longer than the interface's MTU allows: offloads are on that should be off."""
+    unfinished: int = 0
+    """Frames whose checksum the sender had left to hardware: offloads again."""
+    unsent: int = 0
+    """Frames that the kernel did not take, whatever its reason."""
+
+
+class PacketSocket:
+    """All frames that come in on one interface, and a way to send frames out by it."""
+
+    def __init__(self, index: int, arena: Arena, buffer: int) -> None:
+        """index: of the interface, in the caller's network namespace. buffer: bytes that wait when we are late."""
+        self._arena = arena
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
+        self.statistics = Statistics()
+        try:
+            for forced, usual in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
+                try:
+                    self._socket.setsockopt(socket.SOL_SOCKET, forced, buffer)
+                except PermissionError:  # without root the machine's limit holds
+                    self._socket.setsockopt(socket.SOL_SOCKET, usual, buffer)
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            self._socket.bind((socket.if_indextoname(index), _ETH_P_ALL))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def receive(self, earliest: int) -> list[tuple[int, bytes]]:
+        """Up to a batch of frames, each with when it came, on the monotonic clock; none when nothing waits.
+
+        earliest: no frame can have come before; for clocks that are set while frames wait.
+        """
+        arena = self._arena
+        arena.messages[:] = arena.template
+        count = _libc.recvmmsg(self.fileno(), arena.address, BATCH, _MSG_DONTWAIT | _MSG_TRUNC, None)
+        if count <= 0:
+            if count < 0 and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ENETDOWN):
+                raise OSError(ctypes.get_errno(), "recvmmsg")
+            return []
+        now = time.monotonic_ns()
+        behind = time.time_ns() - now  # the kernel's stamps are wall-clock time
+        frames, largest = arena.frames, arena.largest
+        out: list[tuple[int, bytes]] = []
+        begin = -largest
+        lengths = _LENGTH.iter_unpack(memoryview(arena.messages)[: count * _MESSAGE.size])
+        controls = _CONTROL.iter_unpack(memoryview(arena.control)[: count * _CONTROL.size])
+        for (length,), (seconds, nanoseconds, status, tci, tpid) in zip(lengths, controls, strict=True):
+            begin += largest
+            when = seconds * _NANOSECONDS + nanoseconds - behind
+            if when > now:
+                when = now
+            elif when < earliest:
+                when = earliest
+            if length > largest:
+                self.statistics.oversized += 1
+                continue
+            frame = frames[begin : begin + length]
+            if status & (_VLAN_VALID | _CSUM_NOT_READY):
+                if status & _VLAN_VALID:
+                    tag = (tpid if status & _VLAN_TPID_VALID else 0x8100) << 16 | tci
+                    frame = frame[:12] + tag.to_bytes(4, "big") + frame[12:]
+                if status & _CSUM_NOT_READY:
+                    self.statistics.unfinished += 1
+            out.append((when, frame))
+        return out
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send the frames in order. What the kernel does not take is counted."""
+        for first in range(0, len(frames), BATCH):
+            self._send(frames[first : first + BATCH])
+
+    def _send(self, frames: list[bytes]) -> None:
+        arena = self._arena
+        joined = b"".join(frames)
+        lengths = [len(frame) for frame in frames]
+        place = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
+        places = accumulate(lengths[:-1], initial=place)
+        struct.pack_into(
+            f"{2 * len(frames)}Q", arena.sent_vectors, 0, *chain.from_iterable(zip(places, lengths, strict=True))
+        )
+        first = 0
+        while first < len(frames):
+            address = arena.sent_address + first * _MESSAGE.size
+            count = _libc.sendmmsg(self.fileno(), address, len(frames) - first, _MSG_DONTWAIT)
+            if count > 0:
+                first += count
+            elif ctypes.get_errno() != errno.EINTR:
+                self.statistics.unsent += 1
+                first += 1
+
+    def look(self) -> Statistics:
+        """The statistics until now."""
+        _, dropped = _STATISTICS.unpack(self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size))
+        self.statistics.overrun += dropped  # the kernel begins at 0 again whenever it is asked
+        return self.statistics

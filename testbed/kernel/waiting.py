@@ -1,0 +1,90 @@
+"""Waiting for file descriptors and for a time, to the nanosecond that the kernel can: epoll with a timerfd in it.
+
+epoll's own time-out counts in milliseconds. The timer expires a little early, and what is left is spun away: a wake-up
+takes the kernel tens of microseconds, the last ones of which we would otherwise be late.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from testbed.kernel.syscalls import checked
+
+SPIN: Final = 20_000
+"""Nanoseconds before a deadline from which on the clock is read again and again instead of sleeping."""
+
+_SOON: Final = 5_000  # ns; arming the timer would take as long
+_TFD_TIMER_ABSTIME: Final = 1
+_EXPIRY: Final = struct.Struct("qqqq")  # struct itimerspec: interval and value, each seconds and nanoseconds
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Waiter:
+    """Waits on the machine's monotonic clock."""
+
+    def __init__(self, spin: int = SPIN) -> None:
+        self._spin = spin
+        self._epoll = select.epoll()
+        self._timer = checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+        self._setting = ctypes.create_string_buffer(_EXPIRY.size)
+        self._armed: int | None = None
+        self._epoll.register(self._timer, select.EPOLLIN)
+
+    def close(self) -> None:
+        self._epoll.close()
+        os.close(self._timer)
+
+    def now(self) -> int:
+        return time.monotonic_ns()
+
+    def watch(self, descriptor: int) -> None:
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._epoll.unregister(descriptor)
+
+    def wait(self, deadline: int | None) -> Sequence[int]:
+        """The descriptors that can be read; none when the deadline has come first."""
+        poll = self._epoll.poll
+        if deadline is None:
+            if self._armed is not None:
+                self._arm(0)
+                self._armed = None
+            return self._without_timer(poll())
+        wake = deadline - self._spin
+        now = time.monotonic_ns()
+        if wake - now > _SOON:
+            if wake != self._armed:
+                self._arm(wake)
+                self._armed = wake
+            ready = self._without_timer(poll())
+            if ready:
+                return ready
+            now = time.monotonic_ns()
+        while now < deadline:
+            if ready := self._without_timer(poll(0)):
+                return ready
+            now = time.monotonic_ns()
+        return self._without_timer(poll(0))
+
+    def _without_timer(self, events: Sequence[tuple[int, int]]) -> list[int]:
+        ready = [descriptor for descriptor, _ in events]
+        if self._timer in ready:
+            ready.remove(self._timer)
+            os.read(self._timer, 8)
+            self._armed = None
+        return ready
+
+    def _arm(self, when: int) -> None:
+        """Expire at that time; 0: never."""
+        seconds, nanoseconds = divmod(when, 1_000_000_000)
+        _EXPIRY.pack_into(self._setting, 0, 0, 0, seconds, nanoseconds)
+        checked(_libc.timerfd_settime(self._timer, _TFD_TIMER_ABSTIME, self._setting, None))

@@ -1,0 +1,1 @@
+"""What runs while a cluster lives: the relay."""

@@ -1,0 +1,219 @@
+"""The relay: the wire model on the wall clock, between packet sockets.
+
+One process carries the frames of many links. A frame is offered to its direction's model with the time at which the
+kernel got it, not when we came to read it, so that our own slowness takes nothing from the delay as long as it is
+shorter; how late a frame left beyond its due time is counted, and being late for long is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from testbed.engine.loop import Loop
+from testbed.kernel.packets import Arena, PacketSocket
+from testbed.spec.layout import Impairment
+from testbed.wire.direction import Direction
+from testbed.wire.fates import Record
+from testbed.wire.fields import Fields
+from testbed.wire.line import NOTHING
+from testbed.wire.rules import Handle, RuleSet
+
+BUFFER: Final = 32 << 20
+"""Bytes that may wait in each packet socket; the kernel uses what it needs of it."""
+
+LATE: Final = 1_000_000
+"""Nanoseconds from which on a frame counts as late: the relay does not keep up."""
+
+_BUCKETS: Final = 48
+DIRECTIONS: Final[tuple[Literal["forward", "backward"], ...]] = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Treated:
+    """What one direction shall do. rules: injected ones, by a name that stays theirs."""
+
+    impairment: Impairment = NOTHING
+    rules: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A link that the relay carries. a, b: the indexes of its free ends; forward comes in on a."""
+
+    name: str
+    a: int
+    b: int
+    forward: Treated
+    backward: Treated
+
+
+class Lateness:
+    """How late frames left, in powers of two of nanoseconds, so that counting costs next to nothing."""
+
+    __slots__ = ("buckets", "late", "worst")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * _BUCKETS
+        self.worst = 0
+        self.late = 0
+
+    def count(self, nanoseconds: int) -> None:
+        self.buckets[nanoseconds.bit_length()] += 1
+        if nanoseconds > self.worst:
+            self.worst = nanoseconds
+        if nanoseconds > LATE:
+            self.late += 1
+
+    def quantile(self, share: float) -> int:
+        """An upper bound of the lateness of that share of the frames, at most twice the true value."""
+        wanted, seen = share * sum(self.buckets), 0
+        for bits, count in enumerate(self.buckets):
+            seen += count
+            if count and seen >= wanted:
+                return min((1 << bits) - 1, self.worst)
+        return 0
+
+
+class Carriage:
+    """One direction of a link, between two sockets."""
+
+    __slots__ = ("_handles", "_last", "_out", "_rules", "_source", "_timer", "lateness", "model")
+
+    def __init__(self, loop: Loop, model: Direction, rules: RuleSet, source: PacketSocket, out: PacketSocket) -> None:
+        self.model = model
+        self.lateness = Lateness()
+        self._rules = rules
+        self._handles: dict[str, Handle] = {}
+        self._source = source
+        self._out = out
+        self._timer = loop.timer(self.deliver)
+        self._last = loop.now()  # when the socket was last read: nothing that is still to come is older
+
+    def read(self, now: int) -> None:
+        """Offer what has come. One batch a turn, so that no link keeps the others' frames waiting."""
+        offer = self.model.offer
+        for when, frame in self._source.receive(self._last):
+            offer(when, frame)
+        self._last = now
+        deadline = self.model.deadline
+        if deadline is not None and deadline <= now:
+            self.deliver(now)
+        else:
+            self._timer.set(deadline)
+
+    def deliver(self, now: int) -> None:
+        """Send what is due."""
+        due = self.model.poll(now)
+        if due:
+            count = self.lateness.count
+            self._out.send([frame for _, frame in due])
+            for when, _ in due:
+                count(now - when)
+        self._timer.set(self.model.deadline)
+
+    def set_rules(self, now: int, wanted: Mapping[str, str]) -> None:
+        """Have exactly these injected rules in force; one that stays goes on counting."""
+        for name in [name for name in self._handles if name not in wanted]:
+            self._handles.pop(name).lift()
+        for name, text in wanted.items():
+            if name not in self._handles:
+                self._handles[name] = self._rules.add(now, text)
+
+    def rules(self) -> dict[str, Handle]:
+        return dict(self._handles)
+
+    def idle_rules(self) -> list[str]:
+        """A sentence for each rule that has never decided a frame's fate, lifted ones too."""
+        return [*self.model.idle_rules(), *self._rules.idle()]
+
+    def flush(self) -> int:
+        """The link is carried by others from now on: what is under way leaves at once. How many frames that were."""
+        self._timer.set(None)
+        left: list[bytes] = []
+        while self.model.deadline is not None:
+            left += [frame for _, frame in self.model.poll(self.model.deadline)]
+        self._out.send(left)
+        return len(left)
+
+
+class LinkCarriage:
+    """A link: two sockets, two directions."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        carried: Carried,
+        *,
+        seed: int,
+        arena: Arena,
+        fields: Fields,
+        files: Mapping[str, str],
+        log: Callable[[Record], object] | None = None,
+    ) -> None:
+        self.carried = carried
+        self._loop = loop
+        self._sockets: list[PacketSocket] = []
+        try:
+            for index in (carried.a, carried.b):
+                self._sockets.append(PacketSocket(index, arena, BUFFER))
+            a, b = self._sockets
+            self.directions = {
+                "forward": self._direct(loop, "forward", a, b, seed, fields, files, log),
+                "backward": self._direct(loop, "backward", b, a, seed, fields, files, log),
+            }
+        except BaseException:
+            self.close()
+            raise
+        for socket, name in zip(self._sockets, DIRECTIONS, strict=True):
+            loop.watch(socket.fileno(), self.directions[name].read)
+
+    def _direct(
+        self,
+        loop: Loop,
+        name: Literal["forward", "backward"],
+        source: PacketSocket,
+        out: PacketSocket,
+        seed: int,
+        fields: Fields,
+        files: Mapping[str, str],
+        log: Callable[[Record], object] | None,
+    ) -> Carriage:
+        treated: Treated = getattr(self.carried, name)
+        rules = RuleSet(fields)
+        model = Direction(
+            self.carried.name, name, treated.impairment, seed=seed, now=loop.now(), rules=rules, files=files, log=log
+        )
+        carriage = Carriage(loop, model, rules, source, out)
+        carriage.set_rules(loop.now(), treated.rules)
+        return carriage
+
+    def change(self, carried: Carried, files: Mapping[str, str]) -> None:
+        """Treat frames that come from now on differently. What can fail does so before anything has changed."""
+        now = self._loop.now()
+        for name, carriage in self.directions.items():
+            before: Treated = getattr(self.carried, name)
+            after: Treated = getattr(carried, name)
+            carriage.read(now)  # what came before the change is treated as before
+            if after.impairment != before.impairment:
+                carriage.model.change(now, after.impairment, files)
+            carriage.set_rules(now, after.rules)
+            carriage.deliver(now)
+        self.carried = carried
+
+    def release(self) -> int:
+        """Carry the link no more; how many frames that were under way were delivered early."""
+        early = sum(carriage.flush() for carriage in self.directions.values())
+        for socket in self._sockets:
+            self._loop.unwatch(socket.fileno())
+        self.close()
+        return early
+
+    def close(self) -> None:
+        for socket in self._sockets:
+            socket.close()
+
+    def sockets(self) -> dict[str, PacketSocket]:
+        """By the direction whose frames come in on them."""
+        return dict(zip(DIRECTIONS, self._sockets, strict=True))
