@@ -27,11 +27,11 @@ from testbed.wire import fates, hashing
 from testbed.wire.corruption import choose, flip
 from testbed.wire.counters import Outcome
 from testbed.wire.fates import Fate, Record
-from testbed.wire.fields import Fields, locate
+from testbed.wire.fields import Fields, Located, locate
 from testbed.wire.flows import Counted, Flows
 from testbed.wire.headers import standard_fields
 from testbed.wire.jitter import Jitter, jitter_of, parse_trace
-from testbed.wire.line import BITS, NOTHING, Delivery, Line, delivery_trace, text_of
+from testbed.wire.line import NOTHING, Delivery, Line, delivery_trace, text_of
 from testbed.wire.losses import GilbertElliott, Pattern
 from testbed.wire.rules import Judge, RuleSet
 
@@ -43,6 +43,7 @@ _DECIDING: Final = (
 )  # fmt: skip
 _USUAL_FIELDS: Final = standard_fields()
 _ACCEPTED: Final = Outcome.ACCEPTED
+_draw: Final = hashing.draw
 
 
 class Direction(Line):
@@ -126,34 +127,11 @@ class Direction(Line):
         as it was."""
         if self._plain:
             # Rate and delay only: nothing counts, nothing is drawn.
-            size = len(frame)
-            rate = self._rate
-            if not rate:
-                self.counters.offered += 1
-                due = now + self._delay
-            elif self._shaped:
+            if self._shaped:
                 return self._offer_shaped(now, frame)
-            else:
-                busy = self._busy
-                if busy > now:
-                    if not self._room(now, size):
-                        return self._full(now, size)
-                    self._waiting.append((busy, size))
-                    self._waiting_bytes += size
-                    nanoseconds, self._carry = divmod(size * BITS + self._carry, rate)
-                    busy += nanoseconds
-                else:
-                    nanoseconds, self._carry = divmod(size * BITS, rate)
-                    busy = now + nanoseconds
-                self._busy = busy
-                self.counters.offered += 1
-                due = busy + self._delay
-            if due < self._last:
-                due = self._last
-            self._last = due
-            self._fifo.append((due, frame))
-            if self.deadline is None or due < self.deadline:
-                self.deadline = due
+            if not self._put(now, frame, self._delay):
+                return self._full(now, len(frame))
+            self.counters.offered += 1
             return _ACCEPTED
         return self._offer_with_chances(now, frame)
 
@@ -176,14 +154,14 @@ class Direction(Line):
         flows = self._flows
         if flows is None:
             raise AssertionError("a direction with chances has flows")
-        counted = flows.of(frame)
+        counted, located = flows.of(frame)
         counted.n = n = counted.n + 1
         decided: Fate | None = None
         if self._judging:
             if self._injected is not None and self._injected.version != self._version:
                 self._gather()
             if self._judges:
-                decided = self._judge(now, frame, counted)
+                decided = self._judge(now, frame, located or locate(frame), counted)
                 if decided is not None and decided.drop:
                     if self._gemodel is not None:
                         self._gemodel.step(number)
@@ -194,7 +172,7 @@ class Direction(Line):
             loss, corrupt, duplicate, reorder = self._thresholds
             gemodel = self._gemodel
             gone = gemodel is not None and gemodel.step(number)
-            if loss and hashing.mix64((counted.loss + n * hashing.GOLDEN) & hashing.MASK) >> 11 < loss:
+            if loss and _draw(counted.loss, n) >> 11 < loss:
                 counters.loss += 1
                 return self._lost(counted, Outcome.LOSS)
             if gone:
@@ -231,6 +209,11 @@ class Direction(Line):
                 counters.corrupted += 1
             copy, skip, late = copy or decided.duplicate, skip or decided.reorder, decided.delay
             counters.delayed += late > 0
+        if not (copy or skip or late or self._shaped or self._opportunities):
+            if self._put(now, frame, delay):
+                return _ACCEPTED
+            counters.queue += 1
+            return Outcome.QUEUE
         if self._is_busy(now) and not self._room(now, size):
             counters.queue += 1
             return Outcome.QUEUE
@@ -244,8 +227,7 @@ class Direction(Line):
                 self._send(now, frame, delay, skip, late)
         return _ACCEPTED
 
-    def _judge(self, now: int, frame: bytes, counted: Counted) -> Fate | None:
-        located = locate(frame)
+    def _judge(self, now: int, frame: bytes, located: Located, counted: Counted) -> Fate | None:
         for judge in self._judges:
             fate = judge.judge(now, frame, located, counted)
             if fate is not None:

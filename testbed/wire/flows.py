@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from testbed.wire import hashing
-from testbed.wire.fields import IPV4, IPV6, SMALLEST_ETHERTYPE, Fields, Reader, locate
+from testbed.wire.fields import IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, Fields, Located, Reader, locate
 
 MOST_CACHED: Final = 65_536
 """Entries in each shortcut from bytes to a flow; then it is emptied. Flows themselves are never forgotten."""
@@ -70,43 +70,44 @@ class Flows:
             ethertype: fields.flow_readers(ethertype) for ethertype, names in fields.flow_fields().items() if names
         }
         self._by_flow: dict[Flow, Counted] = {}
-        self._by_mac: dict[bytes, Counted | None] = {}  # Ethernet header -> its flow; None: more must be looked at
-        self._by_port: dict[bytes, Counted] = {}  # the bytes of IPv4 that decide -> its flow
-        self._finer = {IPV4, IPV6, 0x8100, 0x88A8, *self._readers}
+        self._by_mac: dict[bytes, tuple[Counted, Located] | None] = {}  # Ethernet header; None: more must be looked at
+        self._by_port: dict[bytes, tuple[Counted, Located]] = {}  # the bytes of an ordinary IPv4 frame that decide
+        self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
     def __len__(self) -> int:
         return len(self._by_flow)
 
-    def of(self, frame: bytes) -> Counted:
-        """The frame's flow. The caller adds to its n."""
+    def of(self, frame: bytes) -> tuple[Counted, Located | None]:
+        """The frame's flow, to whose n the caller adds, and, where a shortcut knows it, what `locate` says."""
         head = frame[:14]
         by_mac = self._by_mac
         if head in by_mac:
-            counted = by_mac[head]
-            if counted is not None:
-                return counted
-            # 0x45: an IPv4 header without options; not a later fragment: then its ports stand at 34.
+            known = by_mac[head]
+            if known is not None:
+                return known
+            # 0x45: an IPv4 header without options; not a later fragment: then its ports, if it has any, stand at 34.
             if (
-                len(frame) >= 38
-                and frame[14] == 0x45
-                and head[12:] == _IPV4_BYTES
-                and frame[23] in (_TCP, _UDP)
+                head[12:] == _IPV4_BYTES
+                and frame[14:15] == b"\x45"
+                and len(frame) >= 38
                 and not (frame[21] or frame[20] & 0x1F)
             ):
-                raw = head + frame[23:24] + frame[34:38]
-                counted = self._by_port.get(raw)
-                if counted is None:
-                    counted = self._counted(frame)
+                protocol = frame[23]
+                raw = head + frame[23:24] + (frame[34:38] if protocol in (_TCP, _UDP) else b"")
+                known = self._by_port.get(raw)
+                if known is None:
+                    known = (self._counted(frame), locate(frame))
                     if len(self._by_port) >= MOST_CACHED:
                         self._by_port.clear()
-                    self._by_port[raw] = counted
-                return counted
-            return self._counted(frame)
+                    self._by_port[raw] = known
+                return known
+            return self._counted(frame), None
         counted = self._counted(frame)
         if len(by_mac) >= MOST_CACHED:
             by_mac.clear()
-        by_mac[head] = None if int.from_bytes(head[12:14], "big") in self._finer else counted
-        return counted
+        located = locate(frame)
+        by_mac[head] = None if int.from_bytes(head[12:14], "big") in self._finer else (counted, located)
+        return counted, located
 
     def _counted(self, frame: bytes) -> Counted:
         flow = flow_of(frame, self._readers)

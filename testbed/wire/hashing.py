@@ -62,8 +62,12 @@ def absorb(state: int, word: int) -> int:
 
 
 def draw(start: int, n: int) -> int:
-    """The n-th number of a stream, 64 bits. n counts from 1."""
-    return mix64((start + n * GOLDEN) & MASK)
+    """The n-th number of a stream, 64 bits: mix64(start + n * GOLDEN), written out because every frame needs it. n counts
+    from 1."""
+    word = (start + n * GOLDEN) & MASK
+    word = ((word ^ (word >> 30)) * FIRST) & MASK
+    word = ((word ^ (word >> 27)) * SECOND) & MASK
+    return word ^ (word >> 31)
 
 
 def threshold(probability: float) -> int:
