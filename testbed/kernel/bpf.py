@@ -1,0 +1,290 @@
+"""bpf(2): maps and programs of the kernel's BPF machine, made, found by number, and run on a frame.
+
+What is made lives as long as a file descriptor, or a filter that uses it, does. Failures are OSError with what was tried.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal
+
+from testbed.kernel.changes import announce
+
+# Commands and types: the kernel's include/uapi/linux/bpf.h.
+_MAP_CREATE, _MAP_LOOKUP_ELEM, _MAP_UPDATE_ELEM, _MAP_DELETE_ELEM = 0, 1, 2, 3
+_PROG_LOAD, _PROG_TEST_RUN = 5, 10
+_PROG_GET_FD_BY_ID, _MAP_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD = 13, 14, 15
+_MAP_LOOKUP_BATCH = 24
+_MAP_TYPE_HASH, _MAP_TYPE_ARRAY = 1, 2
+_PROG_TYPE_SCHED_CLS: Final = 3
+_NO_PREALLOC: Final = 1
+
+BPF_NOEXIST: Final = 1
+"""An update that only adds."""
+
+_NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+_LOG_BYTES: Final = 1 << 20
+_BATCH: Final = 1024  # entries read from a map by one call
+_INFO_BYTES: Final = 256  # more than any kernel tells of a map or a program
+_MOST_MAPS: Final = 64  # of one program
+
+_MAP_INFO: Final = struct.Struct("=IIIIII16s")  # type, id, key and value size, most entries, flags, name
+_PROGRAM_INFO: Final = struct.Struct("=II8sIIQQQIIQ16s")
+"""type, id, tag, lengths and addresses of its code (4), load time, uid, number of maps, address for their ids, name"""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class VerifierError(OSError):
+    """The kernel's verifier does not accept a program. log: what it said."""
+
+    def __init__(self, code: int, name: str, log: str) -> None:
+        self.log = log
+        last = [line for line in log.splitlines() if line and not line.startswith("processed ")][-3:]
+        super().__init__(code, f"{os.strerror(code)}: the program {name!r}: {'; '.join(last) or 'nothing was said'}")
+
+
+def _call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:
+    """attributes: as the kernel's union bpf_attr has them; an array is written to by the kernel."""
+    number = _NUMBERS.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, f"{what}: the number of bpf(2) on {platform.machine()} is not known here")
+    size = len(attributes)
+    buffer = ctypes.create_string_buffer(attributes, size) if isinstance(attributes, bytes) else attributes
+    result: int = _libc.syscall(ctypes.c_long(number), ctypes.c_int(command), buffer, ctypes.c_uint(size))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+@dataclass(slots=True)
+class _Open:
+    """An open descriptor of something in the kernel."""
+
+    descriptor: int
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(slots=True)
+class Map(_Open):
+    """A table in the kernel. Keys and values are bytes of fixed sizes; an array's keys are numbers from 0, in 4 bytes."""
+
+    name: str
+    key_size: int
+    value_size: int
+    most: int
+
+    def __enter__(self) -> Map:
+        return self
+
+    def lookup(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        value = ctypes.create_string_buffer(self.value_size)
+        try:
+            self._element(_MAP_LOOKUP_ELEM, key, ctypes.addressof(value), 0, "look up in")
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return value.raw
+
+    def update(self, key: bytes, value: bytes, flags: int = 0) -> None:
+        """flags: BPF_NOEXIST or 0."""
+        self._check(len(value) == self.value_size, "value")
+        buffer = ctypes.create_string_buffer(value, self.value_size)
+        self._element(_MAP_UPDATE_ELEM, key, ctypes.addressof(buffer), flags, "write to")
+        announce(f"bpf update {self.name}")
+
+    def delete(self, key: bytes) -> None:
+        """Raises FileNotFoundError for a key that is not there."""
+        self._element(_MAP_DELETE_ELEM, key, 0, 0, "delete from")
+        announce(f"bpf delete {self.name}")
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """All entries. One that is added meanwhile may be missing."""
+        keys = ctypes.create_string_buffer(_BATCH * self.key_size)
+        values = ctypes.create_string_buffer(_BATCH * self.value_size)
+        place = ctypes.create_string_buffer(max(self.key_size, 4))
+        begun = finished = False
+        batch = struct.Struct("=QQQQIIQQ")
+        while not finished:
+            where = ctypes.addressof(place)
+            packed = batch.pack(
+                where if begun else 0, where, ctypes.addressof(keys), ctypes.addressof(values), _BATCH,
+                self.descriptor, 0, 0,
+            )  # fmt: skip
+            attributes = ctypes.create_string_buffer(packed, batch.size)
+            try:
+                _call(_MAP_LOOKUP_BATCH, attributes, f"read the map {self.name}")
+            except OSError as error:
+                if error.errno != errno.ENOENT:  # the last batch says so
+                    raise
+                finished = True
+            begun = True
+            count: int = batch.unpack(attributes.raw)[4]
+            raw_keys, raw_values = keys.raw, values.raw
+            for i in range(count):
+                yield (
+                    raw_keys[i * self.key_size : (i + 1) * self.key_size],
+                    raw_values[i * self.value_size : (i + 1) * self.value_size],
+                )
+
+    def _element(self, command: int, key: bytes, value: int, flags: int, what: str) -> None:
+        self._check(len(key) == self.key_size, "key")
+        buffer = ctypes.create_string_buffer(key, self.key_size)
+        attributes = struct.pack("=IxxxxQQQ", self.descriptor, ctypes.addressof(buffer), value, flags)
+        _call(command, attributes, f"{what} the map {self.name}")
+
+    def _check(self, fits: bool, what: str) -> None:
+        if not fits:
+            raise ValueError(f"a {what} of the map {self.name} has another size")
+
+
+@dataclass(slots=True)
+class Loaded(_Open):
+    """A program in the kernel. maps: the numbers of those that it uses."""
+
+    id: int
+    name: str
+    maps: tuple[int, ...]
+
+    def __enter__(self) -> Loaded:
+        return self
+
+
+def make_map(kind: Literal["hash", "array"], name: str, key_size: int, value_size: int, most: int) -> Map:
+    """Sizes in bytes; a hash takes memory for what is in it, an array (key_size 4) for all its `most` values at once."""
+    number, flags = (_MAP_TYPE_HASH, _NO_PREALLOC) if kind == "hash" else (_MAP_TYPE_ARRAY, 0)
+    attributes = struct.pack("=IIIIIII16s", number, key_size, value_size, most, flags, 0, 0, _name(name))
+    descriptor = _call(_MAP_CREATE, attributes, f"make the map {name}")
+    announce(f"bpf make map {name}")
+    return Map(descriptor, name, key_size, value_size, most)
+
+
+def load_classifier(code: bytes, name: str) -> Loaded:
+    """Load a program for a traffic-control filter (BPF_PROG_TYPE_SCHED_CLS). code: see `bpf_assembler`.
+
+    Raises VerifierError with the verifier's words, or OSError.
+    """
+    try:
+        descriptor = _load(code, name)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EACCES, errno.E2BIG):
+            raise
+        raise VerifierError(error.errno, name, _verifier_log(code, name)) from error
+    announce(f"bpf load {name}")
+    try:
+        return _described_program(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _load(code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None) -> int:
+    # Named, because a buffer must live as long as the call.
+    instructions = ctypes.create_string_buffer(code, len(code))
+    licence = ctypes.create_string_buffer(b"GPL")
+    attributes = struct.pack(
+        "=IIQQIIQII16s",
+        _PROG_TYPE_SCHED_CLS,
+        len(code) // 8,
+        ctypes.addressof(instructions),
+        ctypes.addressof(licence),
+        1 if log else 0,
+        len(log) if log else 0,
+        ctypes.addressof(log) if log else 0,
+        0,
+        0,
+        _name(name),
+    )
+    return _call(_PROG_LOAD, attributes, f"load the program {name}")
+
+
+def _verifier_log(code: bytes, name: str) -> str:
+    """What the verifier says of a program that it has refused."""
+    log = ctypes.create_string_buffer(_LOG_BYTES)
+    try:
+        os.close(_load(code, name, log))
+    except OSError:
+        return log.value.decode(errors="replace")
+    return ""
+
+
+def program_by_id(number: int) -> Loaded:
+    """A program that is in the kernel, whoever loaded it. Raises FileNotFoundError when there is none of that number."""
+    descriptor = _call(_PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the program {number}")
+    try:
+        return _described_program(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def map_by_id(number: int) -> Map:
+    """The same for a map."""
+    descriptor = _call(_MAP_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the map {number}")
+    try:
+        info = ctypes.create_string_buffer(_INFO_BYTES)
+        _ask(descriptor, info)
+        _, _, key_size, value_size, most, _, name = _MAP_INFO.unpack_from(info)
+        return Map(descriptor, name.rstrip(b"\0").decode(), key_size, value_size, most)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _described_program(descriptor: int) -> Loaded:
+    numbers = (ctypes.c_uint32 * _MOST_MAPS)()
+    info = ctypes.create_string_buffer(_INFO_BYTES)
+    _PROGRAM_INFO.pack_into(info, 0, 0, 0, b"", 0, 0, 0, 0, 0, 0, _MOST_MAPS, ctypes.addressof(numbers), b"")
+    _ask(descriptor, info)
+    fields = _PROGRAM_INFO.unpack_from(info)
+    return Loaded(descriptor, fields[1], fields[11].rstrip(b"\0").decode(), tuple(numbers[: fields[9]]))
+
+
+def _ask(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
+    attributes = struct.pack("=IIQ", descriptor, len(info), ctypes.addressof(info))
+    _call(_OBJ_GET_INFO_BY_FD, attributes, "ask what a BPF object is")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """result: what the program returned, as a number with sign. duration: ns for one frame, the mean of all repeats."""
+
+    result: int
+    duration: int
+
+
+_RUN: Final = struct.Struct("=IIIIQQIIIIQQIII4x")
+
+
+def run_on(program: Loaded, frame: bytes, repeat: int = 1) -> Run:
+    """Run a classifier on a frame (14 bytes at least) without any interface; what it does to maps stays done."""
+    data = ctypes.create_string_buffer(frame, len(frame))
+    packed = _RUN.pack(program.descriptor, 0, len(frame), 0, ctypes.addressof(data), 0, repeat, *[0] * 8)
+    attributes = ctypes.create_string_buffer(packed, _RUN.size)
+    _call(_PROG_TEST_RUN, attributes, f"run the program {program.name}")
+    _, result, _, _, _, _, _, duration, *_ = _RUN.unpack(attributes.raw)
+    return Run(result - (1 << 32) if result >> 31 else result, duration)
+
+
+def _name(name: str) -> bytes:
+    """At most 15 letters, digits, '_' and '.'; the kernel refuses others."""
+    return name.encode()[:15]

@@ -1,0 +1,230 @@
+"""Programs for the kernel's BPF machine, written in Python: there is no compiler on the machine.
+
+Ten registers of 64 bits (R1 to R5 are lost in a call, R6 to R9 stay, R10 points behind the program's stack of 512
+bytes). Every method of `Program` appends one operation; jumps name labels, and maps are named too, until `assemble`
+puts offsets and file descriptors in. The encoding is that of RFC 9669, "BPF Instruction Set Architecture"; what maps and
+helper functions are is in the kernel's include/uapi/linux/bpf.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Literal, TypeAlias
+
+
+class Register(Enum):
+    """A register of the machine. R0 is a call's result and the program's."""
+
+    R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = range(11)
+
+
+R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = Register
+
+Operand: TypeAlias = "Register | int"
+"""What an operation takes on its right: a register, or a number of 32 bits with sign."""
+
+Size = Literal[1, 2, 4, 8]
+Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
+"""Of unsigned 64-bit numbers."""
+
+_ENCODING: Final = struct.Struct("=BBhi")  # opcode, registers (source in the upper half), offset, immediate
+
+# Classes of instructions: RFC 9669, section 3.
+_LD, _LDX, _ST, _STX, _ALU, _JMP, _ALU64 = 0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x07
+_FROM_REGISTER: Final = 0x08
+_MEMORY, _ATOMIC, _CONSTANT64 = 0x60, 0xC0, 0x18
+_SIZES: Final[dict[int, int]] = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}
+_OPERATIONS: Final = {
+    "add": 0x00, "sub": 0x10, "mul": 0x20, "or": 0x40, "and": 0x50, "lsh": 0x60, "rsh": 0x70, "mod": 0x90, "xor": 0xA0,
+    "mov": 0xB0,
+}  # fmt: skip
+_COMPARISONS: Final = {"==": 0x10, ">": 0x20, ">=": 0x30, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
+_CALL, _EXIT = 0x85, 0x95
+_TO_BIG_ENDIAN: Final = 0xDC
+_FETCH: Final = 0x01
+_COMPARE_EXCHANGE: Final = 0xF0 | _FETCH
+# What a 64-bit constant stands for, in its source register: the kernel's BPF_PSEUDO_MAP_FD and BPF_PSEUDO_MAP_VALUE.
+_PLAIN, _MAP, _MAP_VALUE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction. label: where it jumps to. map_name: the map whose descriptor its immediate becomes."""
+
+    opcode: int
+    destination: int = 0
+    source: int = 0
+    offset: int = 0
+    immediate: int = 0
+    label: str = ""
+    map_name: str = ""
+
+
+class Program:
+    """A program under construction."""
+
+    __slots__ = ("_instructions", "_labels", "_made")
+
+    def __init__(self) -> None:
+        self._instructions: list[Instruction] = []
+        self._labels: dict[str, int] = {}
+        self._made = 0
+
+    def __len__(self) -> int:
+        return len(self._instructions)
+
+    def new_label(self, hint: str) -> str:
+        """A name that no other label of this program has."""
+        self._made += 1
+        return f"{hint}.{self._made}"
+
+    def label(self, name: str) -> None:
+        """Jumps to `name` go to the next instruction."""
+        if name in self._labels:
+            raise ValueError(f"there are two labels {name!r}")
+        self._labels[name] = len(self._instructions)
+
+    def assemble(self, maps: Mapping[str, int]) -> bytes:
+        """The encoded program. maps: name -> file descriptor."""
+        code = bytearray()
+        for place, one in enumerate(self._instructions):
+            offset = self._distance(place, one.label) if one.label else one.offset
+            immediate = maps[one.map_name] if one.map_name else one.immediate
+            code += _ENCODING.pack(one.opcode, one.source << 4 | one.destination, offset, immediate)
+        return bytes(code)
+
+    def _distance(self, place: int, label: str) -> int:
+        if label not in self._labels:
+            raise ValueError(f"there is no label {label!r}")
+        distance = self._labels[label] - place - 1
+        if not -0x8000 <= distance < 0x8000:
+            raise ValueError(f"the label {label!r} is {distance} instructions away, too far for a jump")
+        return distance
+
+    # Arithmetic: to = to OPERATION operand, modulo 2^64.
+
+    def mov(self, to: Register, operand: Operand) -> None:
+        self._arithmetic("mov", to, operand)
+
+    def add(self, to: Register, operand: Operand) -> None:
+        self._arithmetic("add", to, operand)
+
+    def sub(self, to: Register, operand: Operand) -> None:
+        self._arithmetic("sub", to, operand)
+
+    def mul(self, to: Register, operand: Operand) -> None:
+        self._arithmetic("mul", to, operand)
+
+    def mod(self, to: Register, operand: Operand) -> None:
+        """Of unsigned numbers."""
+        self._arithmetic("mod", to, operand)
+
+    def and_(self, to: Register, operand: Operand) -> None:
+        """A negative number is extended with ones."""
+        self._arithmetic("and", to, operand)
+
+    def or_(self, to: Register, operand: Operand) -> None:
+        self._arithmetic("or", to, operand)
+
+    def xor(self, to: Register, operand: Operand) -> None:
+        self._arithmetic("xor", to, operand)
+
+    def lsh(self, to: Register, operand: Operand) -> None:
+        self._arithmetic("lsh", to, operand)
+
+    def rsh(self, to: Register, operand: Operand) -> None:
+        """Of an unsigned number."""
+        self._arithmetic("rsh", to, operand)
+
+    def big_endian(self, to: Register, bits: Literal[16, 32, 64]) -> None:
+        """The number whose `bits` lowest bits were loaded from bytes in network order; the bits above become 0."""
+        self._append(Instruction(_TO_BIG_ENDIAN, to.value, immediate=bits))
+
+    def constant(self, to: Register, number: int) -> None:
+        """An unsigned number of 64 bits."""
+        if not 0 <= number < 1 << 64:
+            raise ValueError(f"{number} is not an unsigned number of 64 bits")
+        self._wide(to, _PLAIN, _signed(number & 0xFFFF_FFFF), _signed(number >> 32))
+
+    # Memory. The address is base + offset.
+
+    def load(self, to: Register, base: Register, offset: int, size: Size) -> None:
+        """Zero-extended."""
+        self._append(Instruction(_LDX | _SIZES[size] | _MEMORY, to.value, base.value, offset))
+
+    def store(self, base: Register, offset: int, operand: Operand, size: Size) -> None:
+        """A number is sign-extended."""
+        if isinstance(operand, Register):
+            self._append(Instruction(_STX | _SIZES[size] | _MEMORY, base.value, operand.value, offset))
+        else:
+            self._append(Instruction(_ST | _SIZES[size] | _MEMORY, base.value, 0, offset, _checked(operand)))
+
+    def atomic_add(self, base: Register, offset: int, operand: Register) -> None:
+        """Adds to a 64-bit number that other processors add to as well."""
+        self._append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset))
+
+    def fetch_add(self, base: Register, offset: int, operand: Register) -> None:
+        """The same; operand becomes what stood there before."""
+        self._append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset, _FETCH))
+
+    def compare_exchange(self, base: Register, offset: int, new: Register) -> None:
+        """If R0 stands there, new is put there. R0 becomes what stood there before."""
+        self._append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, new.value, offset, _COMPARE_EXCHANGE))
+
+    # Maps.
+
+    def map(self, to: Register, name: str) -> None:
+        """A map, as helper functions take it."""
+        self._wide(to, _MAP, 0, 0, name)
+
+    def map_value(self, to: Register, name: str, offset: int = 0) -> None:
+        """The address within the one value of an array."""
+        self._wide(to, _MAP_VALUE, 0, offset, name)
+
+    # Flow.
+
+    def jump(self, label: str) -> None:
+        self._append(Instruction(_JMP, label=label))
+
+    def jump_if(self, left: Register, comparison: Comparison, right: Operand, label: str) -> None:
+        """A negative number is compared as the unsigned one with the same 64 bits."""
+        opcode = _JMP | _COMPARISONS[comparison]
+        if isinstance(right, Register):
+            self._append(Instruction(opcode | _FROM_REGISTER, left.value, right.value, label=label))
+        else:
+            self._append(Instruction(opcode, left.value, immediate=_checked(right), label=label))
+
+    def call(self, helper: int) -> None:
+        """A helper function of the kernel, by its number: arguments in R1 to R5, result in R0."""
+        self._append(Instruction(_CALL, immediate=helper))
+
+    def exit(self) -> None:
+        self._append(Instruction(_EXIT))
+
+    def _arithmetic(self, operation: str, to: Register, operand: Operand) -> None:
+        opcode = _ALU64 | _OPERATIONS[operation]
+        if isinstance(operand, Register):
+            self._append(Instruction(opcode | _FROM_REGISTER, to.value, operand.value))
+        else:
+            self._append(Instruction(opcode, to.value, immediate=_checked(operand)))
+
+    def _wide(self, to: Register, meaning: int, low: int, high: int, map_name: str = "") -> None:
+        """A constant of 64 bits takes the place of two instructions."""
+        self._append(Instruction(_CONSTANT64, to.value, meaning, immediate=low, map_name=map_name))
+        self._append(Instruction(0, immediate=high))
+
+    def _append(self, instruction: Instruction) -> None:
+        self._instructions.append(instruction)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >> 31 else word
+
+
+def _checked(number: int) -> int:
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{number} does not fit into 32 bits with sign: load it with `constant`")
+    return number

@@ -1,0 +1,347 @@
+"""Losing frames without netem: the loss program on the incoming hook of an interface, and reading what it has counted.
+
+Life of a classifier: `load` puts the program and its maps into the kernel, `attach` is the request that hooks it in (in
+place of the one before: there is no instant without), then it can be closed: the filter holds it until `detach`, or until
+the hook or the interface goes. The filter's name says what it decides (`name_of`), so that whoever looks at the hook can
+compare without opening anything. Another process finds the counters from the filter: its dump gives the program's number,
+the program its maps' numbers; nothing is pinned to a file.
+
+Every load begins to count frames from 1 again, as `wire.direction` does when what decides fates changes; keep the one
+that is there for any other change. Only the counters can be handed on (`counters`).
+
+It needs CAP_BPF and CAP_NET_ADMIN over the whole machine: there is none in a user namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.errors import KernelError, PermissionDeniedError, UnsupportedError
+from testbed.kernel import bpf, messages, syscalls, userns
+from testbed.kernel.children import in_child
+from testbed.kernel.loss_program import COUNTERS, WORD, GuardedField, Losses, loss_program
+from testbed.kernel.netlink import RequestError, RouteSocket, attributes
+from testbed.spec.layout import Impairment
+from testbed.spec.losses import parse_pattern
+from testbed.wire import hashing
+from testbed.wire.fields import WIDEST, Field, Fields
+from testbed.wire.flows import Flow
+from testbed.wire.headers import standard_fields
+
+MOST_FLOWS: Final = 16_384
+"""Flows of one direction that are told apart: a table of 256 KiB, and about 100 bytes for each that there is."""
+
+MOST_RANGES: Final = 1_000
+"""Of a loss pattern: each is two or three instructions."""
+
+MOST_KEY_FIELDS: Final = 16
+"""In a protocol's flow key: a flow's words lie on the program's stack."""
+
+_PREFIX: Final = "testbed-loss"
+_PROGRAM: Final = "testbed_loss"
+_VERSION: Final = 1
+"""Of the program: another that decides or counts otherwise is another classifier."""
+
+_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+_FILTER: Final = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
+_HANDLE: Final = 1
+_GET_FILTERS, _REMOVE_FILTER, _DUMP = 46, 45, 0x301
+_KIND, _OPTIONS = 1, 2
+_FD, _NAME, _FLAGS, _ID = 6, 7, 8, 11  # TCA_BPF_*: the kernel's include/uapi/linux/pkt_cls.h
+_DIRECT_ACTION: Final = 1
+_U32: Final = struct.Struct("=I")
+_KEY: Final = _U32.pack(0)  # of an array's only value
+
+_USUAL_FIELDS: Final = standard_fields()
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a classifier has seen: frames, unless the name says bytes, without a frame check sequence.
+
+    loss, gemodel and loss_pattern are lost frames by cause, as in `wire.counters`. untold: frames for whose flow the table
+    had no room; they are lost at the rate asked for, but their fates are not the promised ones. unsteady: frames that
+    passed because Gilbert-Elliott's state was too busy. merged: frames that stood for several of the wire's, because an
+    offload of the sender's was on; each met one fate as a whole.
+    """
+
+    offered: int = 0
+    offered_bytes: int = 0
+    loss: int = 0
+    gemodel: int = 0
+    loss_pattern: int = 0
+    lost_bytes: int = 0
+    untold: int = 0
+    unsteady: int = 0
+    merged: int = 0
+
+    @property
+    def lost(self) -> int:
+        """For whatever cause."""
+        return self.loss + self.gemodel + self.loss_pattern
+
+    @property
+    def exact(self) -> bool:
+        """Every frame had the fate that the model gives it."""
+        return not (self.untold or self.unsteady or self.merged)
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A classifier on a hook. name: see `name_of`. program: its number in the kernel."""
+
+    name: str
+    program: int
+
+
+@dataclass(slots=True)
+class Classifier:
+    """A loss program in the kernel and its maps, open."""
+
+    name: str
+    program: bpf.Loaded
+    maps: dict[str, bpf.Map]
+
+    def close(self) -> None:
+        """Let go of it; a filter that uses it keeps it."""
+        self.program.close()
+        for one in self.maps.values():
+            one.close()
+
+    def __enter__(self) -> Classifier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def counters(self) -> Counters:
+        value = self.maps["counters"].lookup(_KEY)
+        if value is None:
+            raise AssertionError("an array has all its values")
+        return Counters(*struct.unpack(f"={len(COUNTERS)}Q", value))
+
+    def flows(self) -> dict[Flow, int]:
+        """The flows that it has met -> how many of their frames; empty where only the direction's frames are counted."""
+        table = self.maps.get("flows")
+        return {} if table is None else {_flow(key): _number(value) for key, value in table.items()}
+
+
+def refusal(impairment: Impairment, fields: Fields = _USUAL_FIELDS) -> str:
+    """Why no program can decide these losses exactly; empty when one can.
+
+    Speaks of loss, gemodel and loss_pattern only: all else that an impairment asks for is not the classifier's business.
+    """
+    try:
+        losses_of(0, impairment, fields)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+def losses_of(key: int, impairment: Impairment, fields: Fields = _USUAL_FIELDS) -> Losses:
+    """What an impairment loses. key: the direction's, see `hashing.direction_key`. Raises UnsupportedError."""
+    ranges: list[tuple[int, int]] = []
+    period = 0
+    if impairment.loss_pattern:
+        numbers, period = parse_pattern(impairment.loss_pattern)
+        for number in sorted(numbers):
+            if ranges and number == ranges[-1][1] + 1:
+                ranges[-1] = ranges[-1][0], number
+            else:
+                ranges.append((number, number))
+        if len(ranges) > MOST_RANGES:
+            raise UnsupportedError(f"a loss pattern of {len(ranges):,} ranges; the classifier takes {MOST_RANGES:,}")
+    return Losses(
+        key=key,
+        loss=hashing.threshold(impairment.loss),
+        gemodel=tuple(hashing.threshold(share) for share in impairment.gemodel),
+        ranges=tuple(ranges),
+        period=period,
+        # Without independent loss no flow is looked for.
+        fields=tuple(_flow_fields(fields)) if impairment.loss else (),
+    )
+
+
+def name_of(losses: Losses) -> str:
+    """The filter's name: equal for classifiers that decide alike, different for others."""
+    return f"{_PREFIX} {hashlib.blake2b(f'{_VERSION} {losses}'.encode(), digest_size=8).hexdigest()}"
+
+
+def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MOST_FLOWS) -> Classifier:
+    """Put a program and its maps into the kernel. counters: those of the classifier that it replaces, to count on in
+    them. flows: how many it can tell apart.
+
+    Raises PermissionDeniedError, or KernelError with what the kernel said.
+    """
+    if not (losses.loss or losses.gemodel or losses.ranges):
+        raise ValueError("nothing is lost: no classifier is needed")
+    maps: dict[str, bpf.Map] = {}
+    try:
+        if counters is None:
+            maps["counters"] = bpf.make_map("array", "counters", 4, len(COUNTERS) * WORD, 1)
+        else:
+            maps["counters"] = bpf.Map(os.dup(counters.descriptor), "counters", 4, counters.value_size, 1)
+        if losses.gemodel or losses.ranges:
+            maps["state"] = bpf.make_map("array", "state", 4, WORD, 1)
+        if losses.loss:
+            maps["flows"] = bpf.make_map("hash", "flows", losses.flow_words * WORD, 2 * WORD, flows)
+        code = loss_program(losses).assemble({name: one.descriptor for name, one in maps.items()})
+        return Classifier(name_of(losses), bpf.load_classifier(code, _PROGRAM), maps)
+    except OSError as error:
+        for one in maps.values():
+            one.close()
+        if error.errno == errno.EPERM:
+            raise PermissionDeniedError(f"loss by BPF needs root: {error.strerror}") from error
+        raise KernelError(f"the kernel refuses loss by BPF: {error.strerror or error}") from error
+
+
+def attach(index: int, classifier: Classifier) -> bytes:
+    """The request that hooks a classifier in, in place of the one that is there; the interface must have clsact."""
+    options = _attribute(_FD, _U32.pack(classifier.program.descriptor))
+    options += _attribute(_NAME, classifier.name.encode() + b"\0")
+    options += _attribute(_FLAGS, _U32.pack(_DIRECT_ACTION))
+    body = _attribute(_KIND, b"bpf\0") + _attribute(_OPTIONS, options)
+    flags = messages.NLM_F_REQUEST | messages.NLM_F_CREATE | messages.NLM_F_REPLACE
+    return _request(messages.RTM_NEWTFILTER, flags, index, _HANDLE, body)
+
+
+def detach(index: int) -> bytes:
+    """The request that takes it off the hook; what it has counted is then gone. ENOENT where there is none."""
+    return _request(_REMOVE_FILTER, messages.NLM_F_REQUEST, index, _HANDLE, _attribute(_KIND, b"bpf\0"))
+
+
+def attached(route: RouteSocket, index: int) -> Attached | None:
+    """The classifier on an interface's incoming hook. route: of the interface's namespace."""
+    request = _HEADER.pack(_HEADER.size + _FILTER.size, _GET_FILTERS, _DUMP, 1, 0)
+    for entry in route.dump(request + _FILTER.pack(0, index, 0, messages.TC_H_CLSACT_INGRESS, 0)):
+        values = dict(attributes(entry[_FILTER.size :]))
+        if _OPTIONS not in values or _text(values[_KIND]) != "bpf":
+            continue
+        options = dict(attributes(values[_OPTIONS]))
+        if _ID in options and _NAME in options and _text(options[_NAME]).split(" ")[0] == _PREFIX:
+            return Attached(_text(options[_NAME]), _U32.unpack(options[_ID])[0])
+    return None
+
+
+@contextmanager
+def opened(route: RouteSocket, index: int) -> Iterator[Classifier | None]:
+    """The classifier on an interface, whoever loaded it; None where there is none. As root."""
+    found = attached(route, index)
+    classifier = None
+    if found is not None:
+        try:
+            classifier = _open(found)
+        except FileNotFoundError:  # replaced or taken off between two calls
+            found = attached(route, index)
+            classifier = None if found is None else _open(found)
+    try:
+        yield classifier
+    finally:
+        if classifier is not None:
+            classifier.close()
+
+
+def _open(found: Attached) -> Classifier:
+    program = bpf.program_by_id(found.program)
+    maps: dict[str, bpf.Map] = {}
+    try:
+        for number in program.maps:
+            one = bpf.map_by_id(number)
+            maps[one.name] = one
+        return Classifier(found.name, program, maps)
+    except BaseException:
+        program.close()
+        for one in maps.values():
+            one.close()
+        raise
+
+
+def read_counters(route: RouteSocket, index: int) -> Counters | None:
+    """What the classifier on an interface has counted; None where there is none."""
+    with opened(route, index) as classifier:
+        return None if classifier is None else classifier.counters()
+
+
+def probe() -> str:
+    """Why this machine has no loss by BPF, found out by trying in a namespace of its own; empty when it has."""
+
+    def inside() -> str:
+        if not userns.is_root():
+            userns.become_root_of_own()
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        route = RouteSocket()
+        try:
+            attempt(route, 1)
+        except (OSError, PermissionDeniedError, KernelError) as error:
+            return str(error)
+        except RequestError as error:
+            return f"the kernel refuses a BPF filter: {error.refusals[0].reason}"
+        return ""
+
+    try:
+        return in_child(inside)
+    except (OSError, PermissionDeniedError, KernelError) as error:
+        return str(error)
+
+
+def attempt(route: RouteSocket, index: int) -> None:
+    """Hook a classifier that uses all there is into an interface of a scratch namespace, and look at it.
+
+    Raises what the kernel refuses: KernelError, PermissionDeniedError, RequestError or OSError.
+    """
+    losses = losses_of(0, Impairment(loss=0.5, gemodel=(0.5, 0.5, 1.0, 0.0), loss_pattern="1 every 2"))
+    with load(losses) as classifier:
+        route.execute([messages.add_clsact(index), attach(index, classifier)], "netlink: try a classifier")
+    if read_counters(route, index) is None:
+        raise KernelError("the kernel does not show the BPF filter that it has")
+    route.execute([messages.remove_clsact(index)], "netlink: the try is over")
+
+
+def _flow_fields(fields: Fields) -> Iterator[tuple[int, tuple[GuardedField, ...]]]:
+    for ethertype, names in sorted(fields.flow_fields().items()):
+        if len(names) > MOST_KEY_FIELDS:
+            raise UnsupportedError(
+                f"a flow key of {len(names)} fields (EtherType 0x{ethertype:04x}); the classifier takes {MOST_KEY_FIELDS}"
+            )
+        if names:
+            yield ethertype, tuple(_guarded(fields, fields[name], ethertype) for name in names)
+
+
+def _guarded(fields: Fields, field: Field, ethertype: int) -> GuardedField:
+    if field.header.layer != "network" or field.header.number != ethertype:
+        raise UnsupportedError(f"the flow key's field {field.name} is in another header than its protocol's")
+    if field.width > WIDEST or any(fields[name].width > WORD for name, _ in field.guard):
+        raise UnsupportedError(f"the flow key's field {field.name} has a guard wider than {WORD} bytes")
+    guards = tuple((_guarded(fields, fields[name], ethertype), value) for name, value in field.guard)
+    return GuardedField(field, guards)
+
+
+def _flow(key: bytes) -> Flow:
+    destination, source, *words = struct.unpack(f"={len(key) // WORD}Q", key)
+    return Flow(destination & 0xFFFF, destination >> 16, source >> 16, tuple(words[: source & 0xFFFF]))
+
+
+def _number(entry: bytes) -> int:
+    _, number = struct.unpack("=QQ", entry)
+    return int(number)
+
+
+def _request(kind: int, flags: int, index: int, handle: int, body: bytes) -> bytes:
+    info = messages.DECIDING << 16 | messages.ETH_P_ALL
+    tail = _FILTER.pack(0, index, handle, messages.TC_H_CLSACT_INGRESS, info) + body
+    return _HEADER.pack(_HEADER.size + len(tail), kind, flags, 0, 0) + tail
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def _text(value: memoryview) -> str:
+    return bytes(value).rstrip(b"\0").decode(errors="replace")
