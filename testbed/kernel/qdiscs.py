@@ -82,6 +82,13 @@ class QdiscMessage(tcmsg):  # type: ignore[misc]  # pyroute2 is not typed
             )
 
 
+class FifoMessage(QdiscMessage):
+    """pfifo, whose limit is in frames, and bfifo, in bytes."""
+
+    class options(nla):  # type: ignore[misc]  # noqa: N801
+        fields = (("limit", "I"),)
+
+
 @dataclass(frozen=True, slots=True)
 class SizeTable:
     """What frames of 0, 1, 2, ... bytes count."""

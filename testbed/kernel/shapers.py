@@ -19,7 +19,7 @@ from pyroute2.netlink import nla
 from testbed.errors import UnsupportedError
 from testbed.kernel import qdiscs
 from testbed.kernel.netlink import attributes
-from testbed.kernel.qdiscs import Qdisc, QdiscMessage, SizeTable, largest_frame, size_table
+from testbed.kernel.qdiscs import FifoMessage, Qdisc, QdiscMessage, SizeTable, largest_frame, size_table
 from testbed.spec.layout import Impairment
 from testbed.wire.serialising import SECOND, default_queue, wire_size
 
@@ -74,11 +74,6 @@ class _Message(QdiscMessage):
                 ("buffer", "I"),
                 ("mtu", "I"),
             )
-
-
-class _FifoMessage(QdiscMessage):
-    class options(nla):  # type: ignore[misc]  # noqa: N801
-        fields = (("limit", "I"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +141,7 @@ def requests(index: int, options: Options, before: Options | None = None) -> lis
         kind = "pfifo" if options.in_frames else "bfifo"
         handle = HANDLE + (0x1_0000 if options.in_frames else 0x2_0000)
         limit = {"limit": options.limit}
-        made.append(qdiscs.request(_FifoMessage, index, kind, handle, limit, parent=HANDLE | 1))
+        made.append(qdiscs.request(FifoMessage, index, kind, handle, limit, parent=HANDLE | 1))
     return made
 
 

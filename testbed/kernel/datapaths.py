@@ -1,0 +1,442 @@
+"""Who carries a link's frames: what each datapath does exactly, approximately or not at all, and the ladder between them.
+
+`TABLE` says it feature by feature; the semantics suite reads it, ``doctor`` prints it, and `choose` climbs with it: the
+first datapath that does exactly all that both directions ask for. Nothing approximate is taken unless it is asked for by
+name, and then the choice says what is approximate and by how much.
+
+Exact means: what `testbed.wire` decides is decided so here, frames leaving late by no more than the kernel's timer or the
+relay's lateness; for what is left to chance, with the same probability, independent of all else. Which frames chance
+meets is the same only where "repeatable fates" is exact.
+
+Nothing here asks the kernel: what a machine can do comes as `Abilities`, which `abilities` finds by trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias, get_args
+
+from testbed.errors import UnsupportedError
+from testbed.spec.layout import Impairment
+
+Datapath: TypeAlias = Literal["direct", "netem", "tc", "relay"]
+Asked: TypeAlias = Literal["auto", "direct", "netem", "tc", "relay"]
+
+LADDER: Final[tuple[Datapath, ...]] = get_args(Datapath)
+
+LONGEST_NETEM_JITTER: Final = 2**31 - 1
+"""Nanoseconds: the kernel cuts a longer one to this."""
+
+
+class Fit(Enum):
+    """How well a datapath does something."""
+
+    EXACT = "exact"
+    APPROXIMATE = "approximate"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something that a direction may be asked for. used: whether an impairment asks for it; properties that none asks
+    for, such as that fates repeat, are never used. chance: it is left to chance, and so needs a seed to repeat."""
+
+    name: str
+    meaning: str
+    used: Callable[[Impairment], bool]
+    chance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One datapath's way with one feature. reason: why it is so. bound: of an approximation, in words; figure: the same
+    in numbers for an impairment."""
+
+    fit: Fit
+    reason: str
+    bound: str = ""
+    figure: Callable[[Impairment], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How a datapath does what an impairment asks for; bound: with numbers where there are any."""
+
+    feature: str
+    datapath: Datapath
+    fit: Fit
+    reason: str
+    bound: str
+
+    def __str__(self) -> str:
+        return f"{self.feature} is {self.fit.value}: {self.reason}" + (f" ({self.bound})" if self.bound else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What this machine can do, for this user. reasons: name of what is missing -> why.
+
+    netem: there is one. netem_seed: it takes a seed. netem_duplicate: one interface may duplicate while another has a
+    netem. size_table: a discipline takes a table of frame sizes. tbf, bpf: the shaper, the classifier that loses frames.
+    relay: packet sockets.
+    """
+
+    netem: bool = False
+    netem_seed: bool = False
+    netem_duplicate: bool = False
+    size_table: bool = False
+    tbf: bool = False
+    bpf: bool = False
+    relay: bool = True
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def lack(self, name: str) -> str:
+        """Why it is missing."""
+        return self.reasons.get(name, "this machine does not have it")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A datapath; notes: what it does approximately, or why those before it in the ladder were not taken."""
+
+    datapath: Datapath
+    notes: tuple[str, ...] = ()
+
+
+def _timed(impairment: Impairment) -> bool:
+    return bool(impairment.rate or impairment.rate_trace)
+
+
+def _never(_: Impairment) -> bool:
+    return False
+
+
+def _losses(i: Impairment) -> int:
+    return bool(i.loss) + bool(i.gemodel) + bool(i.loss_pattern)
+
+
+FEATURES: Final = (
+    Feature("delay", "a constant delay", lambda i: bool(i.delay)),
+    Feature("jitter", "deviations from a table (normal, pareto, a file's)",
+            lambda i: bool(i.jitter) and i.distribution not in ("", "uniform"), chance=True),
+    Feature("uniform jitter", "deviations that are evenly distributed",
+            lambda i: bool(i.jitter) and i.distribution in ("", "uniform"), chance=True),
+    Feature("long jitter", "a jitter above 2.1 s", lambda i: i.jitter > LONGEST_NETEM_JITTER),
+    Feature("jitter trace", "deviations read from a file, one a frame", lambda i: i.distribution == "trace"),
+    Feature("order under jitter", "frames keep their order, whatever their jitter",
+            lambda i: bool(i.jitter) or i.distribution == "trace"),
+    Feature("jitter behind a rate", "jitter delays frames but not the wire",
+            lambda i: bool(i.jitter) and _timed(i)),
+    Feature("rate", "over a long time, the rate", lambda i: bool(i.rate)),
+    Feature("rate in bits", "a rate that is no whole number of bytes/s", lambda i: bool(i.rate % 8)),
+    Feature("time on the wire", "every frame takes its time, the first and the smallest too", lambda i: bool(i.rate)),
+    Feature("rate trace", "a file of delivery opportunities as the rate", lambda i: bool(i.rate_trace)),
+    Feature("usual queue", "a queue of the bandwidth-delay product, in bytes",
+            lambda i: _timed(i) and not i.queue and not i.queue_frames),
+    Feature("queue in bytes", "a queue of so many bytes", lambda i: _timed(i) and bool(i.queue)),
+    Feature("queue in frames", "a queue of so many frames", lambda i: _timed(i) and bool(i.queue_frames)),
+    Feature("queue in frames before a delay", "frames under way are not in the queue",
+            lambda i: _timed(i) and bool(i.queue_frames) and bool(i.delay)),
+    Feature("minimum frame", "a small frame takes a minimum of the rate",
+            lambda i: _timed(i) and bool(i.minimum_frame)),
+    Feature("overhead", "every frame takes bytes of the rate beside its own", lambda i: _timed(i) and bool(i.overhead)),
+    Feature("cells", "frames fill up whole cells", lambda i: _timed(i) and bool(i.cell_size)),
+    Feature("loss", "every frame is lost with a probability", lambda i: bool(i.loss), chance=True),
+    Feature("gemodel", "losses in bursts (Gilbert-Elliott)", lambda i: bool(i.gemodel), chance=True),
+    Feature("loss pattern", "frames of certain numbers are lost", lambda i: bool(i.loss_pattern)),
+    Feature("losses together", "more than one of loss, gemodel and pattern", lambda i: _losses(i) > 1),
+    Feature("corrupt", "one bit of a frame is flipped with a probability", lambda i: bool(i.corrupt), chance=True),
+    Feature("corrupt bits", "several bits of a frame are flipped", lambda i: bool(i.corrupt) and i.corrupt_bits > 1),
+    Feature("duplicate", "a frame arrives twice with a probability", lambda i: bool(i.duplicate), chance=True),
+    Feature("duplicate with loss", "a lost frame is not duplicated, and no copy is lost",
+            lambda i: bool(i.duplicate) and _losses(i) > 0),
+    Feature("duplicate with other fates", "a copy is as late and as corrupt as its original",
+            lambda i: bool(i.duplicate) and bool(i.corrupt or i.reorder or i.jitter or i.distribution == "trace")),
+    Feature("reorder", "a frame skips the delay with a probability", lambda i: bool(i.reorder), chance=True),
+    Feature("reorder behind a rate", "a frame that skips the delay still takes its time on the wire",
+            lambda i: bool(i.reorder) and _timed(i)),
+    Feature("rules", "fault rules on header fields", lambda i: bool(i.rules)),
+    Feature("repeatable fates", "the n-th frame of a flow has the fate that the seed gives it, in every mode", _never),
+    Feature("live change", "another impairment leaves what is under way as it was scheduled", _never),
+    Feature("counters by cause", "lost frames are counted apart from those that the queue dropped", _never),
+)  # fmt: skip
+
+NAMES: Final = tuple(feature.name for feature in FEATURES)
+BY_NAME: Final = MappingProxyType({feature.name: feature for feature in FEATURES})
+
+
+def _milliseconds(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e6:g} ms"
+
+
+def _exact(reason: str) -> Entry:
+    return Entry(Fit.EXACT, reason)
+
+
+def _absent(reason: str) -> Entry:
+    return Entry(Fit.ABSENT, reason)
+
+
+def _about(reason: str, bound: str, figure: Callable[[Impairment], str] | None = None) -> Entry:
+    return Entry(Fit.APPROXIMATE, reason, bound, figure)
+
+
+def _netted(i: Impairment) -> str:
+    if not i.loss:
+        return ""
+    copies = i.duplicate * (1 - i.loss)
+    return (
+        f"{i.loss * (1 - i.duplicate):.3%} of the frames do not arrive instead of {i.loss:.3%}, "
+        f"{copies * (1 - i.loss):.3%} arrive twice instead of {copies:.3%}"
+    )
+
+
+_BUCKET_NS: Final = 1_000_000  # as shapers.LATENESS, which cannot be imported without pyroute2
+
+
+def _bucket(i: Impairment) -> str:
+    return f"{i.rate * _BUCKET_NS // (8 * 10**9):,} bytes and one frame"
+
+
+_NETEM: Final[dict[str, Entry]] = {
+    "delay": _exact("in nanoseconds; a frame leaves when the kernel's timer fires"),
+    "jitter": _exact("drawn from the wire model's tables, which are of netem's kind"),
+    "uniform jitter": _about(
+        "drawn from a table, since the kernel's own could not come back after another one",
+        "in steps of 1/8192 of the jitter",
+        lambda i: f"steps of {i.jitter / 8192:.3g} ns",
+    ),
+    "long jitter": _absent("the kernel cuts a jitter to 2.147 s"),
+    "jitter trace": _absent("netem draws its jitter"),
+    "order under jitter": _about(
+        "every frame has its own time",
+        "frames closer together than twice the jitter may change places; with a rate order is kept",
+        lambda i: "" if i.rate else f"frames within {_milliseconds(2 * i.jitter)}",
+    ),
+    "jitter behind a rate": _about(
+        "a frame's time on the wire begins when the frame before it arrives",
+        "a late frame holds up all behind it: under load the delay is nearer to its maximum and varies less",
+        lambda i: f"up to {_milliseconds(2 * i.jitter)} a frame",
+    ),
+    "rate": _exact("serialises; each frame's time is cut to whole nanoseconds"),
+    "rate in bits": _about(
+        "counts bytes/s", "at most 4 bit/s beside the rate; at least 8 bit/s", lambda i: f"{4 / i.rate:.1%}"
+    ),
+    "time on the wire": _exact("serialises; each frame's time is cut to whole nanoseconds, a VLAN tag is not counted"),
+    "rate trace": _absent("its rate is a number"),
+    "usual queue": _about(
+        "its limit counts frames, those under way too",
+        "exact for frames that fill the MTU; of smaller ones as many fit, and so fewer bytes",
+    ),
+    "queue in bytes": _about(
+        "its limit counts frames, those under way too",
+        "exact for frames that fill the MTU; of smaller ones as many fit, and so fewer bytes",
+    ),
+    "queue in frames": _exact("its limit counts frames; one more for the frame on the wire"),
+    "queue in frames before a delay": _about(
+        "its limit counts frames under way too",
+        "exact for frames that fill the MTU; of smaller ones more are under way, and so fewer may wait",
+    ),
+    "minimum frame": _exact("a table says what a frame of each size counts"),
+    "overhead": _exact("has it"),
+    "cells": _exact("has them"),
+    "loss": _exact("drawn for every frame, to 2^-32"),
+    "gemodel": _exact("the same two states, drawn for every frame, to 2^-32"),
+    "loss pattern": _absent("it loses by chance only"),
+    "losses together": _absent("it has one model of loss at a time"),
+    "corrupt": _exact("one bit of the frame, anywhere; the frame is in one piece, which its NIC is told to see to"),
+    "corrupt bits": _absent("it flips one bit"),
+    "duplicate": _exact("the copy passes through once more, and takes its time on the wire too"),
+    "duplicate with loss": _about(
+        "a frame that is both lost and doubled arrives once, and the copy may be lost",
+        "with loss l and duplicate d: l(1-d) instead of l do not arrive, d(1-l)^2 instead of d(1-l) arrive twice",
+        _netted,
+    ),
+    "duplicate with other fates": _about(
+        "the copy passes through by itself", "corruption, jitter and reordering of copy and original are drawn apart"
+    ),
+    "reorder": _exact("the chosen frames leave at once"),
+    "reorder behind a rate": _about(
+        "the chosen frames skip the queue and the wire too",
+        "the rate is exceeded by their share",
+        lambda i: f"by {i.reorder:.3%}",
+    ),
+    "rules": _absent("it has none"),
+    "repeatable fates": _absent("one seeded stream of its own for all flows, which each change begins again"),
+    "live change": _exact("changed in place; what is under way keeps its time"),
+    "counters by cause": _absent("one number for what was lost and what the queue dropped"),
+}
+
+_NO_DELAY: Final = _absent("nothing in it can hold a frame for a time")
+_NO_CHANGE: Final = _absent("the classifier passes a frame or loses it, and changes none")
+_LOSES: Final = _exact("a BPF program computes the wire model's fates")
+_SIZED: Final = _exact("a table says what a frame of each size counts")
+_TC_QUEUE: Final = _about(
+    "the frame that waits for the bucket is in the queue, and a full bucket passes frames that would have to wait",
+    "longer or shorter by the bucket: what comes in 1 ms at the rate, and one frame",
+    _bucket,
+)
+
+_TC: Final[dict[str, Entry]] = {
+    "delay": _NO_DELAY,
+    "jitter": _NO_DELAY,
+    "uniform jitter": _NO_DELAY,
+    "long jitter": _NO_DELAY,
+    "jitter trace": _NO_DELAY,
+    "order under jitter": _NO_DELAY,
+    "jitter behind a rate": _NO_DELAY,
+    "rate": _about(
+        "a token bucket, which passes a burst at once",
+        "over a time t: the rate times t, and the bucket: what comes in 1 ms at the rate, and one frame",
+        _bucket,
+    ),
+    "rate in bits": _NETEM["rate in bits"],
+    "time on the wire": _about(
+        "a frame that finds enough in the bucket takes no time",
+        "early by the time that the bucket takes to fill: 1 ms and one frame's time",
+    ),
+    "rate trace": _absent("its rate is a number"),
+    "usual queue": _TC_QUEUE,
+    "queue in bytes": _TC_QUEUE,
+    "queue in frames": _TC_QUEUE,
+    "queue in frames before a delay": _NO_DELAY,
+    "minimum frame": _SIZED,
+    "overhead": _SIZED,
+    "cells": _SIZED,
+    "loss": _LOSES,
+    "gemodel": _LOSES,
+    "loss pattern": _LOSES,
+    "losses together": _LOSES,
+    "corrupt": _NO_CHANGE,
+    "corrupt bits": _NO_CHANGE,
+    "duplicate": _NO_CHANGE,
+    "duplicate with loss": _NO_CHANGE,
+    "duplicate with other fates": _NO_CHANGE,
+    "reorder": _NO_DELAY,
+    "reorder behind a rate": _NO_DELAY,
+    "rules": _absent("it knows flows, not fields"),
+    "repeatable fates": _LOSES,
+    "live change": _about("frames that wait leave at the new rate", "those that are in the queue"),
+    "counters by cause": _exact("the program counts its losses, TBF what its queue dropped"),
+}
+
+TABLE: Final[Mapping[str, Mapping[Datapath, Entry]]] = MappingProxyType(
+    {
+        name: MappingProxyType[Datapath, Entry](
+            {
+                "direct": _absent("nothing stands between the link's ends"),
+                "netem": _NETEM[name],
+                "tc": _TC[name],
+                "relay": _exact("the wire model itself; how late frames leave is measured"),
+            }
+        )
+        for name in NAMES
+    }
+)
+"""Feature -> datapath -> how it does it."""
+
+
+def judge(datapath: Datapath, impairment: Impairment) -> list[Judgement]:
+    """How a datapath does all that an impairment asks for, in the table's order. Nothing asked for: an empty list."""
+    found = []
+    for feature in FEATURES:
+        if not feature.used(impairment):
+            continue
+        entry = TABLE[feature.name][datapath]
+        figure = entry.figure(impairment) if entry.figure is not None else ""
+        bound = f"{entry.bound}: {figure}" if figure else entry.bound
+        found.append(Judgement(feature.name, datapath, entry.fit, entry.reason, bound))
+    return found
+
+
+Refusal: TypeAlias = Callable[[Impairment], str]
+"""Why a classifier cannot be made for an impairment's losses, empty if it can."""
+
+
+def choose(
+    forward: Impairment,
+    backward: Impairment,
+    abilities: Abilities,
+    asked: Asked = "auto",
+    refusal: Refusal = lambda _: "",
+) -> Choice:
+    """Who carries a link with these impairments.
+
+    refusal: of the BPF classifier, for what depends on more than the kind of loss (how long a pattern is). Raises
+    UnsupportedError when the one that is asked for cannot do it here, or none can.
+    """
+    if asked != "auto":
+        obstacles, approximations = _against(asked, forward, backward, abilities, refusal)
+        if obstacles:
+            why = "it carries no impairment" if asked == "direct" else _listed(obstacles)
+            raise UnsupportedError(f"the datapath {asked!r} cannot carry this: {why}")
+        return Choice(asked, tuple(approximations))
+    passed: list[str] = []
+    for datapath in LADDER:
+        obstacles, approximations = _against(datapath, forward, backward, abilities, refusal)
+        if not obstacles and not approximations:
+            return Choice(datapath, tuple(passed))
+        if datapath != "direct":  # that impairments need something between the ends goes without saying
+            why = _listed(obstacles) if obstacles else f"only approximately: {_listed(_names(approximations))}"
+            passed.append(f"{datapath} not taken: {why}")
+    raise UnsupportedError("no datapath can carry this here: " + "; ".join(passed))
+
+
+def _against(
+    datapath: Datapath, forward: Impairment, backward: Impairment, abilities: Abilities, refusal: Refusal
+) -> tuple[list[str], list[str]]:
+    """What speaks against a datapath: what it cannot do, or this machine cannot; and what it does approximately."""
+    obstacles: list[str] = []
+    approximations: list[str] = []
+    for impairment in (forward, backward):
+        obstacles += _missing(datapath, impairment, abilities, refusal)
+        chances = []
+        for judgement in judge(datapath, impairment):
+            if judgement.fit is Fit.ABSENT:
+                obstacles.append(f"{judgement.feature}: {judgement.reason}")
+            elif judgement.fit is Fit.APPROXIMATE:
+                approximations.append(str(judgement))
+            if BY_NAME[judgement.feature].chance:
+                chances.append(judgement.feature)
+        if datapath == "netem" and abilities.netem and chances and not abilities.netem_seed:
+            approximations.append(f"{' and '.join(chances)}: another draw in every run: {abilities.lack('netem_seed')}")
+    return _once(obstacles), _once(approximations)
+
+
+def _missing(datapath: Datapath, impairment: Impairment, abilities: Abilities, refusal: Refusal) -> list[str]:
+    """What this machine lacks of what a datapath needs for an impairment."""
+    needs: list[str] = []
+    if datapath == "relay":
+        needs = ["relay"]
+    elif datapath == "netem":
+        needs = ["netem"]
+        if abilities.netem:
+            needs += ["netem_duplicate"] if impairment.duplicate else []
+            needs += ["size_table"] if impairment.rate and impairment.minimum_frame else []
+    elif datapath == "tc":
+        needs += ["bpf"] if _losses(impairment) else []
+        needs += ["tbf"] if impairment.rate else []
+        shaped = impairment.minimum_frame or impairment.overhead or impairment.cell_size
+        needs += ["size_table"] if impairment.rate and shaped and abilities.tbf else []
+    found = [abilities.lack(need) for need in needs if not getattr(abilities, need)]
+    if datapath == "tc" and not found and _losses(impairment) and (why := refusal(impairment)):
+        found.append(why)
+    return found
+
+
+def _once(phrases: list[str]) -> list[str]:
+    """Both directions mostly say the same."""
+    return list(dict.fromkeys(phrases))
+
+
+def _names(phrases: list[str]) -> list[str]:
+    """What is approximate, without how."""
+    return [phrase.partition(" is approximate")[0].partition(": ")[0] for phrase in phrases]
+
+
+def _listed(phrases: list[str]) -> str:
+    shown = "; ".join(phrases[:3])
+    return shown if len(phrases) <= 3 else f"{shown}; and {len(phrases) - 3} more"
