@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import socket
 import struct
@@ -25,6 +26,10 @@ BATCH: Final = 64
 HEADROOM: Final = 14 + 8
 """Bytes of a frame beyond its interface's MTU: the Ethernet header and two VLAN tags."""
 
+LARGEST: Final = 65_535 + HEADROOM
+"""Bytes of a frame on an interface with the largest MTU."""
+
+_SIOCGIFMTU: Final = 0x8921
 _SOL_PACKET: Final = 263
 _PACKET_STATISTICS: Final = 6
 _PACKET_AUXDATA: Final = 8
@@ -47,6 +52,8 @@ _LENGTH: Final = struct.Struct("56xI4x")
 _CONTROL: Final = struct.Struct("16xqq16xI12xHH4x")
 _STATISTICS: Final = struct.Struct("II")
 
+_DOWN: Final = (errno.ENETDOWN, errno.ENXIO, errno.ENODEV)
+
 _NANOSECONDS: Final = 1_000_000_000
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -55,10 +62,11 @@ _libc.sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.
 
 
 class Arena:
-    """The buffers for one batch, shared by any number of sockets of one process. largest: bytes of a frame."""
+    """The buffers for one batch, shared by any number of sockets of one process. The kernel gives memory to what is used
+    of them."""
 
-    def __init__(self, largest: int) -> None:
-        self.largest = largest
+    def __init__(self) -> None:
+        largest = LARGEST
         self.frames = mmap.mmap(-1, BATCH * largest)  # slicing a mmap gives bytes, without a view in between
         self._anchor = ctypes.c_char.from_buffer(self.frames)
         self.control = bytearray(BATCH * _CONTROL.size)
@@ -96,14 +104,24 @@ class Statistics:
     unfinished: int = 0
     """Frames whose checksum the sender had left to hardware: offloads again."""
     unsent: int = 0
-    """Frames that the kernel did not take, whatever its reason."""
+    """Frames that the kernel did not take although the interface was up."""
+    down: int = 0
+    """Frames for an interface that was down or gone."""
+
+    @property
+    def lost(self) -> int:
+        """Frames lost inside the emulator, for no reason that anybody has asked for."""
+        return self.overrun + self.oversized + self.unsent
 
 
 class PacketSocket:
     """All frames that come in on one interface, and a way to send frames out by it."""
 
-    def __init__(self, index: int, arena: Arena, buffer: int) -> None:
-        """index: of the interface, in the caller's network namespace. buffer: bytes that wait when we are late."""
+    def __init__(self, device: str, arena: Arena, buffer: int) -> None:
+        """device: an interface in the caller's network namespace. buffer: bytes that may wait when we are late. OSError when
+        there is no such interface."""
+        self.device = device
+        self.index = socket.if_nametoindex(device)
         self._arena = arena
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
         self.statistics = Statistics()
@@ -116,7 +134,8 @@ class PacketSocket:
             self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
             self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            self._socket.bind((socket.if_indextoname(index), _ETH_P_ALL))
+            self._socket.bind((device, _ETH_P_ALL))
+            self._longest = self._mtu() + HEADROOM
         except BaseException:
             self._socket.close()
             raise
@@ -127,6 +146,22 @@ class PacketSocket:
     def close(self) -> None:
         self._socket.close()
 
+    def still_there(self) -> bool:
+        """Whether the interface is the one that the socket was opened on; takes note of another MTU."""
+        try:
+            if socket.if_nametoindex(self.device) != self.index:
+                return False
+            self._longest = self._mtu() + HEADROOM
+        except OSError:
+            return False
+        return True
+
+    def _mtu(self) -> int:
+        request = struct.pack("16si20x", self.device.encode(), 0)  # struct ifreq
+        answer = fcntl.ioctl(self._socket, _SIOCGIFMTU, request)
+        mtu: int = struct.unpack_from("16si", answer)[1]
+        return mtu
+
     def receive(self, earliest: int) -> list[tuple[int, bytes]]:
         """Up to a batch of frames, each with when it came, on the monotonic clock; none when nothing waits.
 
@@ -136,24 +171,24 @@ class PacketSocket:
         arena.messages[:] = arena.template
         count = _libc.recvmmsg(self.fileno(), arena.address, BATCH, _MSG_DONTWAIT | _MSG_TRUNC, None)
         if count <= 0:
-            if count < 0 and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ENETDOWN):
+            if count < 0 and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, *_DOWN):
                 raise OSError(ctypes.get_errno(), "recvmmsg")
             return []
         now = time.monotonic_ns()
         behind = time.time_ns() - now  # the kernel's stamps are wall-clock time
-        frames, largest = arena.frames, arena.largest
+        frames, longest = arena.frames, self._longest
         out: list[tuple[int, bytes]] = []
-        begin = -largest
+        begin = -LARGEST
         lengths = _LENGTH.iter_unpack(memoryview(arena.messages)[: count * _MESSAGE.size])
         controls = _CONTROL.iter_unpack(memoryview(arena.control)[: count * _CONTROL.size])
         for (length,), (seconds, nanoseconds, status, tci, tpid) in zip(lengths, controls, strict=True):
-            begin += largest
+            begin += LARGEST
             when = seconds * _NANOSECONDS + nanoseconds - behind
             if when > now:
                 when = now
             elif when < earliest:
                 when = earliest
-            if length > largest:
+            if length > longest:
                 self.statistics.oversized += 1
                 continue
             frame = frames[begin : begin + length]
@@ -186,9 +221,15 @@ class PacketSocket:
             count = _libc.sendmmsg(self.fileno(), address, len(frames) - first, _MSG_DONTWAIT)
             if count > 0:
                 first += count
-            elif ctypes.get_errno() != errno.EINTR:
+                continue
+            reason = ctypes.get_errno()
+            if reason == errno.EINTR:
+                continue
+            if reason in _DOWN:
+                self.statistics.down += 1
+            else:
                 self.statistics.unsent += 1
-                first += 1
+            first += 1
 
     def look(self) -> Statistics:
         """The statistics until now."""

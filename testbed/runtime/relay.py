@@ -8,16 +8,14 @@ shorter; how late a frame left beyond its due time is counted, and being late fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from testbed.engine.loop import Loop
 from testbed.kernel.packets import Arena, PacketSocket
-from testbed.spec.layout import Impairment
+from testbed.runtime.orders import Carried, Orders, Treated
 from testbed.wire.direction import Direction
 from testbed.wire.fates import Record
 from testbed.wire.fields import Fields
-from testbed.wire.line import NOTHING
 from testbed.wire.rules import Handle, RuleSet
 
 BUFFER: Final = 32 << 20
@@ -28,25 +26,6 @@ LATE: Final = 1_000_000
 
 _BUCKETS: Final = 48
 DIRECTIONS: Final[tuple[Literal["forward", "backward"], ...]] = ("forward", "backward")
-
-
-@dataclass(frozen=True, slots=True)
-class Treated:
-    """What one direction shall do. rules: injected ones, by a name that stays theirs."""
-
-    impairment: Impairment = NOTHING
-    rules: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """A link that the relay carries. a, b: the indexes of its free ends; forward comes in on a."""
-
-    name: str
-    a: int
-    b: int
-    forward: Treated
-    backward: Treated
 
 
 class Lateness:
@@ -156,8 +135,8 @@ class LinkCarriage:
         self._loop = loop
         self._sockets: list[PacketSocket] = []
         try:
-            for index in (carried.a, carried.b):
-                self._sockets.append(PacketSocket(index, arena, BUFFER))
+            for device in (carried.a, carried.b):
+                self._sockets.append(PacketSocket(device, arena, BUFFER))
             a, b = self._sockets
             self.directions = {
                 "forward": self._direct(loop, "forward", a, b, seed, fields, files, log),
@@ -214,6 +193,75 @@ class LinkCarriage:
         for socket in self._sockets:
             socket.close()
 
+    def still_there(self) -> bool:
+        """Whether its free ends are the interfaces that it was opened on."""
+        return sum(socket.still_there() for socket in self._sockets) == len(self._sockets)  # each takes note of its MTU
+
     def sockets(self) -> dict[str, PacketSocket]:
         """By the direction whose frames come in on them."""
         return dict(zip(DIRECTIONS, self._sockets, strict=True))
+
+
+class Relay:
+    """All the links that one process carries."""
+
+    def __init__(self, loop: Loop, fields: Fields) -> None:
+        self.links: dict[str, LinkCarriage] = {}
+        self._loop = loop
+        self._fields = fields
+        self._arena = Arena()
+        self._idle: list[str] = []
+
+    def load(self, orders: Orders, log: Callable[[Record], object] | None = None) -> dict[str, int]:
+        """Do from now on what the orders say: carry links anew, change some, release those that they do not name.
+
+        Returns the links released, with how many frames each delivered early. What is wrong in the orders (DescriptionError,
+        BrokenFileError, RuleError) is found before anything is changed; OSError names a free end that is not there, and then
+        the other links have been changed.
+        """
+        wanted = {link.name: link for link in orders.links}
+        for link in orders.links:
+            _check(link, orders, self._fields)
+        early = {name: self.release(name) for name in list(self.links) if name not in wanted}
+        for name, link in wanted.items():
+            known = self.links.get(name)
+            if known is not None and (known.carried.a, known.carried.b) == (link.a, link.b) and known.still_there():
+                if known.carried != link:
+                    known.change(link, orders.files)
+                continue
+            if known is not None:
+                early[name] = self.release(name)
+            self.links[name] = LinkCarriage(
+                self._loop,
+                link,
+                seed=orders.seed,
+                arena=self._arena,
+                fields=self._fields,
+                files=orders.files,
+                log=log,
+            )
+        return early
+
+    def release(self, name: str) -> int:
+        """Carry a link no more, if it is carried; how many frames were delivered early."""
+        link = self.links.pop(name, None)
+        if link is None:
+            return 0
+        for direction in link.directions.values():
+            self._idle += direction.idle_rules()
+        return link.release()
+
+    def idle_rules(self) -> list[str]:
+        """A sentence for each rule, in force, lifted or gone with its link, that has never decided a frame's fate."""
+        carried = [link.directions[name].idle_rules() for link in self.links.values() for name in DIRECTIONS]
+        return [*self._idle, *(sentence for sentences in carried for sentence in sentences)]
+
+
+def _check(link: Carried, orders: Orders, fields: Fields) -> None:
+    """Raises what a direction would."""
+    for name in DIRECTIONS:
+        treated: Treated = getattr(link, name)
+        rules = RuleSet(fields)
+        Direction(link.name, name, treated.impairment, seed=orders.seed, rules=rules, files=orders.files)
+        for text in treated.rules.values():
+            rules.add(0, text)

@@ -123,9 +123,9 @@ def _link(link: Link) -> Json:
     if link.datapath != "auto":
         data["datapath"] = link.datapath
     if link.forward:
-        data["forward"] = _impairment(link.forward)
+        data["forward"] = impairment_to_json(link.forward)
     if link.backward:
-        data["backward"] = _impairment(link.backward)
+        data["backward"] = impairment_to_json(link.backward)
     return data
 
 
@@ -139,12 +139,13 @@ def _to_link(data: Mapping[str, Any]) -> Link:
         End(a[0], a[1]),
         End(b[0], b[1]),
         data.get("datapath", "auto"),
-        _to_impairment(forward) if forward else _NOTHING,
-        _to_impairment(backward) if backward else _NOTHING,
+        impairment_from_json(forward) if forward else _NOTHING,
+        impairment_from_json(backward) if backward else _NOTHING,
     )
 
 
-def _impairment(impairment: Impairment) -> Json:
+def impairment_to_json(impairment: Impairment) -> Json:
+    """What it says, by key."""
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key in _IMPAIRMENT_KEYS
@@ -152,6 +153,7 @@ def _impairment(impairment: Impairment) -> Json:
     }
 
 
-def _to_impairment(data: Mapping[str, Any]) -> Impairment:
+def impairment_from_json(data: Mapping[str, Any]) -> Impairment:
+    """The inverse. TypeError for a key that there is not."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
     return Impairment(**values)

@@ -1,0 +1,95 @@
+"""How commands talk to a cluster's relay: one request and one answer, each one packet of JSON on a Unix socket.
+
+The socket is reached through its directory's descriptor, so that a long path does not matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.engine.loop import Loop
+from testbed.errors import KernelError, TestbedError
+from testbed.kernel.changes import announce
+
+PATIENCE: Final = 30.0
+"""Seconds that a command waits for an answer."""
+
+_MOST: Final = 64 * 1024
+
+
+class NotThereError(Exception):
+    """Nobody listens: the process has ended or was never started."""
+
+
+def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) -> dict[str, Any]:
+    """Ask whoever listens at `path`. NotThereError; KernelError with what went wrong there."""
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    with line:
+        line.settimeout(patience)
+        try:
+            with _near(path) as address:
+                line.connect(address)
+            line.send(json.dumps(request).encode())
+            answer = line.recv(_MOST)
+        except (FileNotFoundError, ConnectionError, BrokenPipeError) as error:
+            raise NotThereError(path) from error
+        except TimeoutError as error:
+            raise KernelError(f"no answer from the process at {path} after {patience:g} s") from error
+    if not answer:
+        raise NotThereError(path)
+    said: dict[str, Any] = json.loads(answer)
+    if "error" in said:
+        raise KernelError(said["error"])
+    return said
+
+
+class Listener:
+    """Answers calls from within a loop. answer(request) returns what is said; a TestbedError or OSError is told."""
+
+    def __init__(self, loop: Loop, path: Path, answer: Callable[[Mapping[str, Any]], Mapping[str, object]]) -> None:
+        self._answer = answer
+        self._loop = loop
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # a predecessor's that was killed
+        with _near(path) as address:
+            self._socket.bind(address)
+        announce(f"bind {path}")
+        self._socket.listen(16)
+        loop.watch(self._socket.fileno(), self._accept)
+
+    def _accept(self, _now: int) -> None:
+        try:
+            line, _ = self._socket.accept()
+        except BlockingIOError:
+            return
+        line.setblocking(False)
+
+        def serve(_now: int) -> None:
+            self._loop.unwatch(line.fileno())
+            with line, contextlib.suppress(OSError, ValueError):  # a caller that is gone, or talks nonsense
+                line.send(json.dumps(self._said(json.loads(line.recv(_MOST)))).encode())
+
+        self._loop.watch(line.fileno(), serve)
+
+    def _said(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+        try:
+            return self._answer(request)
+        except (TestbedError, OSError, KeyError, TypeError) as error:
+            return {"error": str(error) or repr(error)}
+
+
+@contextlib.contextmanager
+def _near(path: Path) -> Iterator[str]:
+    """The path by way of its directory's descriptor: an address of a socket has at most 107 bytes."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

@@ -1,0 +1,149 @@
+"""The relay's process: it stands in the wire namespace, carries links by its orders and answers commands.
+
+It is a child of the cluster's steward and ends with it. What it cannot do in time it says as an event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from testbed.engine.loop import Loop
+from testbed.kernel.files import replace_file
+from testbed.kernel.packets import PacketSocket
+from testbed.kernel.waiting import Waiter
+from testbed.runtime import events
+from testbed.runtime.calls import Listener
+from testbed.runtime.orders import Orders, Places
+from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, Relay
+from testbed.wire.fates import Record
+from testbed.wire.headers import standard_fields
+
+_WATCH: Final = 1_000_000_000  # ns between two looks at whether we keep up
+_NICENESS: Final = -10
+
+
+class Process:
+    """One relay and what surrounds it."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._loop = Loop(Waiter())
+        self._relay = Relay(self._loop, standard_fields())
+        self._begun = time.time_ns()
+        self._told: dict[str, tuple[int, int]] = {}
+        self._log: int | None = None
+        self._log_path = ""
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Carry links until the process is ended. ready: called when the orders are in force."""
+        with contextlib.suppress(PermissionError):  # it stands for cables, which nobody's program delays
+            os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+        Listener(self._loop, self._places.socket, self._answer)
+        self._load()
+        self._loop.at(self._loop.now() + _WATCH, self._watch)
+        # A collection would stop every link for milliseconds. What runs per frame leaves no cycles behind.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        ready()
+        self._loop.run()
+
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+        match request["do"]:
+            case "load":
+                return {"early": self._load()}
+            case "release":
+                return {"early": {name: self._relay.release(name) for name in request["links"]}}
+            case "report":
+                replace_file(self._places.report, json.dumps(self._report()))
+                return {}
+            case other:
+                return {"error": f"the relay does not know how to {other}"}
+
+    def _load(self) -> dict[str, int]:
+        orders = self._places.read_orders() or Orders(0)
+        self._open_log(orders.log)
+        return self._relay.load(orders, self._write if self._log is not None else None)
+
+    def _open_log(self, path: str) -> None:
+        if path == self._log_path:
+            return
+        if self._log is not None:
+            os.close(self._log)
+        self._log_path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._log = os.open(path, flags, 0o644) if path else None
+
+    def _write(self, record: Record) -> None:
+        if self._log is not None:
+            os.write(self._log, record.to_line().encode() + b"\n")
+
+    def _report(self) -> dict[str, object]:
+        return {
+            "pid": os.getpid(),
+            "begun": self._begun,
+            "time": time.time_ns(),
+            "links": {
+                name: {
+                    direction: _direction(link.directions[direction], link.sockets()[direction], self._loop.now())
+                    for direction in DIRECTIONS
+                }
+                for name, link in self._relay.links.items()
+            },
+            "idle_rules": self._relay.idle_rules(),
+        }
+
+    def _watch(self, now: int) -> None:
+        """Tell of frames that left too late or were lost in here since the last look."""
+        for name, link in self._relay.links.items():
+            for direction, socket in link.sockets().items():
+                carriage = link.directions[direction]
+                found = carriage.lateness.late, socket.look().lost
+                late, lost = self._told.get(f"{name} {direction}", (0, 0))
+                if found != (late, lost):
+                    events.record(
+                        self._places.directory,
+                        "relay behind",
+                        link=name,
+                        direction=direction,
+                        late=found[0] - late,
+                        limit=LATE,
+                        worst=carriage.lateness.worst,
+                        lost=found[1] - lost,
+                    )
+                    self._told[f"{name} {direction}"] = found
+        self._loop.at(now + _WATCH, self._watch)
+
+
+def _direction(carriage: Carriage, source: PacketSocket, now: int) -> dict[str, object]:
+    """What a report says of one direction. Lost and unfinished frames are those that came in here; a frame that could not
+    be sent is counted with the direction whose frames come in on the interface."""
+    model, statistics = carriage.model, source.look()
+    return {
+        "counters": model.counters.by_name(),
+        "held": model.held,
+        "queued": list(model.queued(now)),
+        "lateness": {
+            "p50": carriage.lateness.quantile(0.5),
+            "p99": carriage.lateness.quantile(0.99),
+            "worst": carriage.lateness.worst,
+            "late": carriage.lateness.late,
+        },
+        "emulator": {
+            "overrun": statistics.overrun,
+            "oversized": statistics.oversized,
+            "unsent": statistics.unsent,
+            "unfinished": statistics.unfinished,
+            "down": statistics.down,
+        },
+        "rules": {
+            name: {"text": handle.text, "matched": handle.matched, "decided": handle.decided}
+            for name, handle in carriage.rules().items()
+        },
+    }
