@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from testbed.kernel import cgroups, syscalls
+from testbed.kernel import cgroups, loss_classifier, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.userns import is_root
 
@@ -88,6 +88,7 @@ def _overlay() -> str:
 REQUIREMENTS = {
     "root": Requirement(_root),
     "userns": Requirement(_user_namespace),
+    "bpf": Requirement(lambda: _root() or loss_classifier.probe()),
     "overlay": Requirement(_overlay),
     "cgroup-cpu": Requirement(lambda: cgroups.refusal(1.0, 0)),
     "cgroup-memory": Requirement(lambda: cgroups.refusal(0.0, 1 << 20)),

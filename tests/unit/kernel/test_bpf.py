@@ -1,0 +1,132 @@
+"""Maps hold what was put in and are found by number; a program that the verifier refuses says why."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from testbed.kernel import bpf
+from testbed.kernel.bpf_assembler import R0, R1, R2, Program
+from testbed.kernel.changes import observed_by
+
+pytestmark = pytest.mark.requires("bpf")
+
+
+def number(value: int, size: int = 8) -> bytes:
+    return value.to_bytes(size, "little")
+
+
+@pytest.fixture
+def table() -> Iterator[bpf.Map]:
+    with bpf.make_map("hash", "table", 8, 16, 5_000) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _no_descriptor_left() -> Iterator[None]:
+    before = os.listdir("/proc/self/fd")
+    yield
+    assert os.listdir("/proc/self/fd") == before
+
+
+def returning(result: int) -> bytes:
+    program = Program()
+    program.mov(R0, result)
+    program.exit()
+    return program.assemble({})
+
+
+def test_an_entry_is_added_changed_and_deleted(table: bpf.Map) -> None:
+    assert table.lookup(number(1)) is None
+    table.update(number(1), number(10, 16), bpf.BPF_NOEXIST)
+    with pytest.raises(FileExistsError, match="the map table"):
+        table.update(number(1), number(11, 16), bpf.BPF_NOEXIST)
+    assert table.lookup(number(1)) == number(10, 16)
+    table.update(number(1), number(12, 16))
+    assert table.lookup(number(1)) == number(12, 16)
+    table.delete(number(1))
+    assert table.lookup(number(1)) is None
+    with pytest.raises(FileNotFoundError, match="the map table"):
+        table.delete(number(1))
+
+
+@pytest.mark.parametrize("entries", [0, 1, 1023, 1024, 1025, 5_000])
+def test_all_entries_are_read_in_batches(table: bpf.Map, entries: int) -> None:
+    for key in range(entries):
+        table.update(number(key), number(key * 3, 16))
+    found = list(table.items())
+    assert len(found) == entries
+    assert dict(found) == {number(key): number(key * 3, 16) for key in range(entries)}
+
+
+def test_a_full_table_says_so() -> None:
+    with bpf.make_map("hash", "small", 8, 8, 2) as small:
+        for key in range(2):
+            small.update(number(key), number(0))
+        with pytest.raises(OSError, match="the map small") as caught:
+            small.update(number(2), number(0))
+        assert caught.value.errno == errno.E2BIG
+
+
+def test_sizes_that_are_not_the_maps_never_reach_the_kernel(table: bpf.Map) -> None:
+    with pytest.raises(ValueError, match="key"):
+        table.lookup(b"1")
+    with pytest.raises(ValueError, match="value"):
+        table.update(number(1), b"1")
+
+
+def test_a_program_and_its_maps_are_found_by_number() -> None:
+    program = Program()
+    program.map_value(R1, "words", 8)
+    program.load(R0, R1, 0, 4)
+    program.exit()
+    with (
+        bpf.make_map("array", "words", 4, 16, 1) as words,
+        bpf.load_classifier(program.assemble({"words": words.descriptor}), "reads") as loaded,
+        bpf.program_by_id(loaded.id) as found,
+        bpf.map_by_id(*found.maps) as same,
+    ):
+        assert (found.id, found.name, found.maps) == (loaded.id, "reads", loaded.maps)
+        assert (same.name, same.key_size, same.value_size, same.most) == ("words", 4, 16, 1)
+        same.update(number(0, 4), number(5) + number(77))
+        assert bpf.run_on(found, bytes(64)).result == 77
+        assert list(words.items()) == [(number(0, 4), number(5) + number(77))]
+
+
+def test_a_number_that_nobody_has_is_not_found() -> None:
+    with pytest.raises(FileNotFoundError, match="open the program"):
+        bpf.program_by_id(2**31 - 1)
+    with pytest.raises(FileNotFoundError, match="open the map"):
+        bpf.map_by_id(2**31 - 1)
+
+
+@pytest.mark.parametrize("result", [0, 2, -1])
+def test_a_run_returns_the_programs_result(result: int) -> None:
+    with bpf.load_classifier(returning(result), "returns") as loaded:
+        run = bpf.run_on(loaded, bytes(14), repeat=100)
+        assert run.result == result
+        assert run.duration < 1_000_000
+
+
+def test_a_refused_program_says_what_the_verifier_says() -> None:
+    program = Program()
+    program.load(R0, R2, 0, 8)  # nothing was ever put there
+    program.exit()
+    with pytest.raises(bpf.VerifierError, match=r"'broken'.*R2 !read_ok") as caught:
+        bpf.load_classifier(program.assemble({}), "broken")
+    assert "R2 !read_ok" in caught.value.log
+
+
+def test_what_changes_the_kernel_is_announced_and_what_asks_is_not() -> None:
+    changes: list[str] = []
+    with observed_by(changes.append):
+        with bpf.make_map("hash", "table", 8, 8, 2) as table, bpf.load_classifier(returning(0), "p") as loaded:
+            table.update(number(1), number(2))
+            table.lookup(number(1))
+            list(table.items())
+            table.delete(number(1))
+            bpf.program_by_id(loaded.id).close()
+    assert changes == ["bpf make map table", "bpf load p", "bpf update table", "bpf delete table"]
