@@ -31,7 +31,7 @@ from testbed.kernel.netlink import RequestError, RouteSocket, attributes
 from testbed.spec.layout import Impairment
 from testbed.spec.losses import parse_pattern
 from testbed.wire import hashing
-from testbed.wire.fields import WIDEST, Field, Fields
+from testbed.wire.fields import Field, Fields
 from testbed.wire.flows import Flow
 from testbed.wire.headers import standard_fields
 
@@ -317,8 +317,8 @@ def _flow_fields(fields: Fields) -> Iterator[tuple[int, tuple[GuardedField, ...]
 def _guarded(fields: Fields, field: Field, ethertype: int) -> GuardedField:
     if field.header.layer != "network" or field.header.number != ethertype:
         raise UnsupportedError(f"the flow key's field {field.name} is in another header than its protocol's")
-    if field.width > WIDEST or any(fields[name].width > WORD for name, _ in field.guard):
-        raise UnsupportedError(f"the flow key's field {field.name} has a guard wider than {WORD} bytes")
+    if field.width > WORD:
+        raise UnsupportedError(f"the flow key needs the field {field.name}, wider than {WORD} bytes")
     guards = tuple((_guarded(fields, fields[name], ethertype), value) for name, value in field.guard)
     return GuardedField(field, guards)
 

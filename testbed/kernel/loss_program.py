@@ -83,7 +83,8 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class GuardedField:
-    """A field of a network header, and the fields that must have a certain value for it to be there."""
+    """A field of a network header, of up to eight bytes, and the fields that must have a certain value for it to be
+    there."""
 
     field: Field
     guards: tuple[tuple[GuardedField, int], ...] = ()
@@ -308,25 +309,10 @@ def _find_ip_flow(program: Program, key: int) -> None:
 
 
 def _read_field(program: Program, guarded: GuardedField, place: int) -> None:
-    """The lowest 64 bits of a field are put on the stack; nothing (what stands there is 0) where it is not there."""
+    """The field's value is put on the stack; nothing (what stands there is 0) where it is not there."""
     absent = program.new_label("absent")
     _check_guards(program, guarded, absent)
-    field = guarded.field
-    mask = field.mask or (1 << 8 * field.width) - 1
-    lower = min(field.width, WORD)
-    if field.width > WORD:
-        _load_number(program, field.offset, field.width - WORD, R8, absent)
-        _mask(program, R8, mask >> 8 * WORD)
-    _load_number(program, field.offset + field.width - lower, lower, R1, absent)
-    _mask(program, R1, mask & hashing.MASK)
-    if field.shift >= 8 * WORD:
-        program.mov(R1, R8)
-        program.rsh(R1, field.shift - 8 * WORD)
-    elif field.shift:
-        program.rsh(R1, field.shift)
-        if field.width > WORD:
-            program.lsh(R8, 8 * WORD - field.shift)
-            program.or_(R1, R8)
+    _load_field(program, guarded.field, absent)
     program.store(R10, place, R1, 8)
     program.label(absent)
 
@@ -334,31 +320,26 @@ def _read_field(program: Program, guarded: GuardedField, place: int) -> None:
 def _check_guards(program: Program, guarded: GuardedField, absent: str) -> None:
     for guard, value in guarded.guards:
         _check_guards(program, guard, absent)
-        field = guard.field
-        _load_number(program, field.offset, field.width, R1, absent)
-        _mask(program, R1, field.mask or (1 << 8 * field.width) - 1)
-        program.rsh(R1, field.shift)
         if not 0 <= value <= hashing.MASK:  # no field has it
             program.jump(absent)
-            continue
+            return
+        _load_field(program, guard.field, absent)
         program.constant(R2, value)
         program.jump_if(R1, "!=", R2, absent)
 
 
-def _load_number(program: Program, offset: int, width: int, to: Register, absent: str) -> None:
-    """Up to eight bytes of the network header, big-endian; jumps to `absent` if the frame ends before."""
+def _load_field(program: Program, field: Field, absent: str) -> None:
+    """R1: a field's value; jumps to `absent` if the frame ends before."""
     program.store(R10, _READ, 0, 8)
     program.mov(R2, _AT)
-    program.add(R2, offset)
-    _call_load_bytes(program, R2, _READ + WORD - width, width)
+    program.add(R2, field.offset)
+    _call_load_bytes(program, R2, _READ + WORD - field.width, field.width)
     program.jump_if(R0, "!=", 0, absent)
-    program.load(to, R10, _READ, 8)
-    program.big_endian(to, 64)
-
-
-def _mask(program: Program, register: Register, mask: int) -> None:
-    program.constant(R2, mask)
-    program.and_(register, R2)
+    program.load(R1, R10, _READ, 8)
+    program.big_endian(R1, 64)
+    program.constant(R2, field.mask or (1 << 8 * field.width) - 1)
+    program.and_(R1, R2)
+    program.rsh(R1, field.shift)
 
 
 def _ask_flow(program: Program, losses: Losses) -> None:

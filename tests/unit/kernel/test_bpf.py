@@ -122,11 +122,14 @@ def test_a_refused_program_says_what_the_verifier_says() -> None:
 
 def test_what_changes_the_kernel_is_announced_and_what_asks_is_not() -> None:
     changes: list[str] = []
-    with observed_by(changes.append):
-        with bpf.make_map("hash", "table", 8, 8, 2) as table, bpf.load_classifier(returning(0), "p") as loaded:
-            table.update(number(1), number(2))
-            table.lookup(number(1))
-            list(table.items())
-            table.delete(number(1))
-            bpf.program_by_id(loaded.id).close()
+    with (
+        observed_by(changes.append),
+        bpf.make_map("hash", "table", 8, 8, 2) as table,
+        bpf.load_classifier(returning(0), "p") as loaded,
+    ):
+        table.update(number(1), number(2))
+        table.lookup(number(1))
+        list(table.items())
+        table.delete(number(1))
+        bpf.program_by_id(loaded.id).close()
     assert changes == ["bpf make map table", "bpf load p", "bpf update table", "bpf delete table"]

@@ -1,0 +1,303 @@
+"""The loss program gives every frame the fate that the wire model gives it, flow by flow and cause by cause."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_frames import A, B, C, arp, ethernet, ipv4, ipv6, ports, tagged, tcp, udp
+
+from testbed.errors import UnsupportedError
+from testbed.kernel import bpf, loss_classifier
+from testbed.kernel.loss_classifier import Classifier, losses_of, name_of, refusal
+from testbed.kernel.loss_program import TC_ACT_SHOT, TC_ACT_UNSPEC
+from testbed.spec.layout import Impairment
+from testbed.wire import hashing
+from testbed.wire.direction import Direction
+from testbed.wire.fields import ETHERNET_HEADER, Fields
+from testbed.wire.flows import Flow, flow_of
+from testbed.wire.headers import standard_fields
+
+LINK = "n1:eth0--s1:1"
+SEED = 0xFEED_BEEF_1234_5678
+KEY = hashing.direction_key(SEED, LINK, "backward")
+PLAIN, KEYED, TAG = 0x88B5, 0x88B6, 0x88A8
+
+
+def protocols() -> Fields:
+    """Flow keys of all shapes: none, masks and guards, up to eight bytes, and behind the EtherType of a tag."""
+    fields = standard_fields()
+    fields.register("plain", PLAIN, {"type": (0, 1)})
+    fields.register(
+        "keyed",
+        KEYED,
+        {
+            "type": (0, 1),
+            "flags": (1, 1, 0x30),
+            "channel": (2, 2, 0x0FF0),
+            "id": (4, 3, 0, [("type", 3)]),
+            "deep": (7, 4, 0, [("id", 5), ("flags", 1)]),
+            "never": (0, 1, 0, [("type", 256)]),
+            "long": (8, 8, 0xFFFF_FFFF_FFFF_FFF0),
+        },
+        flow=["type", "channel", "id", "deep", "never", "long"],
+    )
+    fields.register("tag", TAG, {"word": (0, 2)}, flow=["word"])
+    return fields
+
+
+FIELDS = protocols()
+READERS = {ethertype: FIELDS.flow_readers(ethertype) for ethertype in FIELDS.flow_fields()}
+
+
+def random_frame(chance: random.Random) -> bytes:
+    """Of every kind, often of the same few flows; sometimes cut short or with any byte changed."""
+    few = [1, 2, 3, 5, 80, 256, 5001]
+    payload = bytes(chance.choice([0, 0, 1, 3, 255]) for _ in range(chance.randrange(40)))
+    pair = ports(chance.choice(few), chance.choice(few)) + payload
+    macs = chance.choice([(A, B), (B, A), (A, C), (A, (1 << 48) - 1)])
+    offset = chance.choice([0, 0, 0, 0x4000, 0x2000, 0x2001, 0x1F00, 1])
+    options = bytes(chance.choice([0, 0, 4, 40]))
+    protocol = chance.choice([6, 17, 1, 58, 0, 255])
+    makers: Sequence[Callable[[], bytes]] = [
+        lambda: udp(chance.choice(few), chance.choice(few), payload, offset=offset, macs=macs),
+        lambda: tcp(chance.choice(few), chance.choice(few), data=payload, options=options, macs=macs),
+        lambda: ipv4(pair, protocol, options=options, offset=offset, macs=macs),
+        lambda: ipv6(pair, protocol),
+        lambda: ipv6(b"\x06\0\0\0\0\0\0\0" + pair, chance.choice([0, 43, 44])),  # extension headers
+        arp,
+        lambda: ethernet(payload, ethertype=PLAIN, source=macs[0], destination=macs[1]),
+        lambda: ethernet(bytes([chance.choice([3, 4]), chance.choice([0x10, 0x20])]) + payload, ethertype=KEYED),
+        lambda: ethernet(b"\x03\x1f\xab\xcd\0\0\x05" + bytes(chance.choice([3, 4, 20])), ethertype=KEYED),
+        lambda: ethernet(payload, ethertype=chance.choice([0, 46, 0x05FF, 0x0600, 0x9000, 0x0800, 0x86DD])),
+        lambda: ethernet(chance.randbytes(chance.randrange(60)), ethertype=chance.choice([0x0800, 0x86DD, KEYED])),
+    ]
+    frame = chance.choice(makers)()
+    for _ in range(chance.choice([0, 0, 0, 0, 1, 2, 3])):
+        frame = tagged(frame, chance.choice([0, 1, 4095]), chance.randrange(8), chance.choice([0x8100, 0x88A8]))
+    if chance.random() < 0.1:
+        frame = frame[: chance.randrange(ETHERNET_HEADER, len(frame) + 1)]
+    if chance.random() < 0.1 and len(frame) > ETHERNET_HEADER:
+        place = chance.randrange(12, len(frame))
+        frame = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
+    return frame
+
+
+def runnable(frame: bytes) -> bytes:
+    """BPF_PROG_TEST_RUN takes no IP frame that is cut short in its header, except behind a tag; an interface does."""
+    shortest = {b"\x08\x00": 34, b"\x86\xdd": 54}.get(frame[12:14], 0)
+    return frame if len(frame) >= shortest else tagged(frame, 1)
+
+
+def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FIELDS) -> Classifier:
+    """Each frame's fate, and then all that was counted, is the model's. Returns the classifier, closed."""
+    model = Direction(LINK, "backward", impairment, seed=SEED, fields=fields)
+    readers = {ethertype: fields.flow_readers(ethertype) for ethertype in fields.flow_fields()}
+    flows: Counter[Flow] = Counter()
+    lost = 0
+    with loss_classifier.load(losses_of(KEY, impairment, fields)) as classifier:
+        for n, frame in enumerate(map(runnable, frames), 1):
+            dropped = model.offer(n, frame).dropped
+            model.poll(n)
+            result = bpf.run_on(classifier.program, frame).result
+            flow = flow_of(frame, readers)
+            assert result == (TC_ACT_SHOT if dropped else TC_ACT_UNSPEC), f"frame {n}: {flow} {frame.hex()}"
+            flows[flow] += 1
+            lost += len(frame) * dropped
+        counted = classifier.counters()
+        assert (counted.offered, counted.loss, counted.gemodel, counted.loss_pattern, counted.lost_bytes) == (
+            model.counters.offered, model.counters.loss, model.counters.gemodel, model.counters.loss_pattern, lost,
+        )  # fmt: skip
+        assert counted.lost == model.counters.dropped
+        assert counted.exact
+        assert classifier.flows() == (flows if impairment.loss else {})
+    return classifier
+
+
+@pytest.mark.requires("bpf")
+@pytest.mark.parametrize("loss", [0.05, 0.5, 1.0])
+def test_thousands_of_frames_of_every_kind_have_the_models_fates(loss: float) -> None:
+    chance = random.Random(f"frames {loss}")
+    frames = [random_frame(chance) for _ in range(8_000)]
+    compare(Impairment(loss=loss), frames)
+    kinds = {(flow.ethertype, len(flow.key)) for flow in (flow_of(frame, READERS) for frame in frames)}
+    # Every way through the program was taken: lengths, IP, each protocol, a third tag.
+    assert {
+        (0, 0),
+        (0x0800, 2),
+        (0x86DD, 2),
+        (0x0806, 0),
+        (PLAIN, 0),
+        (KEYED, 6),
+        (0x8100, 0),
+        (TAG, 1),
+    } <= kinds
+
+
+@pytest.mark.requires("bpf")
+def test_any_bytes_behind_the_addresses_belong_to_the_models_flow() -> None:
+    types = st.sampled_from([0x0800, 0x86DD, 0x8100, 0x88A8, KEYED, 0x05FF, 0x0600])
+    bodies = st.builds(lambda kind, body: ethernet(body, ethertype=kind), types, st.binary(max_size=80))
+    anything = st.binary(min_size=ETHERNET_HEADER, max_size=80)
+
+    @given(st.lists(st.one_of(bodies, anything), min_size=1, max_size=40), st.floats(0.01, 1.0))
+    @settings(max_examples=150)
+    def alike(frames: list[bytes], loss: float) -> None:
+        compare(Impairment(loss=loss), frames)
+
+    alike()
+
+
+@pytest.mark.requires("bpf")
+@pytest.mark.parametrize("key", ["seed 0", "largest"])
+def test_the_hash_has_no_weak_key(key: str) -> None:
+    """Words with the highest bit set go through immediates that are extended with their sign."""
+    number = {"seed 0": 0, "largest": hashing.MASK}[key]
+    for loss in (2.0**-53, 0.3, 1 - 2.0**-53):
+        losses = losses_of(number, Impairment(loss=loss))
+        start = hashing.absorb(hashing.flow_key(number, PLAIN, B, A, ()), hashing.LOSS)
+        with loss_classifier.load(losses) as classifier:
+            for n in range(1, 300):
+                lost = hashing.draw(start, n) >> 11 < hashing.threshold(loss)
+                assert (bpf.run_on(classifier.program, ethernet(bytes(46))).result == TC_ACT_SHOT) == lost
+
+
+@pytest.mark.requires("bpf")
+@pytest.mark.parametrize(
+    "parameters",
+    [(0.05, 0.3, 1.0, 0.0), (0.1, 0.2, 0.7, 0.02), (1.0, 1.0, 1.0, 0.0), (0.0, 0.0, 0.5, 0.5), (1, 0, 1, 0)],
+)
+def test_gilbert_elliott_steps_as_the_model_does(parameters: tuple[float, ...]) -> None:
+    frames = [ethernet(bytes(46), source=A + n % 3) for n in range(3_000)]
+    compare(Impairment(gemodel=parameters), frames)
+
+
+@pytest.mark.requires("bpf")
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "1",
+        "5, 12, 24",
+        "3 every 10",
+        "1-4, 9 every 9",
+        "100-250",
+        "1-7 every 7",
+        "999999999",
+        "2, 3, 5, 7, 11, 13 every 30",
+    ],
+)
+def test_a_pattern_loses_the_models_numbers(pattern: str) -> None:
+    compare(Impairment(loss_pattern=pattern), [ethernet(bytes(46))] * 400)
+
+
+@pytest.mark.requires("bpf")
+def test_the_longest_pattern_is_taken() -> None:
+    numbers = [3 * number + number % 2 for number in range(1, loss_classifier.MOST_RANGES + 1)]
+    pattern = f"{', '.join(map(str, numbers))} every 3100"
+    assert refusal(Impairment(loss_pattern=pattern)) == ""
+    compare(Impairment(loss_pattern=pattern), [ethernet(bytes(46))] * 6_500)
+
+
+@pytest.mark.requires("bpf")
+def test_all_three_losses_together_name_the_models_cause() -> None:
+    chance = random.Random("together")
+    impairment = Impairment(loss=0.2, gemodel=(0.1, 0.3, 0.9, 0.05), loss_pattern="2, 5-6 every 8")
+    compare(impairment, [random_frame(chance) for _ in range(4_000)])
+
+
+@pytest.mark.requires("bpf")
+def test_the_other_direction_and_another_seed_lose_others() -> None:
+    results = set()
+    for seed, direction in ((SEED, "forward"), (SEED, "backward"), (SEED + 1, "backward")):
+        losses = losses_of(hashing.direction_key(seed, LINK, direction), Impairment(loss=0.5))
+        with loss_classifier.load(losses) as classifier:
+            results.add(tuple(bpf.run_on(classifier.program, ethernet()).result for _ in range(64)))
+    assert len(results) == 3
+
+
+@pytest.mark.requires("bpf")
+def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_their_fates() -> None:
+    impairment = Impairment(loss=0.5)
+    model = Direction(LINK, "backward", impairment, seed=SEED)
+    known = [ethernet(source=source) for source in (A, B, C)]
+    with loss_classifier.load(losses_of(KEY, impairment), flows=3) as classifier:
+        for frame in known:
+            assert (bpf.run_on(classifier.program, frame).result == TC_ACT_SHOT) == model.offer(0, frame).dropped
+        lost = 0
+        for n in range(4_000):
+            lost += bpf.run_on(classifier.program, ethernet(source=C + 1 + n % 50)).result == TC_ACT_SHOT
+            frame = known[n % 3]
+            assert (bpf.run_on(classifier.program, frame).result == TC_ACT_SHOT) == model.offer(0, frame).dropped
+        counted = classifier.counters()
+        assert counted.untold == 4_000
+        assert not counted.exact
+        assert 1_845 < lost < 2_155  # 4.9 standard deviations around a half
+        assert len(classifier.flows()) == 3
+
+
+@pytest.mark.requires("bpf")
+def test_a_new_program_counts_frames_from_one_again_and_can_go_on_in_the_old_ones_counters() -> None:
+    losses = losses_of(KEY, Impairment(loss=0.5))
+    with loss_classifier.load(losses) as first:
+        fates = [bpf.run_on(first.program, ethernet()).result for _ in range(50)]
+        with loss_classifier.load(losses, first.maps["counters"]) as second:
+            assert [bpf.run_on(second.program, ethernet()).result for _ in range(50)] == fates
+            assert second.counters() == first.counters()
+            assert second.counters().offered == 100
+            assert set(second.flows().values()) == {50}
+        with loss_classifier.load(losses) as third:
+            assert third.counters().offered == 0
+
+
+def test_a_name_says_what_is_decided() -> None:
+    impairments = [
+        Impairment(loss=0.1),
+        Impairment(loss=0.2),
+        Impairment(loss_pattern="1"),
+        Impairment(loss_pattern="1 every 2"),
+        Impairment(gemodel=(0.1, 0.2, 1.0, 0.0)),
+    ]
+    names = {name_of(losses_of(key, one, FIELDS)) for one in impairments for key in (KEY, KEY + 1)}
+    names.add(name_of(losses_of(KEY, Impairment(loss=0.1))))  # other flow keys
+    assert len(names) == 11
+    # What decides nothing does not enter.
+    alike = [
+        (Impairment(loss=0.1, rate=10**6, queue=3000), Impairment(loss=0.1)),
+        (Impairment(loss_pattern="1, 2, 3"), Impairment(loss_pattern="1-3")),
+    ]
+    for one, other in alike:
+        assert name_of(losses_of(KEY, one)) == name_of(losses_of(KEY, other))
+    assert all(len(name) < 64 for name in names)
+
+
+def test_what_cannot_be_decided_exactly_is_refused_with_the_reason() -> None:
+    loss = Impairment(loss=0.1)
+    assert refusal(loss, FIELDS) == ""
+    assert refusal(Impairment(loss_pattern=", ".join(str(3 * n) for n in range(1, 1_002)))) == (
+        "a loss pattern of 1,001 ranges; the classifier takes 1,000"
+    )
+    many = standard_fields()
+    many.register("many", PLAIN, {f"f{n}": (n, 1) for n in range(17)}, flow=[f"f{n}" for n in range(17)])
+    assert refusal(loss, many) == "a flow key of 17 fields (EtherType 0x88b5); the classifier takes 16"
+    assert refusal(Impairment(loss_pattern="1"), many) == ""  # no flow is looked for
+    for flow in ("wide", "id"):
+        wide = standard_fields()
+        wide.register("own", PLAIN, {"wide": (0, 9), "id": (9, 1, 0, [("wide", 1)])}, flow=[flow])
+        assert refusal(loss, wide) == "the flow key needs the field own.wide, wider than 8 bytes"
+        with pytest.raises(UnsupportedError, match="wider than"):
+            losses_of(KEY, loss, wide)
+    with pytest.raises(ValueError, match="nothing is lost"):
+        loss_classifier.load(losses_of(KEY, Impairment(delay=5)))
+
+
+@pytest.mark.requires("bpf")
+def test_the_largest_flow_key_fits_the_programs_stack() -> None:
+    fields = standard_fields()
+    fields.register("many", PLAIN, {f"f{n}": (n, 8) for n in range(16)}, flow=[f"f{n}" for n in range(16)])
+    chance = random.Random("large")
+    frames = [ethernet(bytes(chance.choice([0, 1]) for _ in range(chance.randrange(30)))) for _ in range(500)]
+    compare(Impairment(loss=0.3), frames, fields)
