@@ -402,7 +402,10 @@ def _against(
             if BY_NAME[judgement.feature].chance:
                 chances.append(judgement.feature)
         if datapath == "netem" and abilities.netem and chances and not abilities.netem_seed:
-            approximations.append(f"{' and '.join(chances)}: another draw in every run: {abilities.lack('netem_seed')}")
+            approximations.append(
+                f"chance ({', '.join(chances)}) is approximate: it falls otherwise in every run: "
+                f"{abilities.lack('netem_seed')}"
+            )
     return _once(obstacles), _once(approximations)
 
 
@@ -434,7 +437,7 @@ def _once(phrases: list[str]) -> list[str]:
 
 def _names(phrases: list[str]) -> list[str]:
     """What is approximate, without how."""
-    return [phrase.partition(" is approximate")[0].partition(": ")[0] for phrase in phrases]
+    return [phrase.partition(" is approximate")[0] for phrase in phrases]
 
 
 def _listed(phrases: list[str]) -> str:

@@ -41,8 +41,9 @@ _BASIC = struct.Struct("=QI")  # bytes, packets
 _QUEUE = struct.Struct("=5I")  # qlen, backlog, drops, requeues, overlimits
 _U64 = struct.Struct("=Q")
 
-# An attribute's length is a number of 16 bits, its header of 4 bytes included; an entry has 2.
-_MOST_SLOTS = (0xFFFF - 4) // 2
+# An attribute's length is a number of 16 bits, with its header of 4 bytes; the table stands in one with the 24 bytes of
+# struct tc_sizespec, all three with a header and filled up to words. An entry has 2 bytes.
+_MOST_SLOTS = (0xFFFC - 3 * 4 - 24) // 2
 _LARGEST_ENTRY = 0xFFFF
 
 

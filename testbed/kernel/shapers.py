@@ -88,11 +88,13 @@ class Options:
     sizes: SizeTable | None = None
 
     def matches(self, report: Options) -> bool:
-        """The report is of a discipline that was told this. The kernel reports a burst as a time, in steps of 64 ns."""
+        """The report is of a discipline that was told this. The kernel reports a burst as a time, in 32 bits and steps of
+        64 ns: where it does not fit, it is not compared."""
+        told = self.burst * SECOND // self.rate >> _TICK <= _MOST
         step = -(-self.rate * (2 << _TICK) // SECOND) + 1
-        return abs(report.burst - self.burst) <= step and replace(report, burst=0) == replace(
-            self, burst=0, in_frames=False, sizes=None
-        )
+        if told and abs(report.burst - self.burst) > step:
+            return False
+        return replace(report, burst=0) == replace(self, burst=0, in_frames=False, sizes=None)
 
 
 def burst_of(impairment: Impairment, mtu: int) -> int:

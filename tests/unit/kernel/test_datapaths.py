@@ -1,0 +1,288 @@
+"""The ladder: which datapath a link gets, what is said of those that it does not get, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from testbed.errors import UnsupportedError
+from testbed.kernel import datapaths, netem, shapers
+from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Abilities, Asked, Choice, Datapath, Fit, choose, judge
+from testbed.spec.contradictions import contradictions
+from testbed.spec.layout import Impairment
+
+NOTHING = Impairment()
+MS = 10**6
+ALL = Abilities(netem=True, netem_seed=True, netem_duplicate=True, size_table=True, tbf=True, bpf=True)
+WITHOUT_NETEM = replace(ALL, netem=False, netem_seed=False, netem_duplicate=False, reasons={"netem": "no netem"})
+ROOTLESS = replace(WITHOUT_NETEM, bpf=False, reasons={"netem": "no netem", "bpf": "needs root"})
+
+DELAY = Impairment(delay=MS)
+LOSS = Impairment(loss=0.1)
+RATE = Impairment(rate=10**7)
+JITTER = Impairment(delay=MS, jitter=1000, distribution="normal")
+
+# For each feature that can be asked for, an impairment that asks for it (and for what it cannot be without).
+ASKING: dict[str, Impairment] = {
+    "delay": DELAY,
+    "jitter": JITTER,
+    "uniform jitter": Impairment(delay=MS, jitter=1000),
+    "long jitter": Impairment(delay=MS, jitter=3 * 10**9),
+    "jitter trace": Impairment(distribution="trace", jitter_file="t"),
+    "order under jitter": JITTER,
+    "jitter behind a rate": replace(JITTER, rate=10**7),
+    "rate": RATE,
+    "rate in bits": Impairment(rate=999),
+    "time on the wire": RATE,
+    "rate trace": Impairment(rate_trace="t"),
+    "usual queue": RATE,
+    "queue in bytes": replace(RATE, queue=5000),
+    "queue in frames": replace(RATE, queue_frames=5),
+    "queue in frames before a delay": replace(RATE, queue_frames=5, delay=MS),
+    "minimum frame": replace(RATE, minimum_frame=60),
+    "overhead": replace(RATE, overhead=24),
+    "cells": replace(RATE, cell_size=48, cell_overhead=5),
+    "loss": LOSS,
+    "gemodel": Impairment(gemodel=(0.01, 0.3, 1.0, 0.0)),
+    "loss pattern": Impairment(loss_pattern="5"),
+    "losses together": Impairment(loss=0.1, loss_pattern="5"),
+    "corrupt": Impairment(corrupt=0.1),
+    "corrupt bits": Impairment(corrupt=0.1, corrupt_bits=3),
+    "duplicate": Impairment(duplicate=0.1),
+    "duplicate with loss": Impairment(duplicate=0.1, loss=0.1),
+    "duplicate with other fates": Impairment(duplicate=0.1, corrupt=0.1),
+    "reorder": replace(DELAY, reorder=0.1),
+    "reorder behind a rate": replace(DELAY, reorder=0.1, rate=10**7),
+    "rules": Impairment(rules=("drop udp",)),
+}
+PROPERTIES = {"repeatable fates", "live change", "counters by cause"}
+
+
+def chosen(forward: Impairment, abilities: Abilities = ALL, asked: Asked = "auto") -> Datapath:
+    return choose(forward, NOTHING, abilities, asked).datapath
+
+
+def refused(asked: Asked, forward: Impairment, abilities: Abilities = ALL, backward: Impairment = NOTHING) -> str:
+    with pytest.raises(UnsupportedError) as caught:
+        choose(forward, backward, abilities, asked)
+    return str(caught.value)
+
+
+# The table
+
+
+def test_the_table_says_something_of_every_feature_and_every_datapath() -> None:
+    assert set(ASKING) | PROPERTIES == set(NAMES) == set(TABLE)
+    assert all(tuple(row) == LADDER for row in TABLE.values())
+    assert set(datapaths._NETEM) == set(datapaths._TC) == set(NAMES)
+
+
+@pytest.mark.parametrize("datapath", LADDER)
+@pytest.mark.parametrize("name", NAMES)
+def test_an_approximation_has_a_bound_and_everything_a_reason(name: str, datapath: Datapath) -> None:
+    entry = TABLE[name][datapath]
+    assert entry.reason
+    assert bool(entry.bound) is (entry.fit is Fit.APPROXIMATE)
+    assert entry.figure is None or entry.bound
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_an_impairment_is_judged_by_what_it_asks_for(name: str) -> None:
+    impairment = ASKING[name]
+    assert list(contradictions(impairment, settled=True)) == []
+    for datapath in LADDER:
+        judged = {judgement.feature: judgement for judgement in judge(datapath, impairment)}
+        assert name in judged
+        assert judged[name].fit is TABLE[name][datapath].fit
+        assert judged[name].bound.startswith(TABLE[name][datapath].bound)
+
+
+def test_what_is_not_asked_for_is_not_judged() -> None:
+    for datapath in LADDER:
+        assert judge(datapath, NOTHING) == []
+    assert [judgement.feature for judgement in judge("netem", DELAY)] == ["delay"]
+    without_rate = Impairment(queue=5000, minimum_frame=60, overhead=24, cell_size=48)
+    assert judge("netem", without_rate) == []  # nothing of it means anything without a rate
+
+
+def test_every_key_of_an_impairment_is_looked_at() -> None:
+    """One that is added must get a feature, or direct would carry it."""
+    harmless = {"distribution", "jitter_file", "queue", "queue_frames", "corrupt_bits", "minimum_frame", "overhead"}
+    harmless |= {"cell_size", "cell_overhead"}
+    asked: dict[str, object] = {
+        "delay": 1, "jitter": 1, "rate": 1, "loss": 0.1, "corrupt": 0.1, "duplicate": 0.1, "reorder": 0.1,
+        "rate_trace": "t", "gemodel": (0.1, 1.0, 1.0, 0.0), "loss_pattern": "5", "rules": ("drop udp",),
+    }  # fmt: skip
+    assert set(asked) | harmless == {field.name for field in fields(Impairment)}
+    for key, value in asked.items():
+        assert judge("relay", Impairment(**{key: value})), key  # type: ignore[arg-type]
+
+
+def test_figures_are_those_of_the_impairment() -> None:
+    def bound(datapath: Datapath, impairment: Impairment, feature: str) -> str:
+        return next(found.bound for found in judge(datapath, impairment) if found.feature == feature)
+
+    tenth = Impairment(loss=0.1, duplicate=0.1)
+    assert bound("netem", tenth, "duplicate with loss").endswith(
+        "9.000% of the frames do not arrive instead of 10.000%, 8.100% arrive twice instead of 9.000%"
+    )
+    assert bound("netem", JITTER, "order under jitter").endswith("frames within 0.002 ms")
+    assert bound("tc", RATE, "rate").endswith(": 1,250 bytes and one frame")
+
+
+def test_the_bucket_that_is_told_of_is_the_one_that_is_made() -> None:
+    assert shapers.LATENESS == datapaths._BUCKET_NS
+
+
+def test_the_longest_jitter_is_the_one_that_is_refused() -> None:
+    assert netem.LONGEST_JITTER == datapaths.LONGEST_NETEM_JITTER
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_what_the_table_promises_of_netem_can_be_told_to_netem(name: str) -> None:
+    impairment = ASKING[name]
+    absent = any(judgement.fit is Fit.ABSENT for judgement in judge("netem", impairment))
+    assert bool(netem.lacking(impairment)) is absent
+
+
+# The ladder
+
+
+def test_a_link_without_impairment_is_direct() -> None:
+    assert choose(NOTHING, NOTHING, ALL) == Choice("direct")
+
+
+@pytest.mark.parametrize(
+    ("impairment", "with_netem", "without", "rootless"),
+    [
+        (DELAY, "netem", "relay", "relay"),
+        (LOSS, "netem", "tc", "relay"),
+        (ASKING["gemodel"], "netem", "tc", "relay"),
+        (ASKING["loss pattern"], "tc", "tc", "relay"),
+        (ASKING["losses together"], "tc", "tc", "relay"),
+        (ASKING["corrupt"], "netem", "relay", "relay"),
+        (ASKING["duplicate"], "netem", "relay", "relay"),
+        (ASKING["duplicate with loss"], "relay", "relay", "relay"),
+        (ASKING["reorder"], "netem", "relay", "relay"),
+        (JITTER, "relay", "relay", "relay"),
+        (RATE, "relay", "relay", "relay"),
+        (ASKING["queue in frames"], "netem", "relay", "relay"),
+        (ASKING["queue in frames before a delay"], "relay", "relay", "relay"),
+        (ASKING["rules"], "relay", "relay", "relay"),
+    ],
+)
+def test_the_first_that_does_it_exactly_is_taken(
+    impairment: Impairment, with_netem: Datapath, without: Datapath, rootless: Datapath
+) -> None:
+    assert chosen(impairment) == with_netem
+    assert chosen(impairment, WITHOUT_NETEM) == without
+    assert chosen(impairment, ROOTLESS) == rootless
+
+
+def test_both_directions_count() -> None:
+    assert choose(NOTHING, LOSS, ALL).datapath == "netem"
+    assert choose(DELAY, ASKING["loss pattern"], ALL).datapath == "relay"
+
+
+def test_why_those_before_it_were_not_taken_is_said() -> None:
+    assert choose(DELAY, DELAY, WITHOUT_NETEM).notes == (
+        "netem not taken: no netem",
+        "tc not taken: delay: nothing in it can hold a frame for a time",
+    )
+    assert choose(RATE, NOTHING, ALL).notes == (
+        "netem not taken: only approximately: usual queue",
+        "tc not taken: only approximately: rate; time on the wire; usual queue",
+    )
+
+
+def test_a_long_list_is_cut() -> None:
+    impairment = Impairment(rules=("drop udp",), loss_pattern="5", rate_trace="t", corrupt=0.1, corrupt_bits=2)
+    assert choose(impairment, NOTHING, ALL).notes[0].endswith("; and 1 more")
+
+
+# Asked for by name
+
+
+def test_an_approximation_is_carried_when_asked_for_and_said() -> None:
+    choice = choose(RATE, RATE, ALL, "tc")
+    assert choice.datapath == "tc"
+    assert [note.partition(" is approximate")[0] for note in choice.notes] == [
+        "rate",
+        "time on the wire",
+        "usual queue",
+    ]
+    assert "1,250 bytes and one frame" in choice.notes[0]
+
+
+@pytest.mark.parametrize("datapath", LADDER[1:])
+def test_what_is_exact_has_no_notes(datapath: Datapath) -> None:
+    assert choose(LOSS, NOTHING, ALL, datapath) == Choice(datapath)
+    assert choose(NOTHING, NOTHING, ALL, datapath) == Choice(datapath)
+
+
+def test_a_direct_link_refuses_impairments() -> None:
+    assert refused("direct", LOSS) == "the datapath 'direct' cannot carry this: it carries no impairment"
+
+
+def test_what_a_datapath_cannot_do_is_refused_with_the_reason() -> None:
+    assert refused("tc", DELAY) == (
+        "the datapath 'tc' cannot carry this: delay: nothing in it can hold a frame for a time"
+    )
+    assert refused("netem", NOTHING, backward=ASKING["rules"]).endswith("rules: it has none")
+
+
+def test_what_the_machine_does_not_have_is_refused_with_the_reason() -> None:
+    assert refused("netem", DELAY, WITHOUT_NETEM) == "the datapath 'netem' cannot carry this: no netem"
+    assert refused("tc", LOSS, ROOTLESS) == "the datapath 'tc' cannot carry this: needs root"
+    assert refused("tc", RATE, replace(ALL, tbf=False)).endswith("this machine does not have it")
+
+
+def test_tc_needs_only_what_is_asked_of_it() -> None:
+    assert chosen(LOSS, replace(ALL, tbf=False, size_table=False), "tc") == "tc"
+    assert chosen(RATE, replace(ALL, bpf=False, size_table=False), "tc") == "tc"
+    assert refused("tc", ASKING["overhead"], replace(ALL, size_table=False))
+
+
+def test_the_classifier_can_refuse_what_it_could_do_in_general() -> None:
+    def too_long(impairment: Impairment) -> str:
+        return "the pattern is too long" if impairment.loss_pattern else ""
+
+    choice = choose(ASKING["loss pattern"], NOTHING, ALL, refusal=too_long)
+    assert choice.datapath == "relay"
+    assert "tc not taken: the pattern is too long" in choice.notes
+    assert choose(LOSS, NOTHING, WITHOUT_NETEM, refusal=too_long).datapath == "tc"
+
+
+def test_without_a_relay_a_link_that_needs_it_is_refused_with_everything_that_speaks_against_it() -> None:
+    said = refused(
+        "auto", DELAY, replace(WITHOUT_NETEM, relay=False, reasons={"netem": "no netem", "relay": "no socket"})
+    )
+    assert said == (
+        "no datapath can carry this here: netem not taken: no netem; "
+        "tc not taken: delay: nothing in it can hold a frame for a time; relay not taken: no socket"
+    )
+
+
+# What this kernel's netem cannot do
+
+
+def test_a_netem_without_a_seed_leaves_nothing_to_chance_unless_asked_to() -> None:
+    seedless = replace(ALL, netem_seed=False, reasons={"netem_seed": "it takes no seed"})
+    assert chosen(DELAY, seedless) == "netem"
+    assert chosen(LOSS, seedless) == "tc"
+    choice = choose(LOSS, NOTHING, seedless, "netem")
+    assert choice.notes == ("chance (loss) is approximate: it falls otherwise in every run: it takes no seed",)
+
+
+def test_a_netem_that_does_not_duplicate_beside_another_is_passed_by() -> None:
+    single = replace(ALL, netem_duplicate=False, reasons={"netem_duplicate": "one at a time"})
+    choice = choose(ASKING["duplicate"], NOTHING, single)
+    assert (choice.datapath, choice.notes[0]) == ("relay", "netem not taken: one at a time")
+    assert chosen(LOSS, single) == "netem"
+
+
+def test_a_minimum_frame_needs_the_table_of_sizes() -> None:
+    impairment = replace(ASKING["minimum frame"], queue_frames=5)
+    assert chosen(impairment) == "netem"
+    assert chosen(impairment, replace(ALL, size_table=False)) == "relay"

@@ -1,0 +1,315 @@
+"""What netem is told: its own numbers, encoded as the kernel's header has them, and read back as they were."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.errors import UnsupportedError
+from testbed.kernel import netem, qdiscs
+from testbed.kernel.netem import Correlations, Extras, Options, Slot
+from testbed.kernel.netlink import attributes
+from testbed.spec.layout import Impairment
+from testbed.wire.jitter import SCALE, normal_table, pareto_table
+from testbed.wire.text_files import BrokenFileError
+
+MTU = 1500
+HEADERS = 16 + 20  # of netlink and of traffic control
+MILLISECOND = 10**6
+
+
+def payload(request: bytes, attribute: int = qdiscs.TCA_OPTIONS) -> bytes:
+    return bytes(dict(attributes(memoryview(request)[HEADERS:]))[attribute])
+
+
+def options(impairment: Impairment, **more: object) -> Options:
+    return netem.options_of(impairment, mtu=MTU, **more)  # type: ignore[arg-type]
+
+
+# The encoding
+
+
+def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
+    request = netem.request(
+        7, Options(latency=640, jitter=128, limit=5, loss=6, gap=1, duplicate=8, reorder=9, seed=10)
+    )
+    length, kind, flags = struct.unpack_from("=IHH", request)
+    assert (length, kind, flags) == (len(request), 36, 0x1 | 0x100 | 0x400)  # RTM_NEWQDISC; REQUEST, REPLACE, CREATE
+    assert struct.unpack_from("=BxxxiII", request, 16) == (0, 7, 0x1_0000, 0xFFFF_FFFF)
+    assert payload(request, qdiscs.TCA_KIND) == b"netem\0"
+    raw = payload(request)
+    assert struct.unpack_from("=6I", raw) == (10, 5, 6, 1, 8, 2)
+    found = {kind: bytes(value) for kind, value in attributes(memoryview(raw)[24:])}
+    assert found == {
+        1: struct.pack("=3I", 0, 0, 0),
+        3: struct.pack("=2I", 9, 0),
+        4: struct.pack("=2I", 0, 0),
+        6: struct.pack("=IiIi", 0, 0, 0, 0),
+        7: struct.pack("=I", 0),
+        10: struct.pack("=q", 640),
+        11: struct.pack("=q", 128),
+        12: struct.pack("=qqiiqq", 0, 0, 0, 0, 0, 0),
+        14: struct.pack("=Q", 10),
+    }
+
+
+def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() -> None:
+    def model(given: Options) -> dict[int, bytes]:
+        return {kind: bytes(value) for kind, value in attributes(memoryview(loss_of(given)))}
+
+    def loss_of(given: Options) -> bytes:
+        return bytes(dict(attributes(memoryview(payload(netem.request(7, given)))[24:]))[netem.TCA_NETEM_LOSS])
+
+    assert model(Options(gemodel=(1, 2, 3, 4))) == {2: struct.pack("=4I", 1, 2, 3, 4)}
+    assert model(Options(gimodel=(1, 2, 3, 4, 5))) == {1: struct.pack("=5I", 1, 2, 3, 4, 5)}
+
+
+def test_a_change_is_refused_where_there_is_nothing_to_change() -> None:
+    (flags,) = struct.unpack_from("=H", netem.request(7, Options(), create=False), 6)
+    assert flags == 0x1 | 0x100
+
+
+U32 = st.integers(0, 2**32 - 1)
+SLOTS = st.builds(
+    Slot,
+    st.integers(0, 2**62),
+    st.integers(0, 2**62),
+    st.integers(0, 2**31 - 2),
+    st.integers(0, 2**31 - 2),
+    st.integers(0, 2**62),
+    st.integers(0, 2**62),
+)
+OPTIONS = st.builds(
+    Options,
+    latency=st.integers(0, 2**62),
+    jitter=st.integers(0, 2**31 - 1),
+    limit=U32,
+    loss=U32,
+    duplicate=U32,
+    reorder=U32,
+    gap=U32,
+    corrupt=U32,
+    correlations=st.builds(Correlations, U32, U32, U32, U32, U32),
+    rate=st.one_of(U32, st.integers(0, 2**63)),
+    packet_overhead=st.integers(-(2**31), 2**31 - 1),
+    cell_size=U32,
+    cell_overhead=st.integers(-(2**31), 2**31 - 1),
+    ecn=st.booleans(),
+    slot=st.one_of(st.none(), SLOTS.filter(lambda slot: slot != Slot())),
+    seed=st.one_of(st.none(), st.integers(0, 2**64 - 1)),
+    table=st.lists(st.integers(-(2**15), 2**15 - 1), max_size=9).map(tuple),
+)
+FOUR, FIVE = st.tuples(U32, U32, U32, U32), st.tuples(U32, U32, U32, U32, U32)
+
+
+@settings(max_examples=200, deadline=None)
+@given(OPTIONS, st.one_of(st.none(), FOUR, FIVE))
+def test_whatever_is_encoded_is_decoded_again(given: Options, model: tuple[int, ...] | None) -> None:
+    if model is not None:
+        given = replace(given, **{"gemodel" if len(model) == 4 else "gimodel": model})  # type: ignore[arg-type]
+    assert netem.decoded(payload(netem.request(7, given))) == given
+
+
+def test_what_the_kernel_reports_is_compared_without_what_it_does_not_report() -> None:
+    asked = options(Impairment(delay=1, jitter=1, rate=8, minimum_frame=60))
+    assert asked.table
+    assert asked.sizes is not None
+    assert asked.reportable == netem.decoded(payload(netem.request(7, asked.reportable)))
+
+
+# Probabilities
+
+
+@given(st.floats(0, 1))
+def test_a_probability_is_the_nearest_share_and_never_none_or_all_by_rounding(probability: float) -> None:
+    found = netem.share(probability)
+    assert abs(Fraction(found, 2**32 - 1) - Fraction(probability)) <= Fraction(1, 2**32 - 1)
+    assert (found == 0) is (probability == 0)
+    assert (found == 2**32 - 1) is (probability == 1)
+    if 2**-32 < probability < 1 - 2**-32:
+        assert abs(found - Fraction(probability) * (2**32 - 1)) <= Fraction(1, 2) + Fraction(1, 2**16)
+
+
+@pytest.mark.parametrize(
+    ("probability", "found"),
+    [(0.0, 0), (1e-30, 1), (2**-32, 1), (0.5, 2**31), (1 - 1e-12, 2**32 - 2), (1.0, 2**32 - 1)],
+)
+def test_probabilities_at_the_edges(probability: float, found: int) -> None:
+    assert netem.share(probability) == found
+
+
+def test_gilbert_elliotts_third_number_is_turned_round() -> None:
+    """The kernel wants the probability that the bad state passes a frame, a description says that it loses it."""
+    assert options(Impairment(gemodel=(0.25, 0.75, 1.0, 0.0))).gemodel == (2**30, 3 * 2**30 - 1, 0, 0)
+    assert options(Impairment(gemodel=(0.0, 1.0, 0.25, 0.5))).gemodel == (0, 2**32 - 1, 3 * 2**30 - 1, 2**31)
+
+
+# What an impairment comes to
+
+
+def test_an_impairment_in_netems_units() -> None:
+    everything = Impairment(
+        delay=5 * MILLISECOND + 1,
+        jitter=MILLISECOND + 1,
+        distribution="normal",
+        rate=400 * 10**9 + 8,
+        queue_frames=10,
+        loss=0.5,
+        corrupt=0.25,
+        duplicate=0.125,
+        reorder=0.0625,
+        minimum_frame=60,
+        overhead=24,
+        cell_size=48,
+        cell_overhead=5,
+    )
+    found = options(everything, seed=7)
+    wire = -(-(1514 + 24) // 48) * 53
+    assert replace(found, table=(), sizes=None) == Options(
+        latency=5_000_001,
+        jitter=1_000_001,
+        limit=10 + 1 + -(-everything.rate * 6_000_002 // (8 * 10**9 * wire)),
+        loss=2**31,
+        duplicate=2**29,
+        reorder=2**28,
+        gap=1,
+        corrupt=2**30,
+        rate=50_000_000_001,
+        packet_overhead=24,
+        cell_size=48,
+        cell_overhead=5,
+        seed=7,
+    )
+    assert found.table == normal_table()
+    assert found.sizes is not None
+    assert [found.sizes.sizes[size] for size in (14, 59, 60, 61, 1514)] == [60, 60, 60, 61, 1514]
+
+
+def test_nothing_is_asked_of_netem_that_was_not_asked_for() -> None:
+    assert options(Impairment()) == Options(limit=1000)
+    without_rate = options(Impairment(delay=1, minimum_frame=60, overhead=24, cell_size=48, cell_overhead=5))
+    assert without_rate == Options(latency=1, limit=1000)
+
+
+@pytest.mark.parametrize(("rate", "found"), [(1, 1), (7, 1), (8, 1), (20, 2), (21, 3), (10**9, 125_000_000)])
+def test_a_rate_is_the_nearest_in_bytes_and_never_unlimited(rate: int, found: int) -> None:
+    assert options(Impairment(rate=rate)).rate == found
+
+
+def test_extras_are_passed_on() -> None:
+    slot = Slot(1, 2, 3, 4, 5, 6)
+    extras = Extras(0.5, 0.5, 0.5, 0.5, 0.5, gap=5, ecn=True, slot=slot)
+    found = options(Impairment(delay=1, loss=0.1, reorder=0.1), extras=extras)
+    half = 2**31
+    assert found.correlations == Correlations(half, half, half, half, half)
+    assert (found.gap, found.ecn, found.slot) == (5, True, slot)
+    assert options(Impairment(), extras=Extras(gimodel=(0, 1, 0, 1, 0.5))).gimodel == (0, 2**32 - 1, 0, 2**32 - 1, half)
+
+
+# The limit
+
+
+@pytest.mark.parametrize("delay", [MILLISECOND, 100 * MILLISECOND, 10**9])
+def test_without_a_rate_the_limit_is_beyond_what_an_interface_sends_during_the_delay(delay: int) -> None:
+    fastest = 20_000_000  # frames/s
+    assert options(Impairment(delay=delay, jitter=delay)).limit > 2 * delay * fastest // 10**9
+
+
+def test_with_a_rate_the_limit_is_the_queue_the_frame_on_the_wire_and_those_under_way() -> None:
+    rate, frame = 1514 * 8 * 1000, 1514  # a full frame a millisecond
+    assert options(Impairment(rate=rate, queue_frames=7)).limit == 7 + 1
+    assert options(Impairment(rate=rate, queue_frames=7, delay=5 * MILLISECOND)).limit == 7 + 1 + 5
+    assert options(Impairment(rate=rate, queue=9 * frame + 1, delay=5 * MILLISECOND)).limit == 9 + 1 + 5
+    assert options(Impairment(rate=rate, queue=frame - 1)).limit == 1 + 1
+
+
+def test_the_usual_queue_is_the_bandwidth_delay_product_of_the_round_trip_in_full_frames() -> None:
+    rate, delay = 10**9, 10 * MILLISECOND
+    product = rate * 2 * delay // (8 * 10**9)
+    assert options(Impairment(rate=rate, delay=delay)).limit == product // 1514 + 1 + -(-product // 2 // 1514)
+    assert options(Impairment(rate=10**6)).limit == 131_072 // 1514 + 1
+
+
+def test_the_limit_stays_within_its_32_bits() -> None:
+    assert options(Impairment(delay=10**12)).limit == 2**31 - 1
+    assert options(Impairment(rate=10**15, delay=10**12)).limit == 2**31 - 1
+
+
+# Tables
+
+
+def test_the_tables_are_those_of_the_wire_model() -> None:
+    assert netem.distribution_table("pareto") == pareto_table()
+    assert netem.distribution_table("table", "t.dist", "# two\n-8192 8192") == (-SCALE, SCALE)
+
+
+def test_the_uniform_table_is_even_from_one_end_to_the_other() -> None:
+    table = netem.distribution_table("uniform")
+    assert (len(table), sum(table), table[0], table[-1]) == (netem.MOST_TABLE_ENTRIES, 0, -SCALE, SCALE)
+    assert {second - first for first, second in itertools.pairwise(table)} == {1, 2}
+    assert options(Impairment(delay=1, jitter=1)).table == table
+
+
+def test_a_table_that_is_too_long_or_broken_is_refused_with_its_name() -> None:
+    long = "1 " * (netem.MOST_TABLE_ENTRIES + 1)
+    impairment = Impairment(delay=1, jitter=1, distribution="table", jitter_file="mine.dist")
+    with pytest.raises(
+        UnsupportedError, match=r"^mine\.dist has 16,385 entries; netem takes tables of 16,384 at most$"
+    ):
+        options(impairment, table=long)
+    with pytest.raises(BrokenFileError, match=r"mine\.dist, line 2"):
+        options(impairment, table="1\nx")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("impairment", "extras", "said"),
+    [
+        (Impairment(rules=("drop udp",)), Extras(), "it has no fault rules"),
+        (Impairment(loss_pattern="5"), Extras(), "it loses by chance only, not by a pattern"),
+        (Impairment(rate_trace="t"), Extras(), "its rate is a number, not a trace"),
+        (Impairment(distribution="trace", jitter_file="t"), Extras(), "its jitter is drawn, not read from a trace"),
+        (Impairment(corrupt=0.1, corrupt_bits=2), Extras(), "it flips one bit of a corrupted frame, not several"),
+        (Impairment(loss=0.1, gemodel=(0.1, 1, 1, 0)), Extras(), "it has one model of loss at a time"),
+        (Impairment(loss=0.1), Extras(gimodel=(0.0,) * 5), "it has one model of loss at a time"),
+        (Impairment(delay=1, jitter=2**31), Extras(), "its jitter is 2,147,483,647 ns at most"),
+        (Impairment(delay=1), Extras(gap=3), "a gap needs frames to reorder"),
+        (Impairment(delay=1), Extras(loss_correlation=0.5), "a loss correlation needs an independent loss"),
+        (Impairment(), Extras(gimodel=(0.5,)), "the four-state model has five probabilities"),
+    ],
+)
+def test_what_netem_cannot_be_told_is_refused(impairment: Impairment, extras: Extras, said: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        options(impairment, extras=extras)
+    assert str(caught.value) == f"netem cannot do this: {said}"
+
+
+def test_all_that_cannot_be_told_is_said_at_once() -> None:
+    assert netem.lacking(Impairment(rules=("drop udp",), loss_pattern="5")) == [
+        "it has no fault rules",
+        "it loses by chance only, not by a pattern",
+    ]
+
+
+# Sizes
+
+
+def test_a_table_of_sizes_ends_behind_the_largest_frame_with_a_tag() -> None:
+    table = qdiscs.size_table(lambda size: 2 * size, MTU)
+    assert table.sizes == tuple(range(0, 2 * (MTU + 14 + 4) + 1, 2))
+
+
+def test_sizes_that_do_not_fit_the_kernels_table_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"MTU of 32,729 bytes at most, and this one is 65,535"):
+        qdiscs.size_table(lambda size: size, 65_535)
+    assert len(netem.request(7, Options(sizes=qdiscs.size_table(lambda size: size, 32_729)))) > 65_000
+    with pytest.raises(UnsupportedError, match=r"65,535 bytes at most, and on this link up to 70,000"):
+        qdiscs.size_table(lambda _: 70_000, MTU)
