@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
 
 from testbed.errors import TestbedError
-from testbed.kernel import messages, netem, qdiscs, shapers, syscalls, userns
+from testbed.kernel import loss_classifier, messages, netem, qdiscs, shapers, syscalls, userns
 from testbed.kernel.children import in_child
 from testbed.kernel.datapaths import Abilities
 from testbed.kernel.netlink import RequestError, RouteSocket
@@ -16,6 +17,12 @@ from testbed.spec.layout import Impairment
 
 _SEED = 0x0123_4567_89AB_CDEF
 _ONE, _OTHER = 101, 102
+
+
+@functools.cache
+def abilities() -> Abilities:
+    """What can be done here, tried once in a process."""
+    return probe(loss_classifier.probe)
 
 
 def probe(classifier: Callable[[], str]) -> Abilities:

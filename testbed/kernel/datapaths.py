@@ -247,7 +247,10 @@ _NETEM: Final[dict[str, Entry]] = {
     "gemodel": _exact("the same two states, drawn for every frame, to 2^-32"),
     "loss pattern": _absent("it loses by chance only"),
     "losses together": _absent("it has one model of loss at a time"),
-    "corrupt": _exact("one bit of the frame, anywhere; the frame is in one piece, which its NIC is told to see to"),
+    "corrupt": _about(
+        "one bit of the frame's first piece in memory",
+        "of the kernel's TCP that is the headers; of packet sockets and UDP, the whole frame up to a page",
+    ),
     "corrupt bits": _absent("it flips one bit"),
     "duplicate": _exact("the copy passes through once more, and takes its time on the wire too"),
     "duplicate with loss": _about(

@@ -161,7 +161,7 @@ def test_a_link_without_impairment_is_direct() -> None:
         (ASKING["gemodel"], "netem", "tc", "relay"),
         (ASKING["loss pattern"], "tc", "tc", "relay"),
         (ASKING["losses together"], "tc", "tc", "relay"),
-        (ASKING["corrupt"], "netem", "relay", "relay"),
+        (ASKING["corrupt"], "relay", "relay", "relay"),
         (ASKING["duplicate"], "netem", "relay", "relay"),
         (ASKING["duplicate with loss"], "relay", "relay", "relay"),
         (ASKING["reorder"], "netem", "relay", "relay"),
