@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import platform
-import struct
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.errors import TestbedError
-from testbed.kernel import cgroups, messages, mounts, syscalls, userns
+from testbed.errors import KernelError, PermissionDeniedError, TestbedError
+from testbed.kernel import cgroups, loss_classifier, messages, mounts, syscalls, userns
 from testbed.kernel.children import in_child
 from testbed.kernel.netlink import RequestError, RouteSocket
 
@@ -89,7 +86,7 @@ def _inside(enter: Callable[[], None]) -> list[Ability]:
         ("htb", _try_qdisc("htb"), "rates in the kernel", _MODULE.format("sch_htb")),
         (
             "bpf classifier",
-            _try_bpf,
+            _try_classifier,
             "loss in the kernel without netem",
             "run as root; a kernel with CONFIG_NET_CLS_BPF",
         ),
@@ -102,6 +99,8 @@ def _inside(enter: Callable[[], None]) -> list[Ability]:
             found.append(Ability(name, False, error.refusals[0].reason, meaning, remedy))
         except OSError as error:
             found.append(Ability(name, False, error.strerror or str(error), meaning, remedy))
+        except (KernelError, PermissionDeniedError) as error:
+            found.append(Ability(name, False, str(error), meaning, remedy))
         else:
             found.append(Ability(name, True, "works", meaning, ""))
     return found
@@ -152,28 +151,8 @@ def _try_lay_file(_route: RouteSocket) -> None:
         mounts.lay_file(Path(source.name), Path("/etc/netns-testbed-probe"))
 
 
-_BPF_NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
-_BPF_PROG_LOAD = 5
-_BPF_PROG_TYPE_SCHED_CLS = 3
-
-
-def _try_bpf(_route: RouteSocket) -> None:
-    """Load a classifier of two instructions: r0 = 0; exit."""
-    number = _BPF_NUMBERS.get(platform.machine())
-    if number is None:
-        raise OSError(errno.ENOSYS, f"the number of bpf(2) on {platform.machine()} is not known here")
-    program = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0), 16)
-    licence = ctypes.create_string_buffer(b"GPL")
-    attributes = struct.pack(
-        "=IIQQIIQII", _BPF_PROG_TYPE_SCHED_CLS, 2, ctypes.addressof(program), ctypes.addressof(licence), 0, 0, 0, 0, 0
-    )
-    libc = ctypes.CDLL(None, use_errno=True)
-    buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    descriptor = libc.syscall(ctypes.c_long(number), _BPF_PROG_LOAD, buffer, len(attributes))
-    if descriptor < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    os.close(descriptor)
+def _try_classifier(route: RouteSocket) -> None:
+    loss_classifier.attempt(route, 102)
 
 
 def _cgroups(controller: str, meaning: str) -> Ability:

@@ -108,6 +108,8 @@ def _kind(call: str, arguments: str) -> str:
             return "netlink" if request and not _only_asks(request[1]) else ""
         case "fork" | "vfork" | "clone" | "clone3":
             return "start"
+        case "bpf":
+            return "" if re.match(r"BPF_(MAP_LOOKUP|OBJ_GET_INFO|PROG_GET_FD|MAP_GET_FD|PROG_TEST)", arguments) else "bpf"
         case "ioctl":
             return "" if "TCGETS" in arguments or "FIOCLEX" in arguments else "ioctl"
         case _:
