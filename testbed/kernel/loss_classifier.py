@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.errors import KernelError, PermissionDeniedError, UnsupportedError
-from testbed.kernel import bpf, messages, syscalls, userns
+from testbed.kernel import bpf, syscalls, userns
 from testbed.kernel.children import in_child
 from testbed.kernel.loss_program import COUNTERS, WORD, GuardedField, Losses, loss_program
 from testbed.kernel.netlink import RequestError, RouteSocket, attributes
+from testbed.kernel.survey import NLM_F_REQUEST_DUMP, RTM_GETTFILTER, TC_H_CLSACT_INGRESS, TCA_KIND, TCA_OPTIONS
 from testbed.spec.layout import Impairment
 from testbed.spec.losses import parse_pattern
 from testbed.wire import hashing
@@ -52,8 +53,8 @@ _VERSION: Final = 1
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _FILTER: Final = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
 _HANDLE: Final = 1
-_GET_FILTERS, _REMOVE_FILTER, _DUMP = 46, 45, 0x301
-_KIND, _OPTIONS = 1, 2
+_RTM_NEWTFILTER, _RTM_DELTFILTER = 44, 45
+_REQUEST, _REPLACE, _CREATE = 0x1, 0x100, 0x400  # NLM_F_*
 _FD, _NAME, _FLAGS, _ID = 6, 7, 8, 11  # TCA_BPF_*: the kernel's include/uapi/linux/pkt_cls.h
 _DIRECT_ACTION: Final = 1
 _U32: Final = struct.Struct("=I")
@@ -207,24 +208,23 @@ def attach(index: int, classifier: Classifier) -> bytes:
     options = _attribute(_FD, _U32.pack(classifier.program.descriptor))
     options += _attribute(_NAME, classifier.name.encode() + b"\0")
     options += _attribute(_FLAGS, _U32.pack(_DIRECT_ACTION))
-    body = _attribute(_KIND, b"bpf\0") + _attribute(_OPTIONS, options)
-    flags = messages.NLM_F_REQUEST | messages.NLM_F_CREATE | messages.NLM_F_REPLACE
-    return _request(messages.RTM_NEWTFILTER, flags, index, _HANDLE, body)
+    body = _attribute(TCA_KIND, b"bpf\0") + _attribute(TCA_OPTIONS, options)
+    return _request(_RTM_NEWTFILTER, _REQUEST | _CREATE | _REPLACE, index, body)
 
 
 def detach(index: int) -> bytes:
     """The request that takes it off the hook; what it has counted is then gone. ENOENT where there is none."""
-    return _request(_REMOVE_FILTER, messages.NLM_F_REQUEST, index, _HANDLE, _attribute(_KIND, b"bpf\0"))
+    return _request(_RTM_DELTFILTER, _REQUEST, index, _attribute(TCA_KIND, b"bpf\0"))
 
 
 def attached(route: RouteSocket, index: int) -> Attached | None:
     """The classifier on an interface's incoming hook. route: of the interface's namespace."""
-    request = _HEADER.pack(_HEADER.size + _FILTER.size, _GET_FILTERS, _DUMP, 1, 0)
-    for entry in route.dump(request + _FILTER.pack(0, index, 0, messages.TC_H_CLSACT_INGRESS, 0)):
+    request = _HEADER.pack(_HEADER.size + _FILTER.size, RTM_GETTFILTER, NLM_F_REQUEST_DUMP, 1, 0)
+    for entry in route.dump(request + _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0)):
         values = dict(attributes(entry[_FILTER.size :]))
-        if _OPTIONS not in values or _text(values[_KIND]) != "bpf":
+        if TCA_OPTIONS not in values or _text(values[TCA_KIND]) != "bpf":
             continue
-        options = dict(attributes(values[_OPTIONS]))
+        options = dict(attributes(values[TCA_OPTIONS]))
         if _ID in options and _NAME in options and _text(options[_NAME]).split(" ")[0] == _PREFIX:
             return Attached(_text(options[_NAME]), _U32.unpack(options[_ID])[0])
     return None
@@ -296,6 +296,8 @@ def attempt(route: RouteSocket, index: int) -> None:
 
     Raises what the kernel refuses: KernelError, PermissionDeniedError, RequestError or OSError.
     """
+    from testbed.kernel import messages
+
     losses = losses_of(0, Impairment(loss=0.5, gemodel=(0.5, 0.5, 1.0, 0.0), loss_pattern="1 every 2"))
     with load(losses) as classifier:
         route.execute([messages.add_clsact(index), attach(index, classifier)], "netlink: try a classifier")
@@ -333,9 +335,11 @@ def _number(entry: bytes) -> int:
     return int(number)
 
 
-def _request(kind: int, flags: int, index: int, handle: int, body: bytes) -> bytes:
+def _request(kind: int, flags: int, index: int, body: bytes) -> bytes:
+    from testbed.kernel import messages  # only who changes something pays for importing pyroute2
+
     info = messages.DECIDING << 16 | messages.ETH_P_ALL
-    tail = _FILTER.pack(0, index, handle, messages.TC_H_CLSACT_INGRESS, info) + body
+    tail = _FILTER.pack(0, index, _HANDLE, TC_H_CLSACT_INGRESS, info) + body
     return _HEADER.pack(_HEADER.size + len(tail), kind, flags, 0, 0) + tail
 
 

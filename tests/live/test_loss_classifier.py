@@ -1,0 +1,393 @@
+"""The loss classifier on real interfaces: the n-th frame of a flow has the model's fate, whoever sends it from wherever."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+
+import pytest
+from children import background
+from frames import EVERY_PROTOCOL, opened, received
+from machine import eventually
+from wire_frames import A, B, C, arp, ethernet, ipv6, ports, tagged, tcp, udp
+
+from testbed.errors import PermissionDeniedError
+from testbed.kernel import loss_classifier, messages, namespaces, survey, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.loss_classifier import Counters, losses_of
+from testbed.kernel.namespaces import OpenNamespace
+from testbed.kernel.netlink import RequestError
+from testbed.spec.layout import Impairment
+from testbed.wire import hashing
+from testbed.wire.direction import Direction
+
+pytestmark = [pytest.mark.requires("bpf"), pytest.mark.usefixtures("machine")]
+
+LINK, SEED = "n1:eth0--n2:eth0", 7
+KEY = hashing.direction_key(SEED, LINK, "forward")
+IN, OUT, NIC = 101, 102, 7
+RECEIVE_BYTES = 64 << 20
+NUMBER_BYTES = 4  # at a frame's end: which one it is
+
+
+@dataclass(slots=True)
+class Cable:
+    """Two nodes and the wire between them: what comes in from one is classified and leaves to the other."""
+
+    wire: OpenNamespace
+    sender: socket.socket
+    receiver: socket.socket
+
+    def attach(self, impairment: Impairment, key: int = KEY) -> None:
+        with loss_classifier.load(losses_of(key, impairment)) as classifier:
+            self.wire.route.execute([loss_classifier.attach(IN, classifier)])
+
+    def counters(self) -> Counters:
+        counted = loss_classifier.read_counters(self.wire.route, IN)
+        assert counted is not None
+        return counted
+
+    def flows(self) -> list[int]:
+        """How many frames each flow has had."""
+        with loss_classifier.opened(self.wire.route, IN) as classifier:
+            assert classifier is not None
+            return sorted(classifier.flows().values())
+
+    def carry(self, frames: Sequence[bytes]) -> list[int]:
+        """Send the frames, numbered from 1 at their ends, one after the other; the numbers of those that arrive."""
+        before = self.counters()
+        arrived: list[int] = []
+        for number, frame in enumerate(frames, 1):
+            self.sender.send(frame + number.to_bytes(NUMBER_BYTES, "big"))
+            if number % 64 == 0:
+                arrived += numbers(received(self.receiver))
+        self.settle(before, len(frames), arrived)
+        return arrived
+
+    def settle(self, before: Counters, sent: int, arrived: list[int]) -> None:
+        """Wait until all frames are through; what still comes is added to `arrived`."""
+
+        def through() -> bool:
+            counted = self.counters()
+            arrived.extend(numbers(received(self.receiver)))
+            return counted.offered == before.offered + sent and len(arrived) == sent - (counted.lost - before.lost)
+
+        eventually(through, f"{sent} frames are offered, and those that are not lost arrive; before: {before}")
+
+
+def numbers(frames: Sequence[bytes]) -> list[int]:
+    return [int.from_bytes(frame[-NUMBER_BYTES:], "big") for frame in frames]
+
+
+@contextmanager
+def namespace(name: str) -> Iterator[OpenNamespace]:
+    with namespaces.staying():
+        made = namespaces.make(name, namespaces.WIRE_SETTINGS)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def cable() -> Iterator[Cable]:
+    with ExitStack() as stack:
+        ends = [stack.enter_context(namespace(name)) for name in ("n1", "n2")]
+        wire = stack.enter_context(namespace("wire"))
+        veths = [
+            messages.make_veth(f"n{number}.eth0", index, 1500, end.descriptor, "eth0", NIC, 1500)
+            for number, index, end in ((1, IN, ends[0]), (2, OUT, ends[1]))
+        ]
+        wire.route.execute([*veths, messages.add_clsact(IN), messages.redirect_incoming(IN, OUT)])
+        for end in ends:
+            end.route.execute([messages.set_up(NIC)])
+        sender, receiver = (
+            stack.enter_context(opened(f"/proc/self/fd/{end.descriptor}", "eth0", EVERY_PROTOCOL)) for end in ends
+        )
+        receiver.setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
+        sender.setblocking(True)
+        yield Cable(wire, sender, receiver)
+
+
+def survivors(impairment: Impairment, frames: Sequence[bytes]) -> list[int]:
+    """The numbers of the frames that the model does not lose."""
+    model = Direction(LINK, "forward", impairment, seed=SEED)
+    return [
+        number
+        for number, frame in enumerate(frames, 1)
+        if not model.offer(0, frame + number.to_bytes(NUMBER_BYTES, "big")).dropped
+    ]
+
+
+def test_two_flows_interleaved_have_each_the_models_fates(cable: Cable) -> None:
+    impairment = Impairment(loss=0.3)
+    chance = random.Random("interleaved")
+    frames = [ethernet(bytes(46), source=chance.choice([A, C])) for _ in range(3_000)]
+    cable.attach(impairment)
+    arrived = cable.carry(frames)
+    assert arrived == survivors(impairment, frames)
+    counted = cable.counters()
+    assert (counted.offered, counted.loss) == (3_000, 3_000 - len(arrived))
+    assert (counted.offered_bytes, counted.lost_bytes) == (3_000 * 64, counted.loss * 64)
+    assert counted.exact
+    assert cable.flows() == sorted(Counter(frame[6:12] for frame in frames).values())
+
+
+def test_frames_of_every_kind_meet_the_models_fates_on_an_interface(cable: Cable) -> None:
+    """Tags among them, which the kernel takes out of the frame, and headers that are cut short."""
+    chance = random.Random("kinds")
+    kinds = [
+        udp(5000, 53),
+        tcp(80, 4321),
+        udp(offset=0x2001),
+        ipv6(ports(7, 8) + bytes(20), 17),
+        arp(),
+        ethernet(bytes(20)),
+        ethernet(b"\x45" + bytes(3), ethertype=0x0800),
+        ethernet(b"\x60" + bytes(9), ethertype=0x86DD),
+        ethernet(bytes(46), ethertype=46),
+        tagged(udp(5000, 53), 5),
+        tagged(ethernet(bytes(30)), 6, tag=0x88A8),
+        tagged(tagged(tcp(80, 4321), 1), 2, tag=0x88A8),
+        tagged(tagged(tagged(udp(5000, 53), 1), 2), 3),
+        tagged(tagged(ethernet(bytes(46), ethertype=46), 1), 2),
+    ]
+    frames = [chance.choice(kinds) for _ in range(4_000)]
+    impairment = Impairment(loss=0.4)
+    cable.attach(impairment)
+    assert cable.carry(frames) == survivors(impairment, frames)
+    assert cable.counters().offered_bytes == sum(len(frame) + NUMBER_BYTES for frame in frames)
+
+
+@pytest.mark.parametrize(
+    "impairment",
+    [
+        Impairment(gemodel=(0.1, 0.3, 1.0, 0.0)),
+        Impairment(loss_pattern="5, 12, 24 every 30"),
+        Impairment(loss=0.1, gemodel=(0.05, 0.4, 0.8, 0.01), loss_pattern="1-3"),
+    ],
+)
+def test_losses_that_step_with_the_direction_are_the_models(impairment: Impairment, cable: Cable) -> None:
+    frames = [ethernet(bytes(46), source=A + number % 3) for number in range(2_000)]
+    cable.attach(impairment)
+    assert cable.carry(frames) == survivors(impairment, frames)
+
+
+def send_from(processors: Sequence[int], cable: Cable, frames: Sequence[Sequence[bytes]]) -> list[int]:
+    """Each list of frames is sent by a process on a processor of its own, all at once; the numbers that arrive."""
+    before = cable.counters()
+    arrived: list[int] = []
+    ready, go = os.pipe()
+
+    def sending(processor: int, own: Sequence[bytes]) -> Callable[[Callable[[object], None]], None]:
+        def send(report: Callable[[object], None]) -> None:
+            os.sched_setaffinity(0, {processor})
+            report("ready")
+            os.read(ready, 1)
+            for frame in own:
+                cable.sender.send(frame)
+            report("sent")
+
+        return send
+
+    with ExitStack() as stack:
+        stack.callback(os.close, ready)
+        stack.callback(os.close, go)
+        senders = [
+            stack.enter_context(background(sending(processor, own)))
+            for processor, own in zip(processors, frames, strict=True)
+        ]
+        assert [sender.answer() for sender in senders] == ["ready"] * len(senders)
+        os.write(go, bytes(len(senders)))
+        assert [sender.answer() for sender in senders] == ["sent"] * len(senders)
+        assert [sender.wait() for sender in senders] == [0] * len(senders)
+    cable.settle(before, sum(map(len, frames)), arrived)
+    return arrived
+
+
+@pytest.mark.requires("two-cpus")
+def test_two_processors_at_once_never_give_two_frames_the_same_number(cable: Cable) -> None:
+    """Each sends a flow of its own, whose order it keeps, and both send one together: of that one it is not said which
+    frame comes n-th, but every n is drawn once."""
+    each = 8_000
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    impairment = Impairment(loss=0.3)
+
+    def numbered(source: int, first: int) -> list[bytes]:
+        return [ethernet(bytes(46), source=source) + number.to_bytes(4, "big") for number in range(first, first + each)]
+
+    cable.attach(impairment)
+    own = {A: numbered(A, 0), C: numbered(C, each)}
+    shared = numbered(B + 5, 2 * each), numbered(B + 5, 3 * each)
+    frames = [
+        [frame for pair in zip(mine, ours, strict=True) for frame in pair]
+        for mine, ours in zip(own.values(), shared, strict=True)
+    ]
+    arrived = send_from(processors, cable, frames)
+
+    model = Direction(LINK, "forward", impairment, seed=SEED)
+    for source, sent in own.items():
+        kept = [number for number, frame in zip(numbers(sent), sent, strict=True) if not model.offer(0, frame).dropped]
+        assert [number for number in arrived if number // each == (source == C)] == kept
+    together = sum(not model.offer(0, frame).dropped for frame in [*shared[0], *shared[1]])
+    assert sum(number >= 2 * each for number in arrived) == together
+    assert cable.flows() == [each, each, 2 * each]
+
+
+@pytest.mark.requires("two-cpus")
+def test_two_processors_at_once_step_the_two_states_in_order(cable: Cable) -> None:
+    """Whichever frame comes n-th: as many are lost as the model loses."""
+    each = 8_000
+    impairment = Impairment(gemodel=(0.1, 0.3, 0.9, 0.05), loss_pattern="2, 7 every 9")
+    frames = [ethernet(bytes(46)) + number.to_bytes(4, "big") for number in range(2 * each)]
+    cable.attach(impairment)
+    arrived = send_from(sorted(os.sched_getaffinity(0))[:2], cable, [frames[:each], frames[each:]])
+    model = Direction(LINK, "forward", impairment, seed=SEED)
+    assert len(arrived) == sum(not model.offer(0, frame).dropped for frame in frames)
+    counted = cable.counters()
+    assert counted.exact
+    assert (counted.gemodel, counted.loss_pattern) == (model.counters.gemodel, model.counters.loss_pattern)
+
+
+@pytest.mark.requires("ip")
+def test_replacing_leaves_no_instant_without_a_classifier(cable: Cable) -> None:
+    """All frames are lost by every one of two hundred classifiers, and while one takes the place of another."""
+    losses = losses_of(KEY, Impairment(loss=1.0))
+    cable.attach(Impairment(loss=1.0))
+
+    def send(report: Callable[[object], None]) -> None:
+        report("sending")
+        for number in range(200_000):
+            cable.sender.send(ethernet(number.to_bytes(46, "big")))
+        report("sent")
+
+    with background(send) as sender:
+        assert sender.answer() == "sending"
+        replaced = 0
+        with ExitStack() as stack:
+            first = stack.enter_context(loss_classifier.load(losses))
+            counters = first.maps["counters"]
+            cable.wire.route.execute([loss_classifier.attach(IN, first)])
+            while replaced < 200:
+                with loss_classifier.load(losses, counters) as another:
+                    cable.wire.route.execute([loss_classifier.attach(IN, another)])
+                replaced += 1
+            seen = first.counters()
+            assert 0 < seen.offered < 200_000, "the sender was not sending all the while"
+        sender.kill()
+    counted = cable.counters()
+    assert counted.offered == counted.lost >= seen.offered
+    assert received(cable.receiver) == []
+    found = loss_classifier.attached(cable.wire.route, IN)
+    assert found is not None
+    assert classifiers(cable) == [found.program]
+
+
+def classifiers(cable: Cable) -> list[int]:
+    """The programs of all BPF filters on the hook, as ``tc`` shows them."""
+    with namespaces.staying():
+        syscalls.setns(cable.wire.descriptor, syscalls.CLONE_NEWNET)
+        shown = subprocess.run(
+            ["tc", "-j", "filter", "show", "dev", "n1.eth0", "ingress"], capture_output=True, text=True, check=True
+        )
+    entries = json.loads(shown.stdout)
+    assert min(entries, key=lambda entry: entry["pref"])["kind"] == "bpf"
+    return [entry["options"]["prog"]["id"] for entry in entries if entry["kind"] == "bpf" and "options" in entry]
+
+
+def test_another_loss_restarts_the_numbers_in_the_counters_that_go_on(cable: Cable) -> None:
+    """What else changes on the link leaves the classifier alone, and so the numbers."""
+    frames = [ethernet(bytes(46))] * 500
+    first, second = Impairment(loss=0.3), Impairment(loss=0.6)
+    cable.attach(first)
+    assert [*cable.carry(frames), *(500 + number for number in cable.carry(frames))] == survivors(first, frames * 2)
+    lost = cable.counters().lost
+    with (
+        loss_classifier.opened(cable.wire.route, IN) as there,
+        loss_classifier.load(losses_of(KEY, second), there.maps["counters"] if there else None) as classifier,
+    ):
+        cable.wire.route.execute([loss_classifier.attach(IN, classifier)])
+    assert cable.carry(frames) == survivors(second, frames)
+    counted = cable.counters()
+    assert counted.offered == 1_500
+    assert counted.lost == lost + 500 - len(survivors(second, frames))
+
+
+_READER = """
+import sys
+from dataclasses import asdict
+from testbed.kernel import loss_classifier, namespaces
+wire = namespaces.open_path(sys.argv[1])
+print(asdict(loss_classifier.read_counters(wire.route, int(sys.argv[2]))))
+assert loss_classifier.read_counters(wire.route, int(sys.argv[3])) is None
+assert "pyroute2" not in sys.modules, "who only reads pays for what only writers need"
+"""
+
+
+def test_another_process_reads_the_counters_and_finds_the_name(cable: Cable) -> None:
+    impairment = Impairment(loss=0.25)
+    cable.attach(impairment)
+    cable.carry([ethernet(bytes(46))] * 400)
+    read = subprocess.run(
+        [sys.executable, "-c", _READER, f"/proc/{os.getpid()}/fd/{cable.wire.descriptor}", str(IN), str(OUT)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert read.returncode == 0, read.stderr
+    assert ast.literal_eval(read.stdout) == asdict(cable.counters())
+    attached = loss_classifier.attached(cable.wire.route, IN)
+    assert attached is not None
+    assert attached.name == loss_classifier.name_of(losses_of(KEY, impairment))
+
+
+def test_detaching_leaves_the_redirection_and_loses_nothing_more(cable: Cable) -> None:
+    cable.attach(Impairment(loss=1.0))
+    assert cable.carry([ethernet(bytes(46))] * 50) == []
+    cable.wire.route.execute([loss_classifier.detach(IN)])
+    assert loss_classifier.read_counters(cable.wire.route, IN) is None
+    assert survey.redirections(cable.wire.route, [IN]) == {IN: OUT}
+    for _ in range(50):
+        cable.sender.send(ethernet(bytes(46)))
+    arrived: list[bytes] = []
+    eventually(lambda: bool(arrived.extend(received(cable.receiver)) or len(arrived) == 50), "all fifty arrive")
+    with pytest.raises(RequestError, match="No such file"):
+        cable.wire.route.execute([loss_classifier.detach(IN)])
+
+
+def test_frames_that_a_sender_has_merged_are_told(cable: Cable) -> None:
+    """A packet socket with a virtio header sends what segmentation offload would: one large TCP segment."""
+    cable.attach(Impairment(loss_pattern="1"))
+    cable.sender.setsockopt(263, 15, 1)  # SOL_PACKET, PACKET_VNET_HDR
+    # struct virtio_net_hdr: a checksum to be filled in, TCPv4, 54 bytes of headers, segments of 1,000, where the checksum is
+    header = struct.pack("=BBHHHH", 1, 1, 54, 1_000, 34, 16)
+    cable.sender.send(header + tcp(80, 4321, data=bytes(4_000)))
+    eventually(lambda: cable.counters().offered == 1, "it is offered")
+    assert cable.counters().merged == 1
+    assert not cable.counters().exact
+
+
+def test_an_ordinary_user_is_told_that_it_needs_root() -> None:
+    def ordinary() -> str:
+        os.setgroups([])
+        os.setresgid(65533, 65533, 65533)
+        os.setresuid(65533, 65533, 65533)
+        assert syscalls._libc.prctl(4, 1, 0, 0, 0) == 0  # PR_SET_DUMPABLE: the kernel hides /proc/self otherwise
+        try:
+            loss_classifier.load(losses_of(KEY, Impairment(loss=0.1)))
+        except PermissionDeniedError as error:
+            return f"{error}; {loss_classifier.probe()}"
+        return "it was allowed"
+
+    assert "loss by BPF needs root" in in_child(ordinary).partition("; ")[2]
+    assert in_child(ordinary).startswith("loss by BPF needs root: make the map counters: Operation not permitted; ")
