@@ -17,7 +17,8 @@ words of a flow -> its start and its number of frames. The words of a flow are d
 MAC << 16 | number of key fields, and the key fields.
 
 Reading behind a frame's end gives zeros: the kernel's helper clears what it cannot fill. That is what the model's rules
-for frames cut short come to. The kernel carries a frame's outer VLAN tag beside it, or in it.
+for frames cut short come to. The kernel carries a frame's outer VLAN tag beside it, or in it; a tagged frame of less than
+20 bytes it drops before any filter.
 """
 
 from __future__ import annotations

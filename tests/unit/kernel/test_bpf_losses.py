@@ -69,6 +69,7 @@ def random_frame(chance: random.Random) -> bytes:
         lambda: ipv4(pair, protocol, options=options, offset=offset, macs=macs),
         lambda: ipv6(pair, protocol),
         lambda: ipv6(b"\x06\0\0\0\0\0\0\0" + pair, chance.choice([0, 43, 44])),  # extension headers
+        lambda: ethernet(bytes([0x40 | chance.randrange(8)]) + udp(data=payload)[15:], ethertype=0x0800),
         arp,
         lambda: ethernet(payload, ethertype=PLAIN, source=macs[0], destination=macs[1]),
         lambda: ethernet(bytes([chance.choice([3, 4]), chance.choice([0x10, 0x20])]) + payload, ethertype=KEYED),
