@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 
 from testbed.cluster import names
@@ -23,19 +24,26 @@ from testbed.cluster.operations import (
     RemoveAddress,
     RemoveDevice,
     RemoveForwarding,
+    RemoveLoss,
     RemoveNamespace,
+    RemoveQdisc,
     RemoveRoute,
     SetDevice,
+    SetDown,
     SetLimits,
+    SetLoss,
+    SetNetem,
+    SetOffloads,
     SetPort,
     SetRouting,
+    SetShaper,
     SetSurroundings,
     SetUp,
 )
 from testbed.cluster.ownership import Mark
 from testbed.cluster.removal import end_programs
 from testbed.errors import ConflictError, KernelError, reason_of
-from testbed.kernel import cgroups, messages, namespaces, processes, syscalls
+from testbed.kernel import cgroups, loss_classifier, messages, namespaces, netem, offloads, processes, shapers, syscalls
 from testbed.kernel.files import write_setting
 from testbed.kernel.netlink import RequestError
 from testbed.kernel.survey import ROUTING, Contents, node_contents, wire_contents
@@ -47,6 +55,8 @@ _GONE = {
     RemoveAddress: {errno.EADDRNOTAVAIL},
     RemoveRoute: {errno.ESRCH},
     Part: {errno.ENOENT, errno.EINVAL},  # it never had the hook; it had it once
+    RemoveQdisc: {errno.ENOENT, errno.EINVAL},
+    RemoveLoss: {errno.ENOENT, errno.EINVAL},
 }
 
 _SPARE_DESCRIPTORS = 64
@@ -145,6 +155,10 @@ class Workshop:
                 with namespaces.staying():
                     syscalls.setns(self.open(key).descriptor, syscalls.CLONE_NEWNET)
                     write_setting(ROUTING[version], str(int(on)))
+            case SetOffloads(key, device, _, on):
+                with namespaces.staying():
+                    syscalls.setns(self.open(key).descriptor, syscalls.CLONE_NEWNET)
+                    offloads.switch(device, on)
             case SetSurroundings():
                 pass  # the state and the files beside it are written with every change
             case SetLimits(key, cpu_share, memory):
@@ -173,21 +187,26 @@ class Workshop:
     def _send(self, key: str, operations: Sequence[Operation]) -> None:
         requests: list[bytes] = []
         owners: list[Operation] = []
-        for operation in operations:
-            for request in self._requests(operation):
-                requests.append(request)
-                owners.append(operation)
         where = names.namespace(self.cluster, key)
-        try:
-            self.open(key).route.execute(requests, f"netlink: {where}: {len(operations)} operations")
-        except RequestError as error:
-            for refusal in error.refusals:
-                operation = owners[refusal.position]
-                if refusal.errno not in _GONE.get(type(operation), ()):
-                    raise KernelError(f"{operation} failed: {refusal.reason}") from error
+        with ExitStack() as needed:
+            for operation in operations:
+                for request in self._requests(operation, needed):
+                    requests.append(request)
+                    owners.append(operation)
+            try:
+                self.open(key).route.execute(requests, f"netlink: {where}: {len(operations)} operations")
+            except RequestError as error:
+                refused = error
+            else:
+                return
+        for refusal in refused.refusals:
+            operation = owners[refusal.position]
+            if refusal.errno not in _GONE.get(type(operation), ()):
+                raise KernelError(f"{operation} failed: {refusal.reason}") from refused
 
-    def _requests(self, operation: Operation) -> list[bytes]:
-        """The netlink requests that an operation comes to, in the namespace that `_batch_key` names."""
+    def _requests(self, operation: Operation, needed: ExitStack) -> list[bytes]:
+        """The netlink requests that an operation comes to, in the namespace that `_batch_key` names. needed: what has to
+        stay open until they are sent."""
         match operation:
             case MakeSwitch(_, device, index, mac):
                 return [messages.make_bridge(device, index, mac)]
@@ -230,6 +249,18 @@ class Workshop:
                 ]
             case Part(_, index):
                 return [messages.remove_clsact(index)]
+            case SetDown(_, _, index):
+                return [messages.set_down(index)]
+            case SetNetem():
+                return [netem.request(operation.index, operation.options)]
+            case SetShaper():
+                return shapers.requests(operation.index, operation.options, operation.before)
+            case RemoveQdisc(_, index):
+                return [messages.remove_qdisc(index)]
+            case SetLoss():
+                return [messages.add_clsact(operation.index), self._classifier(operation, needed)]
+            case RemoveLoss(_, index):
+                return [loss_classifier.detach(index)]
             case AddAddress(_, _, index, address):
                 return [messages.add_address(index, address)]
             case RemoveAddress(_, _, index, address):
@@ -240,6 +271,13 @@ class Workshop:
                 return [messages.remove_route(destination, via)]
             case _:
                 raise AssertionError(f"no request for {operation!r}")
+
+    def _classifier(self, operation: SetLoss, needed: ExitStack) -> bytes:
+        """The request that hooks a new classifier in; it goes on in the counters of the one that it takes the place of."""
+        with loss_classifier.opened(self.open(names.WIRE).route, operation.index) as old:
+            counters = old.maps["counters"] if old is not None else None
+            new = needed.enter_context(loss_classifier.load(operation.losses, counters))
+        return loss_classifier.attach(operation.index, new)
 
 
 def taken(name: str) -> str:
@@ -255,9 +293,11 @@ def taken(name: str) -> str:
 def _batch_key(operation: Operation) -> str | None:
     """The key of the namespace in which an operation is a netlink request; None when it is no request."""
     match operation:
-        case MakeNamespace() | RemoveNamespace() | SetRouting() | SetLimits() | SetSurroundings():
+        case MakeNamespace() | RemoveNamespace() | SetRouting() | SetLimits() | SetSurroundings() | SetOffloads():
             return None
         case MakeSwitch() | SetPort() | AddForwarding() | RemoveForwarding() | ForgetLearned() | Join() | Part():
+            return names.WIRE
+        case SetNetem() | SetShaper() | RemoveQdisc() | SetLoss() | RemoveLoss():
             return names.WIRE
         case _:
             return operation.key

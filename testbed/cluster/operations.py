@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from testbed.spec.drawing import described
+from testbed.spec.layout import Impairment
+
+if TYPE_CHECKING:  # who only prints a plan does not pay for importing pyroute2
+    from testbed.kernel import netem, shapers
+    from testbed.kernel.loss_program import Losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class MakeSwitch:
 class MakeCable:
     """A veth pair: `device` in namespace `key`, up or not, plugged into the switch with that index (0: none); its peer.
 
-    An empty MAC leaves the choice to the kernel (wire-side ends).
+    An empty MAC leaves the choice to the kernel (wire-side ends). patch: it stands in for a link's end at a switch.
     """
 
     label: str
@@ -87,9 +94,10 @@ class MakeCable:
     peer_index: int
     peer_mac: str
     mtu: int
+    patch: bool = False
 
     def __str__(self) -> str:
-        return f"make link {self.label}"
+        return f"make {'patch' if self.patch else 'link'} {self.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +135,31 @@ class SetUp:
 
     def __str__(self) -> str:
         return f"set {self.device} in {self.key or 'the wire namespace'} up"
+
+
+@dataclass(frozen=True, slots=True)
+class SetDown:
+    """Whoever is at the other end of the cable loses its carrier."""
+
+    key: str
+    device: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"set {self.device} in {self.key or 'the wire namespace'} down"
+
+
+@dataclass(frozen=True, slots=True)
+class SetOffloads:
+    """Let an interface take unfinished frames, or none but those that could be on a wire."""
+
+    key: str
+    device: str
+    index: int
+    on: bool
+
+    def __str__(self) -> str:
+        return f"set offloads of {self.device} in {self.key or 'the wire namespace'} {'on' if self.on else 'off'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +234,67 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class SetNetem:
+    """Let netem impair what leaves by a free end. changed: since it was last set, in what the kernel does not report."""
+
+    device: str
+    index: int
+    impairment: Impairment
+    options: netem.Options
+    changed: bool = False
+
+    def __str__(self) -> str:
+        return f"let netem impair what leaves by {self.device}: {described(self.impairment)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SetShaper:
+    """Let a token bucket hold what leaves by a free end to a rate. before: what it was last told, if that is known."""
+
+    device: str
+    index: int
+    impairment: Impairment
+    options: shapers.Options
+    before: shapers.Options | None = None
+
+    def __str__(self) -> str:
+        return f"let a token bucket shape what leaves by {self.device}: {described(self.impairment)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveQdisc:
+    """Take the queueing discipline of an interface away, with what waits in it."""
+
+    device: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"remove the queueing discipline of {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class SetLoss:
+    """Let a classifier lose frames that come in by a free end."""
+
+    device: str
+    index: int
+    impairment: Impairment
+    losses: Losses
+
+    def __str__(self) -> str:
+        return f"let a classifier lose frames that come in by {self.device}: {described(self.impairment)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLoss:
+    device: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"remove the classifier of {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
 class AddAddress:
     key: str
     device: str
@@ -253,12 +347,19 @@ Operation: TypeAlias = (
     | RemoveDevice
     | SetDevice
     | SetUp
+    | SetDown
+    | SetOffloads
     | SetPort
     | AddForwarding
     | RemoveForwarding
     | ForgetLearned
     | Join
     | Part
+    | SetNetem
+    | SetShaper
+    | RemoveQdisc
+    | SetLoss
+    | RemoveLoss
     | AddAddress
     | RemoveAddress
     | AddRoute

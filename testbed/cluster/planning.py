@@ -3,6 +3,11 @@
 Pure: it touches nothing. What is there is judged by what the kernel reports, not by what was once recorded: somebody
 may have removed a link by hand, or an earlier change may have been killed half-way. The wire namespace is ours alone and
 is made exact; in a node's namespace only the NICs of the layout, their addresses and the static routes are ours.
+
+Where a running link is spliced, all that it will need is there and set before its frames take the new way: the patch is
+plugged in and up, offloads are off, disciplines stand. Then its old end leaves the switch, and only then are the free
+ends joined: at no moment do both ways carry a frame. A link that a process carries is not joined: that process reads the
+free ends, and must do so neither before such a plan has been carried out nor after another way has been opened.
 """
 
 from __future__ import annotations
@@ -10,8 +15,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from testbed.cluster import names
+from testbed.cluster.disciplines import Discipline, disciplines, in_force
 from testbed.cluster.operations import (
     AddAddress,
     AddForwarding,
@@ -26,15 +33,21 @@ from testbed.cluster.operations import (
     RemoveAddress,
     RemoveDevice,
     RemoveForwarding,
+    RemoveLoss,
     RemoveNamespace,
+    RemoveQdisc,
     RemoveRoute,
     SetDevice,
+    SetDown,
     SetLimits,
+    SetLoss,
+    SetOffloads,
     SetPort,
     SetRouting,
     SetSurroundings,
     SetUp,
 )
+from testbed.cluster.treatments import Treatments
 from testbed.cluster.wiring import Cable, Device, Wiring
 from testbed.kernel.survey import Contents, Interface
 from testbed.spec.layout import Layout, Nic, Node, Switch
@@ -54,29 +67,43 @@ _NOTHING = Contents()
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What is there: the contents of each namespace by its key, the limits in force by node, and what an earlier layout
-    recorded: the NICs (in a node, only these and the wanted ones are ours) and the nodes."""
+    """What is there: the contents of each namespace by its key, the limits in force by node, and what an earlier change
+    recorded: the NICs (in a node, only these and the wanted ones are ours), the nodes, and how links were treated."""
 
     namespaces: Mapping[str, Contents] = field(default_factory=dict)
     limits: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     nics: frozenset[Device] = frozenset()
     nodes: Mapping[str, Node] = field(default_factory=dict)
+    treatments: Treatments = field(default_factory=dict)
 
 
-def plan(wanted: Layout, existing: Existing) -> list[Operation]:
-    """The operations that turn what exists into what is wanted; none when they are equal."""
-    return _Planner(wanted, existing).plan()
+def plan(
+    wanted: Layout,
+    existing: Existing,
+    treatments: Treatments = MappingProxyType({}),
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> list[Operation]:
+    """The operations that turn what exists into what is wanted; none when they are equal.
+
+    treatments: of the layout's links. files: path -> text of the tables that their impairments name. ValueError when a link
+    that is declared direct is to be treated; UnsupportedError, BrokenFileError and NotFoundError for what its datapath
+    cannot do, or for its files.
+    """
+    return _Planner(wanted, existing, treatments, files).plan()
 
 
 class _Planner:
-    def __init__(self, wanted: Layout, existing: Existing) -> None:
+    def __init__(self, wanted: Layout, existing: Existing, treatments: Treatments, files: Mapping[str, str]) -> None:
         self.wanted = wanted
         self.existing = existing
-        self.wiring = Wiring(wanted)
+        self.treatments = treatments
+        self.wiring = Wiring(wanted, [name for name, treatment in treatments.items() if treatment.spliced])
         self.wire = existing.namespaces.get(names.WIRE, _NOTHING)
         self.operations: list[Operation] = []
         self.kept = self._intact()
+        self.down = self._down()
         self.replugged: set[str] = set()  # kept wire-side devices whose port settings are the kernel's defaults again
+        self.up = {device for device, found in self.kept.items() if found.up}  # as far as the plan goes
         self.indexes = {device: interface.index for device, interface in self.kept.items()}
         taken = {
             key: [interface.index for interface in contents.interfaces.values()]
@@ -93,25 +120,41 @@ class _Planner:
             default=FIRST_DIRECT_INDEX,
         )
         self.rerouted = False  # whether frames now take other ways than the switches have learned
+        self.free_ends = {end for splice in self.wiring.splices.values() for end in (splice.a, splice.b)}
+        self.joins = self._joins()
+        self.parted: set[int] = set()  # indexes whose hook is taken away
+        self.joined = self._joined()
+        self.disciplines = self._disciplines(files)
 
     def plan(self) -> list[Operation]:
         self._retire()
         self._make_namespaces()
         for switch in self.wanted.switches:
             self._make_switch(switch)
+        self._take_down()
+        self._part()
+        self._remove_disciplines()
         for cable in self.wiring.cables:
             self._make_cable(cable)
-        for join in self.wiring.joins:
-            self._join(*join)
         # A port that stops flooding does so before another begins: the ports that flood never form a cycle.
         changes = [change for switch in self.wanted.switches for change in self._port_changes(switch)]
         changes.sort(key=lambda change: change.flooding)
         self.operations += changes
+        for cable in self.wiring.cables:
+            if cable.patch:
+                self._set_up(cable.near)
+                self._set_up(cable.far)
+        self._set_offloads(on=False)
+        self._set_disciplines()
+        self._unplug_spliced()
+        for join in self.joins:
+            self._join(*join)
         for switch in self.wanted.switches:
             self._set_forwarding(switch)
         self._forget_learned()
         for device in self.wiring.wire_devices:
             self._set_up(device)
+        self._set_offloads(on=True)
         for node in self.wanted.nodes:
             self._configure(node)
         return self.operations
@@ -161,11 +204,12 @@ class _Planner:
         nodes = {node.name for node in self.wanted.nodes}
         ours = self.existing.nics | {(node.name, nic.name) for node in self.wanted.nodes for nic in node.nics}
         wire_indexes = {interface.index for interface in self.wire.interfaces.values()}
+        patches = {end for name in self.wire.interfaces for end in names.patch(name)}
         for name, interface in self.wire.interfaces.items():
             if name == "lo" or interface.kind in _KERNELS_OWN or (names.WIRE, name) in self.kept:
                 continue
             self.operations.append(RemoveDevice(names.WIRE, name, interface.index))
-            if interface.kind == "veth" and interface.peer in wire_indexes:
+            if interface.kind == "veth" and interface.peer in wire_indexes and name not in patches:
                 self.rerouted = True
         for key, name in sorted(ours):
             nic = self._found((key, name))
@@ -223,12 +267,13 @@ class _Planner:
                     index=self._index(cable.near),
                     mac=cable.near_mac,
                     switch=switch,
-                    up=cable.near not in self.wiring.planned_ports,
+                    up=self._made_up(cable.near),
                     peer_key=cable.far[0],
                     peer_device=cable.far[1],
                     peer_index=self._index(cable.far),
                     peer_mac=cable.far_mac,
                     mtu=cable.mtu,
+                    patch=cable.patch,
                 )
             )
             if far_switch := self._switch_index(cable.far):
@@ -236,7 +281,7 @@ class _Planner:
             return
         for device, mac in ((cable.near, cable.near_mac), (cable.far, cable.far_mac)):
             found = self.kept[device]
-            if device[0] == names.WIRE and found.master != self._switch_index(device):
+            if device[0] == names.WIRE and found.master != self._switch_index(device) and device not in self.free_ends:
                 self._plug(device, self._switch_index(device))
             new_mtu = cable.mtu if found.mtu != cable.mtu else None
             new_mac = mac if mac and found.mac != mac else None
@@ -250,21 +295,140 @@ class _Planner:
 
     def _plug(self, device: Device, switch: int) -> None:
         index = self._index(device)
-        if index in self.wire.redirections and device in self.kept:
-            self.operations.append(Part(device[1], index))
+        if device in self.kept:
+            found = self.kept[device]
+            if switch and found.up and self._is_trunk(found) and device in self.wiring.planned_ports:
+                self._set_down(device)  # until its settings are made: a new port floods
+            self.rerouted = self.rerouted or self._port_before(device) != self._port_after(device)
         self.operations.append(SetDevice(*device, index, switch=switch))
         self.replugged.add(device[1])
-        self.rerouted = self.rerouted or device in self.kept
+
+    def _is_trunk(self, found: Interface) -> bool:
+        return any(other.index == found.peer and _paired(found, other) for other in self.wire.interfaces.values())
+
+    def _port_before(self, device: Device) -> int:
+        """The switch at whose port a kept device was, itself or by its patch; 0 for none."""
+        patch = self.wire.interfaces.get(names.patch(device[1])[0])
+        return self.kept[device].master or (patch.master if patch is not None else 0)
+
+    def _port_after(self, device: Device) -> int:
+        return self._switch_index(device) or self._switch_index((names.WIRE, names.patch(device[1])[0]))
+
+    # What is done to frames between the ends of a link
+
+    def _joins(self) -> list[tuple[str, Device, Device]]:
+        """Links between two nodes, and spliced ones that the kernel carries."""
+        spliced = [
+            (name, splice.a, splice.b)
+            for name, splice in self.wiring.splices.items()
+            if self.treatments[name].datapath != "relay"
+        ]
+        return self.wiring.joins + spliced
+
+    def _disciplines(self, files: Mapping[str, str]) -> list[Discipline]:
+        mtus = {device: cable.mtu for cable in self.wiring.cables for device in (cable.near, cable.far)}
+        return [
+            wish
+            for name, splice in self.wiring.splices.items()
+            for wish in disciplines(
+                name,
+                self.treatments[name],
+                self.existing.treatments.get(name),
+                splice,
+                self._index,
+                mtu=mtus[splice.a],
+                seed=self.wanted.seed,
+                files=files,
+            )
+        ]
+
+    def _joined(self) -> set[int]:
+        """The indexes of those that are joined, both ways, as they are to be."""
+        kept = {found.index for device, found in self.kept.items() if device[0] == names.WIRE}
+        pairs = [(self._index(one), self._index(other)) for _, one, other in self.joins]
+        outs = self.wire.redirections
+        return {end for a, b in pairs if {a, b} <= kept and outs.get(a) == b and outs.get(b) == a for end in (a, b)}
+
+    def _part(self) -> None:
+        """Undo redirections that are not to be, and take away hooks that nothing needs."""
+        wanted = {self._index(end) for _, *ends in self.joins for end in ends}
+        for device, found in self.kept.items():
+            if device[0] != names.WIRE or found.index in self.joined:
+                continue
+            if found.index in self.wire.redirections or (found.index in self.wire.hooks and found.index not in wanted):
+                self.operations.append(Part(device[1], found.index))
+                self.parted.add(found.index)
 
     def _join(self, label: str, one: Device, other: Device) -> None:
-        a, b = self._index(one), self._index(other)
-        redirections = {index: out for index, out in self.wire.redirections.items() if index in (a, b)}
-        if one in self.kept and other in self.kept and redirections == {a: b, b: a}:
+        if self._index(one) not in self.joined:
+            self.operations.append(Join(label, one[1], self._index(one), other[1], self._index(other)))
+
+    def _remove_disciplines(self) -> None:
+        """What stands on a device that stays, and is not to be replaced by another."""
+        losing = {wish.index for wish in self.disciplines if isinstance(wish, SetLoss)}
+        queueing = {wish.index for wish in self.disciplines if not isinstance(wish, SetLoss)}
+        for device, found in self.kept.items():
+            if device[0] != names.WIRE:
+                continue
+            if found.index in self.wire.qdiscs and found.index not in queueing:
+                self.operations.append(RemoveQdisc(device[1], found.index))
+            if found.index in self.wire.classifiers and found.index not in losing | self.parted:
+                self.operations.append(RemoveLoss(device[1], found.index))
+
+    def _set_disciplines(self) -> None:
+        for wish in self.disciplines:
+            if not in_force(wish, self.wire) or (isinstance(wish, SetLoss) and wish.index in self.parted):
+                self.operations.append(wish)
+
+    def _unplug_spliced(self) -> None:
+        """The old ends of links whose patches are ready leave their switches."""
+        for device in sorted(self.free_ends):
+            if device in self.kept and self.kept[device].master:
+                self._plug(device, 0)
+
+    def _set_offloads(self, *, on: bool) -> None:
+        """Off on all that send towards free ends; on again where they are off and need not be."""
+        senders = [device for splice in self.wiring.splices.values() for device in splice.senders]
+        if not on:
+            for device in senders:
+                if self._offloads(device):
+                    self.operations.append(SetOffloads(*device, self._index(device), on=False))
             return
-        for device, index in ((one, a), (other, b)):
-            if device in self.kept and index in redirections:
-                self.operations.append(Part(device[1], index))
-        self.operations.append(Join(label, one[1], a, other[1], b))
+        for device, found in self.kept.items():
+            if device not in senders and found.kind == "veth" and self._offloads(device) is False:
+                self.operations.append(SetOffloads(*device, found.index, on=True))
+
+    def _offloads(self, device: Device) -> bool | None:
+        """Whether a device takes unfinished frames, as one that is made does; None where the kernel does not tell."""
+        if device not in self.kept:
+            return True
+        return self.existing.namespaces[device[0]].offloads.get(self.kept[device].index)
+
+    # Links that are down
+
+    def _down(self) -> set[Device]:
+        """The wire-side devices of links that are to be down."""
+        found: set[Device] = set()
+        for name, devices in self.wiring.of_link.items():
+            if name in self.treatments and self.treatments[name].down:
+                if not devices:
+                    raise ValueError(f"{name} is declared direct: it has no end here that could be set down")
+                found.update(devices)
+        return found
+
+    def _take_down(self) -> None:
+        for device in sorted(self.down & self.up):
+            self._set_down(device)
+
+    def _set_down(self, device: Device) -> None:
+        self.operations.append(SetDown(*device, self._index(device)))
+        self.up.discard(device)
+
+    def _made_up(self, device: Device) -> bool:
+        if device not in self.wiring.made_up or device in self.down:
+            return False
+        self.up.add(device)
+        return True
 
     def _port_changes(self, switch: Switch) -> list[SetPort]:
         changes = []
@@ -305,10 +469,9 @@ class _Planner:
         return True, True
 
     def _set_up(self, device: Device) -> None:
-        found = self.kept.get(device)
-        up = found.up if found is not None else device in self.wiring.made_up
-        if not up:
+        if device not in self.up and device not in self.down:
             self.operations.append(SetUp(*device, self._index(device)))
+            self.up.add(device)
 
     def _configure(self, node: Node) -> None:
         """Addresses and routes; an interface comes up before its routes, which the kernel refuses otherwise."""

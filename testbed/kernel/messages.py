@@ -132,6 +132,11 @@ def set_up(index: U32) -> Message:
 
 
 @shaped
+def set_down(index: U32) -> Message:
+    return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index, "flags": 0, "change": IFF_UP}, [])
+
+
+@shaped
 def set_up_with_alias(index: U32, alias: Text) -> Message:
     """Set an interface up and give it an alias (shown by ``ip link``), in one request."""
     return _message(

@@ -68,6 +68,10 @@ class RouteSocket:
     def close(self) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        """Its descriptor: interfaces of its namespace can be asked by ioctl through it."""
+        return self._socket.fileno()
+
     def execute(self, requests: Sequence[bytes], what: str = "netlink") -> None:
         """Send the requests in as few system calls as fit; wait until the kernel has done the last.
 

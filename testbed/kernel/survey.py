@@ -1,4 +1,5 @@
-"""What the kernel has in one network namespace: interfaces with their counters, addresses, routes, forwarding entries.
+"""What the kernel has in one network namespace: interfaces with their counters, addresses, routes, forwarding entries,
+offloads, and what stands in the way of frames on a link's free ends.
 
 Decoded with `struct` straight from the dumps: a status of a hundred nodes must not pay for a general decoder.
 """
@@ -10,8 +11,13 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from testbed.kernel import offloads
 from testbed.kernel.netlink import RouteSocket, attributes
+
+if TYPE_CHECKING:
+    from testbed.kernel.qdiscs import Qdisc  # which imports pyroute2
 
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
@@ -35,8 +41,8 @@ NDA_LLADDR, NDA_MASTER = 2, 9
 IFF_UP = 1
 NUD_NOARP = 0x40
 RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
-RTM_GETTFILTER = 46
-TC_H_CLSACT_INGRESS = 0xFFFF_FFF2
+RTM_GETQDISC, RTM_GETTFILTER = 38, 46
+TC_H_CLSACT, TC_H_CLSACT_INGRESS = 0xFFFF_FFF1, 0xFFFF_FFF2
 TCA_KIND, TCA_OPTIONS, TCA_U32_ACT, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS = 1, 2, 7, 2, 2
 RT_SCOPE_LINK = 253
 
@@ -61,7 +67,9 @@ class Counters:
 class Contents:
     """All that a plan has to know of a namespace. addresses: by interface index. routes: the static ones. forwarding: of
     the switches in it. redirections: interface index -> where its incoming frames are sent (joined cables). routing: the
-    IP versions that it routes between its interfaces."""
+    IP versions that it routes between its interfaces. offloads: interface index -> whether it takes unfinished frames, of
+    veth interfaces. hooks: the interfaces whose incoming frames can be redirected or lost. qdiscs: the root disciplines by
+    interface index. classifiers: interface index -> the name of the one that decides which incoming frames are lost."""
 
     interfaces: Mapping[str, Interface] = field(default_factory=dict)
     addresses: Mapping[int, frozenset[str]] = field(default_factory=dict)
@@ -69,6 +77,10 @@ class Contents:
     forwarding: Mapping[tuple[int, str], int] = field(default_factory=dict)
     redirections: Mapping[int, int] = field(default_factory=dict)
     routing: frozenset[int] = frozenset()
+    offloads: Mapping[int, bool] = field(default_factory=dict)
+    hooks: frozenset[int] = frozenset()
+    qdiscs: Mapping[int, Qdisc] = field(default_factory=dict)
+    classifiers: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +212,16 @@ def forwarding(route: RouteSocket) -> dict[tuple[int, str], int]:
     return found
 
 
+def hooks(route: RouteSocket) -> frozenset[int]:
+    """The interfaces that have the hook for incoming frames (clsact)."""
+    found = set()
+    for entry in _dump(route, RTM_GETQDISC, _FILTER.pack(0, 0, 0, 0, 0)):
+        _, index, _, parent, _ = _FILTER.unpack_from(entry)
+        if parent == TC_H_CLSACT:
+            found.add(index)
+    return frozenset(found)
+
+
 def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
     """Of these interfaces the ones whose incoming frames are redirected -> the interface that they leave by."""
     found = {}
@@ -229,7 +251,15 @@ def _redirected_to(options: memoryview) -> int:
 def node_contents(route: RouteSocket) -> Contents:
     """What is in a node's namespace; the calling thread must be in it (for the kernel's settings)."""
     routing = frozenset(version for version, path in ROUTING.items() if _setting(path) == "1")
-    return Contents(by_name(interfaces(route)), addresses(route), static_routes(route), routing=routing)
+    found = by_name(interfaces(route))
+    return Contents(
+        found, addresses(route), static_routes(route), routing=routing, offloads=_offloads(route, found.values())
+    )
+
+
+def _offloads(route: RouteSocket, found: Iterable[Interface]) -> dict[int, bool]:
+    told = {veth.index: offloads.on(route.fileno(), veth.name) for veth in found if veth.kind == "veth"}
+    return {index: on for index, on in told.items() if on is not None}
 
 
 def _setting(path: str) -> str:
@@ -241,10 +271,21 @@ def _setting(path: str) -> str:
 
 
 def wire_contents(route: RouteSocket) -> Contents:
-    """What is in a wire namespace: the switches, and the cables' far ends that are plugged in or joined."""
+    """What is in a wire namespace: the switches, the cables' ends there, and what is done to frames at them."""
+    from testbed.kernel import loss_classifier, qdiscs  # only who changes a cluster pays for importing pyroute2
+
     found = by_name(interfaces(route))
-    unplugged = [interface.index for interface in found.values() if interface.kind == "veth" and not interface.master]
-    return Contents(found, forwarding=forwarding(route), redirections=redirections(route, unplugged))
+    hooked = hooks(route)
+    classifiers = {index: loss_classifier.attached(route, index) for index in hooked}
+    return Contents(
+        found,
+        forwarding=forwarding(route),
+        redirections=redirections(route, hooked),
+        offloads=_offloads(route, found.values()),
+        hooks=hooked,
+        qdiscs=qdiscs.qdiscs(route),
+        classifiers={index: attached.name for index, attached in classifiers.items() if attached is not None},
+    )
 
 
 def by_name(found: Iterable[Interface]) -> dict[str, Interface]:

@@ -56,7 +56,7 @@ print("\\n".join(changes))
 
 # All calls that could change the machine; an expression, because not every machine has every one.
 _CALLS = (
-    "/^(mount|umount2|pivot_root|move_mount|fsmount|open_tree|mount_setattr|sethostname|bpf|ioctl|fork|vfork|clone3?|"
+    "/^(mount|umount2|pivot_root|move_mount|fsmount|open_tree|mount_setattr|sethostname|bpf|ioctl|socket|fork|vfork|clone3?|"
     "open|openat|openat2|creat|mknod|mknodat|mkdir|mkdirat|rmdir|unlink|unlinkat|rename|renameat2?|link|linkat|symlink|"
     "symlinkat|chmod|fchmod|fchmodat|[fl]?chown|fchownat|f?truncate|fallocate|[fl]?setxattr|utimensat|"
     "write|writev|pwrite64|pwritev2?|sendfile|copy_file_range|sendto|sendmsg|sendmmsg|kill|tkill|tgkill|pidfd_send_signal)$"
@@ -109,9 +109,14 @@ def _kind(call: str, arguments: str) -> str:
         case "fork" | "vfork" | "clone" | "clone3":
             return "start"
         case "bpf":
-            return "" if re.match(r"BPF_(MAP_LOOKUP|OBJ_GET_INFO|PROG_GET_FD|MAP_GET_FD|PROG_TEST)", arguments) else "bpf"
+            return (
+                "" if re.match(r"BPF_(MAP_LOOKUP|OBJ_GET_INFO|PROG_GET_FD|MAP_GET_FD|PROG_TEST)", arguments) else "bpf"
+            )
         case "ioctl":
-            return "" if "TCGETS" in arguments or "FIOCLEX" in arguments else "ioctl"
+            return "" if any(name in arguments for name in ("TCGETS", "FIOCLEX", "SIOCETHTOOL")) else "ioctl"
+        case "socket":
+            # strace does not tell whether SIOCETHTOOL asks or sets; for each time that it sets, a socket is opened.
+            return "ioctl" if arguments.startswith("AF_INET,") else ""
         case _:
             return _PLAIN.get(call, call)
 

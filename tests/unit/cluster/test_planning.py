@@ -315,8 +315,8 @@ def test_a_cable_between_nodes_is_parted_before_its_ends_are_plugged_in() -> Non
     switch = by_name(kernel, "", "s1").index
     assert operations == [
         "part n1.eth0",
-        f"set n1.eth0 to switch index {switch}",
         "part n2.eth0",
+        f"set n1.eth0 to switch index {switch}",
         f"set n2.eth0 to switch index {switch}",
         "forget what s1 learned",
     ]

@@ -1,0 +1,121 @@
+"""Offloads of a network interface: whether frames leave it as they would be on a wire.
+
+A veth pair with the kernel's defaults takes frames that are not finished: TCP and UDP segments of up to 64 KiB, with their
+checksums still to be computed, because whoever gets them has nothing left to do with either. Whoever reads frames between
+two ends (a packet socket, netem, a classifier) then meets one large frame where a wire has forty, and passes on a checksum
+that was never made. So on every device that sends towards such a place these are off, and the kernel finishes a frame
+just before the device gets it:
+
+- ``tx-checksum-*``: complete checksums of TCP, UDP and SCTP, over IPv4 and IPv6;
+- ``tx-*-segmentation`` and ``tx-gso-list``: wire-sized frames, of TCP, of UDP (UDP_SEGMENT) and in tunnels.
+
+Measured with a packet socket at the far end of a pair, 8 MiB of TCP and UDP datagrams with and without UDP_SEGMENT, over
+IPv4 and IPv6: with all on, frames of 12 KB and more without a checksum; with these off, no frame above the MTU and every
+checksum right. What stays on, because it changed nothing that was seen there:
+
+- ``tx-generic-segmentation`` is the sender's own stack segmenting late, just before the device, and saves it time;
+- ``tx-scatter-gather`` is how a frame lies in memory;
+- ``tx-vlan-hw-insert``: the kernel takes a tag out of a received frame before a packet socket sees it, wherever it was
+  put in; the socket gets it in its auxiliary data.
+
+Receiving needs nothing: veth has GRO off unless somebody turns it on, and frames that come over a spliced link are not
+merged by anything else.
+
+Before Linux 6.11 a UDP socket with UDP_SEGMENT is refused (EIO) on a device whose checksums are off.
+
+Source: the ioctl interface of include/uapi/linux/ethtool.h (ETHTOOL_GFEATURES); route netlink does not tell features.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import re
+import socket
+import struct
+from typing import Final
+
+from testbed.kernel.changes import announce
+
+SIOCETHTOOL: Final = 0x8946
+ETHTOOL_GSTRINGS, ETHTOOL_GSSET_INFO = 0x1B, 0x37
+ETHTOOL_GFEATURES, ETHTOOL_SFEATURES = 0x3A, 0x3B
+ETH_SS_FEATURES: Final = 4
+
+_REQUEST = struct.Struct("16sP16x")  # struct ifreq: the interface's name, a pointer to the command
+_SET_INFO = struct.Struct("=IIQI")  # command, reserved, mask of string sets, length of the one asked for
+_STRINGS = struct.Struct("=III")  # command, string set, length
+_HEADER = struct.Struct("=II")  # command, blocks of 32 features
+_FOUND = struct.Struct("=IIII")  # available, requested, active, never changed
+_WISHED = struct.Struct("=II")  # valid, requested
+_STRING: Final = 32
+
+_UNFINISHED = re.compile(r"tx-checksum-.*|tx-(?!generic-).*segmentation|tx-gso-list")
+
+
+def on(descriptor: int, device: str) -> bool | None:
+    """Whether an interface takes unfinished frames of any kind; None where the kernel does not tell.
+
+    descriptor: of any socket of the interface's namespace.
+    """
+    try:
+        wanted = _bits(descriptor, device)
+        return any(active & mask for (_, _, active, _), mask in zip(_features(descriptor, device), wanted, strict=True))
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # no features; gone since it was listed
+            return None
+        raise
+
+
+def switch(device: str, wanted: bool) -> None:
+    """Let an interface of the calling thread's network namespace take unfinished frames, all that it can, or none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
+        descriptor = opened.fileno()
+        masks = _bits(descriptor, device)
+        blocks = _features(descriptor, device)
+        wishes = [
+            (mask & available, mask & available if wanted else 0)
+            for (available, _, _, _), mask in zip(blocks, masks, strict=True)
+        ]
+        command = _HEADER.pack(ETHTOOL_SFEATURES, len(wishes)) + b"".join(_WISHED.pack(*wish) for wish in wishes)
+        _call(descriptor, device, command)
+    announce(f"ioctl: offloads of {device} {'on' if wanted else 'off'}")
+
+
+_masks: list[tuple[int, ...]] = []  # once known: the names are the kernel's, equal for all of its interfaces
+
+
+def _bits(descriptor: int, device: str) -> tuple[int, ...]:
+    """Which features of each block of 32 mean unfinished frames."""
+    if not _masks:
+        names = _names(descriptor, device)
+        unfinished = [bool(_UNFINISHED.fullmatch(name)) for name in names]
+        blocks = range(0, len(names), 32)
+        _masks.append(
+            tuple(sum(1 << bit for bit, it_is in enumerate(unfinished[at : at + 32]) if it_is) for at in blocks)
+        )
+    return _masks[0]
+
+
+def _names(descriptor: int, device: str) -> list[str]:
+    """What the kernel calls its features, in the order of their bits."""
+    asked = _SET_INFO.pack(ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0)
+    *_, count = _SET_INFO.unpack(_call(descriptor, device, asked))
+    asked = _STRINGS.pack(ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count) + bytes(count * _STRING)
+    text = _call(descriptor, device, asked)[_STRINGS.size :]
+    return [text[at : at + _STRING].rstrip(b"\0").decode() for at in range(0, len(text), _STRING)]
+
+
+def _features(descriptor: int, device: str) -> list[tuple[int, int, int, int]]:
+    """Available, requested, active, never changed: of each block of 32 features."""
+    blocks = len(_bits(descriptor, device))
+    answer = _call(descriptor, device, _HEADER.pack(ETHTOOL_GFEATURES, blocks) + bytes(blocks * _FOUND.size))
+    return [_FOUND.unpack_from(answer, _HEADER.size + block * _FOUND.size) for block in range(blocks)]
+
+
+def _call(descriptor: int, device: str, command: bytes) -> bytes:
+    """One command of ethtool: what the kernel has made of it."""
+    buffer = ctypes.create_string_buffer(command, len(command))
+    fcntl.ioctl(descriptor, SIOCETHTOOL, _REQUEST.pack(device.encode(), ctypes.addressof(buffer)))
+    return buffer.raw
