@@ -185,10 +185,11 @@ def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MOST_FLOW
         raise ValueError("nothing is lost: no classifier is needed")
     maps: dict[str, bpf.Map] = {}
     try:
-        if counters is None:
-            maps["counters"] = bpf.make_map("array", "counters", 4, len(COUNTERS) * WORD, 1)
+        size = len(COUNTERS) * WORD
+        if counters is None or counters.value_size != size:  # none, or those of another version's program
+            maps["counters"] = bpf.make_map("array", "counters", 4, size, 1)
         else:
-            maps["counters"] = bpf.Map(os.dup(counters.descriptor), "counters", 4, counters.value_size, 1)
+            maps["counters"] = bpf.Map(os.dup(counters.descriptor), "counters", 4, size, 1)
         if losses.gemodel or losses.ranges:
             maps["state"] = bpf.make_map("array", "state", 4, WORD, 1)
         if losses.loss:
