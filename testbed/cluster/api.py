@@ -10,6 +10,7 @@ from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import Progress, silent
 from testbed.cluster.running import RunningCluster
 from testbed.cluster.state import Store
+from testbed.kernel.datapaths import Asked
 from testbed.spec.model import Description
 from testbed.spec.resolving import resolve
 
@@ -29,7 +30,13 @@ class Cluster(Description):
     """
 
     def up(
-        self, name: str | None = None, *, keep: bool = False, origin: str = "", progress: Progress = silent
+        self,
+        name: str | None = None,
+        *,
+        keep: bool = False,
+        origin: str = "",
+        datapath: Asked = "auto",
+        progress: Progress = silent,
     ) -> RunningCluster:
         """Bring the cluster up.
 
@@ -38,7 +45,8 @@ class Cluster(Description):
 
         name: by default the description's own; unless it is kept, made unique by this process's number, so that tests in
         parallel do not meet. origin: with `keep`, what tells this cluster from another of the same name, usually its
-        file; this program's path if not said. Raises TestbedError: UnsupportedError before anything is touched,
+        file; this program's path if not said. datapath: who shall carry impaired links; the ladder decides if not said.
+        Raises TestbedError: UnsupportedError before anything is touched,
         ConflictError for a name in use, KernelError after a failure that has been rolled back.
         """
         if name is None:
@@ -51,5 +59,6 @@ class Cluster(Description):
             origin=origin or _program(),
             lasting=keep,
             progress=progress,
+            asked=datapath,
         )
         return RunningCluster(store, outcome.state)

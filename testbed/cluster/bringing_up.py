@@ -9,7 +9,8 @@ from testbed.cluster import keeper, lifecycle, removal
 from testbed.cluster.lifecycle import Outcome, Progress, Wish, silent
 from testbed.cluster.requirements import check_supported
 from testbed.cluster.state import Store
-from testbed.kernel import userns
+from testbed.kernel import processes, userns
+from testbed.kernel.datapaths import Asked
 from testbed.kernel.processes import identity
 from testbed.spec.layout import Layout
 
@@ -24,9 +25,10 @@ def bring_up(
     replace_other: bool = False,
     dry_run: bool = False,
     progress: Progress = silent,
+    asked: Asked = "auto",
 ) -> Outcome:
     """Bring a cluster up or converge it; the arguments and errors are those of `lifecycle.up`."""
-    wish = Wish(name, layout, origin, lasting, identity())
+    wish = Wish(name, layout, origin, lasting, identity(), asked=asked)
     act = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
     if userns.is_root():
         return act(wish, progress=progress)
@@ -44,5 +46,5 @@ def bring_up(
     try:
         return userns.call_inside(holder.pid, partial(act, replace(wish, keeper=holder)))
     except BaseException:
-        removal.end_keeper(holder)
+        processes.end(holder)
         raise

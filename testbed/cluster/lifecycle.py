@@ -7,19 +7,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from testbed.cluster import keeper, names, removal
+from testbed.cluster import carrying, keeper, names, removal
 from testbed.cluster.applying import Workshop, taken
+from testbed.cluster.deciding import Decisions, decide
+from testbed.cluster.injections import Injection, still_there
 from testbed.cluster.operations import Operation
 from testbed.cluster.ownership import Mark
 from testbed.cluster.planning import Existing, plan
 from testbed.cluster.requirements import check_supported
 from testbed.cluster.state import PATIENCE, State, Store, file_source
+from testbed.cluster.treatments import Treatments
 from testbed.errors import ConflictError, KernelError, TestbedError, reason_of
-from testbed.kernel import cgroups, namespaces
+from testbed.kernel import cgroups, namespaces, processes
+from testbed.kernel.datapaths import Asked
 from testbed.kernel.files import make_directory, remove_file, write_in_place
 from testbed.kernel.processes import Identity
 from testbed.kernel.signals import undisturbed
+from testbed.runtime import events
 from testbed.spec.layout import Layout
 
 Progress = Callable[[int, int], None]  # how many operations are done, of how many
@@ -32,7 +38,7 @@ def silent(done: int, total: int) -> None:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A cluster as somebody wants it up. owner: the process that asks; the cluster ends with it unless it is lasting.
-    keeper: the process that already holds namespaces for it (rootless)."""
+    keeper: the process that already holds namespaces for it (rootless). asked: who shall carry its impaired links."""
 
     name: str
     layout: Layout
@@ -40,6 +46,7 @@ class Wish:
     lasting: bool
     owner: Identity
     keeper: Identity | None = None
+    asked: Asked = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +79,15 @@ def up(
         known = store.read(wish.name) is not None
         before = _usable(store, wish, replace_other=replace_other, dry_run=dry_run)
         _refuse_taken_names(wish, known)
+        injected = still_there(wish.layout, before.injected) if before else ()
+        decisions = decide(wish.layout, injected, wish.asked, _base(wish.origin))
+        state = _intent(wish, before, injected, decisions)
         if dry_run:
             with _workshop(wish) as workshop:
-                operations = plan(wish.layout, _existing(workshop, wish, before))
-            return Outcome(before or _intent(wish, None), tuple(operations))
-        state = _intent(wish, before)
+                operations = plan(wish.layout, _existing(workshop, wish, before), decisions.treatments, decisions.files)
+            return Outcome(state, tuple(operations))
         try:
-            operations, state = _carry_out(store, wish, state, before, progress, guard)
+            operations, state = _carry_out(store, wish, state, before, decisions, progress, guard)
         except BaseException as error:
             with undisturbed():
                 _roll_back(store, state, before, error)
@@ -86,6 +95,89 @@ def up(
                 raise KernelError(f"cluster {wish.name} could not be brought up: {reason_of(error)}") from error
             raise
     return Outcome(state, tuple(operations))
+
+
+def alter(store: Store, name: str, edit: Edit) -> Outcome:
+    """Inject into a running cluster, or heal it: `edit` makes its new injections of its state.
+
+    What cannot be carried out leaves everything as it was. NotFoundError, ConflictError; what `decide` raises;
+    KernelError.
+    """
+    with store.locked(name, PATIENCE):
+        before = store.choose(name)
+        if before.abandoned or before.phase != "up":
+            raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
+        wish = _as_it_is(before, before.owner)
+        injected = edit(before)
+        issued = max([before.issued, *(injection.number for injection in injected)])
+        decisions = decide(wish.layout, injected, wish.asked, _base(wish.origin))
+        state = replace(_intent(wish, before, injected, decisions), issued=issued)
+        try:
+            if _relay_alone(before, decisions):
+                store.write(state)
+                state = replace(state, phase="up", previous=None)
+                state = replace(state, steward=carrying.engage(store, state, decisions.orders, heal))
+                store.write(state)
+                operations: list[Operation] = []
+            else:
+                operations, state = _carry_out(store, wish, state, before, decisions, silent)
+        except BaseException as error:
+            with undisturbed():
+                _roll_back(store, state, before, error)
+            if isinstance(error, OSError):
+                raise KernelError(f"cluster {name} could not be changed: {reason_of(error)}") from error
+            raise
+    return Outcome(state, tuple(operations))
+
+
+def _as_it_is(state: State, owner: Identity) -> Wish:
+    """The wish for a cluster as it has been brought up."""
+    named = state.namespaces.get(names.WIRE, "").startswith(f"{namespaces.NAMES}/")
+    return Wish(
+        state.name,
+        state.layout,
+        state.origin,
+        state.lasting,
+        owner,
+        state.keeper if named else None,
+        state.asked,
+    )
+
+
+Edit = Callable[[State], tuple[Injection, ...]]
+
+
+def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
+    """Lift injections, without numbers all; those that were lifted."""
+    lifted: list[Injection] = []
+
+    def without(state: State) -> tuple[Injection, ...]:
+        lifted[:] = [one for one in state.injected if not numbers or one.number in numbers]
+        return tuple(one for one in state.injected if one not in lifted)
+
+    alter(store, name, without)
+    for injection in lifted:
+        events.record(store.directory(name), "heal", number=injection.number, what=injection.what)
+    return tuple(lifted)
+
+
+def _relay_alone(before: State, decisions: Decisions) -> bool:
+    """Whether the relay carries all that is impaired, before and after, so that the kernel has nothing to change."""
+    after = {link: treatment.datapath for link, treatment in decisions.treatments.items() if treatment.spliced}
+    return (
+        after == dict(before.datapaths)
+        and set(after.values()) <= {"relay"}
+        and _down(before) == {link for link, treatment in decisions.treatments.items() if treatment.down}
+    )
+
+
+def _down(state: State) -> set[str]:
+    return {link for injection in state.injected for link in injection.down}
+
+
+def _base(origin: str) -> Path:
+    """Where relative paths in a description begin: at its file, or where we are."""
+    return Path(origin).parent if os.path.isfile(origin) else Path.cwd()
 
 
 def _usable(store: Store, wish: Wish, *, replace_other: bool, dry_run: bool) -> State | None:
@@ -136,7 +228,7 @@ def _keys(layout: Layout) -> list[str]:
     return [names.WIRE, *(node.name for node in layout.nodes)]
 
 
-def _intent(wish: Wish, before: State | None) -> State:
+def _intent(wish: Wish, before: State | None, injected: tuple[Injection, ...], decisions: Decisions) -> State:
     """The state that is written before the first operation: all that may come to exist is in it."""
     keys = _keys(wish.layout) if _by_name(wish) else []
     paths = {key: str(namespaces.NAMES / names.namespace(wish.name, key)) for key in keys}
@@ -152,6 +244,12 @@ def _intent(wish: Wish, before: State | None) -> State:
         created=before.created if before else int(time.time()),
         keeper=wish.keeper or (before.keeper if before else None),
         previous=before.layout if before else None,
+        asked=wish.asked,
+        injected=injected,
+        issued=before.issued if before else 0,
+        datapaths={link: one.datapath for link, one in decisions.treatments.items() if one.spliced},
+        notes=decisions.notes,
+        steward=before.steward if before else None,
     )
 
 
@@ -169,18 +267,29 @@ def _existing(workshop: Workshop, wish: Wish, before: State | None) -> Existing:
     """What the kernel has of the cluster: what bears its mark, whatever the state says."""
     if before is None:
         return Existing()
-    for name in removal.own_names(wish.name):
-        path = str(namespaces.NAMES / name)
+    if _by_name(wish):
+        found = {names.key_of(name): str(namespaces.NAMES / name) for name in removal.own_names(wish.name)}
+    else:
+        found = dict(before.namespaces)  # held by the keeper
+    for key, path in found.items():
         if namespaces.is_namespace(path):
-            workshop.paths[names.key_of(name)] = path
-            workshop.inodes[names.key_of(name)] = os.stat(path).st_ino
+            workshop.paths[key] = path
+            workshop.inodes[key] = os.stat(path).st_ino
     layouts = [layout for layout in (before.layout, before.previous) if layout is not None]
     return Existing(
         workshop.contents(list(workshop.paths)),
         _limits(wish),
         frozenset((node.name, nic.name) for layout in layouts for node in layout.nodes for nic in node.nics),
         {node.name: node for node in before.layout.nodes},
+        _treatments(before),
     )
+
+
+def _treatments(state: State) -> Treatments:
+    """How its links were carried, as far as that can be told: a file that they need may be gone."""
+    with suppress(TestbedError):
+        return decide(state.layout, state.injected, state.asked, _base(state.origin)).treatments
+    return {}
 
 
 def _limits(wish: Wish) -> dict[str, tuple[float, int]]:
@@ -204,7 +313,7 @@ def _guard(store: Store, wish: Wish, *, dry_run: bool) -> Iterator[keeper.Guard 
     try:
         yield guard
     except BaseException:
-        removal.end_keeper(guard.identity)
+        processes.end(guard.identity)
         raise
     finally:
         guard.close()
@@ -215,6 +324,7 @@ def _carry_out(
     wish: Wish,
     state: State,
     before: State | None,
+    decisions: Decisions,
     progress: Progress,
     guard: keeper.Guard | None = None,
 ) -> tuple[list[Operation], State]:
@@ -223,7 +333,8 @@ def _carry_out(
     _drop_unfinished(before)
     _end_programs_of_lost_nodes(before)
     with _workshop(wish) as workshop:
-        operations = plan(wish.layout, _existing(workshop, wish, before))
+        operations = plan(wish.layout, _existing(workshop, wish, before), decisions.treatments, decisions.files)
+        replugging = carrying.Replugging(store, workshop, before, state, decisions.orders)
         with _names_ready(store) if _by_name(wish) else nullcontext():
             workshop.apply(operations, lambda done: progress(done, len(operations)))
         paths, holder = workshop.paths, state.keeper
@@ -231,6 +342,8 @@ def _carry_out(
             holder = guard.identity
             paths = guard.hold(workshop.descriptors())
         state = replace(state, phase="up", namespaces=paths, inodes=workshop.inodes, keeper=holder, previous=None)
+        state = replace(state, steward=carrying.engage(store, state, decisions.orders, heal))
+        replugging.tell()
     store.write(state)
     return operations, state
 
@@ -261,11 +374,15 @@ def _roll_back(store: Store, state: State, before: State | None, error: BaseExce
         if before is None:
             removal.remove(store, state, grace=0)
             return
-        wish = Wish(before.name, before.layout, before.origin, before.lasting, state.owner, before.keeper)
-        halfway = replace(before, namespaces=state.namespaces, previous=state.layout, phase="changing")
+        wish = Wish(before.name, before.layout, before.origin, before.lasting, state.owner, before.keeper, before.asked)
+        decisions = decide(before.layout, before.injected, before.asked, _base(before.origin))
+        halfway = replace(
+            before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths
+        )
         # Whoever kills this, too, must leave a state with all that may exist.
-        intent = replace(_intent(wish, before), namespaces=state.namespaces, previous=state.layout)
-        _carry_out(store, wish, intent, halfway, silent)
+        intent = _intent(wish, before, before.injected, decisions)
+        intent = replace(intent, namespaces=state.namespaces, previous=state.layout)
+        _carry_out(store, wish, intent, halfway, decisions, silent)
     except (TestbedError, OSError) as second:
         raise KernelError(
             f"{str(error) or 'interrupted'}\nand what it left could not be rolled back: {second}\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from testbed.cluster.ownership import Mark
 from testbed.cluster.state import PATIENCE, State, Store
 from testbed.errors import ConflictError, KernelError, UnreadableStateError
 from testbed.kernel import cgroups, namespaces, processes
-from testbed.kernel.changes import announce
 from testbed.kernel.files import empty
 from testbed.kernel.userns import is_root
 
@@ -48,16 +46,18 @@ def remove(store: Store, state: State, grace: float = GRACE) -> None:
     The state goes last: whoever kills this half-way leaves enough for the next to go on. Its directory is removed with the
     lock, and the keeper of a held cluster by `let_go` after that: it does the rest if its process dies before.
     """
+    if state.steward is not None:
+        processes.end(state.steward)  # first: it would start the relay again
     _remove_objects(store, state.name, state.inodes.values(), grace, named=state.lasting)
     if state.keeper is not None and state.lasting:
-        end_keeper(state.keeper)
+        processes.end(state.keeper)
     empty(store.directory(state.name))
 
 
 def let_go(state: State) -> None:
     """End the keeper of a held cluster that has been removed, and with it the namespaces."""
     if state.keeper is not None and not state.lasting:
-        end_keeper(state.keeper)
+        processes.end(state.keeper)
 
 
 def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
@@ -121,23 +121,6 @@ def remove_name(name: str, grace: float = GRACE) -> None:
     if namespaces.is_namespace(path):
         end_programs(names.cluster_of(name), [os.stat(path).st_ino], grace)
     namespaces.remove_name(name)
-
-
-def end_keeper(keeper: processes.Identity) -> None:
-    """End a keeper, and with it the namespaces that it holds."""
-    if not keeper.alive:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(keeper.pid)
-        try:
-            if keeper.alive:  # the number still means the same process now that we hold it
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-                announce(f"SIGKILL {keeper.pid}")
-                processes.wait_for_end(handle)
-        finally:
-            os.close(handle)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(keeper.pid, 0)  # where it is our own child
 
 
 def tidy(store: Store) -> None:

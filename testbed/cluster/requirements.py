@@ -13,7 +13,7 @@ from testbed.spec.layout import Layout
 
 def check_supported(layout: Layout) -> None:
     """UnsupportedError with every reason why this layout cannot be brought up here."""
-    reasons = [*_switches(layout), *_impairments(layout), *_nodes(layout)]
+    reasons = [*_switches(layout), *_nodes(layout)]
     if reasons:
         raise UnsupportedError(
             "\n".join([f"{layout.name} cannot be brought up:", *(f"  {reason}" for reason in reasons)])
@@ -26,17 +26,6 @@ def _switches(layout: Layout) -> list[str]:
         f"its switches are of kind {kind}, which a description may have but which cannot be brought up yet "
         "(Ethernet switches can)"
         for kind in kinds
-    ]
-
-
-def _impairments(layout: Layout) -> list[str]:
-    impaired = [link.name for link in layout.links if link.forward or link.backward]
-    if not impaired:
-        return []
-    shown = ", ".join(impaired[:3]) + (f" and {len(impaired) - 3} more" if len(impaired) > 3 else "")
-    return [
-        f"links with a declared delay, rate or loss cannot be made yet ({shown}): "
-        "--unimpaired brings the cluster up without them"
     ]
 
 

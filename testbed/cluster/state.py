@@ -18,11 +18,12 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from testbed.cluster.injections import Injection
 from testbed.cluster.names import check_cluster
 from testbed.errors import (
     ConflictError,
@@ -32,6 +33,7 @@ from testbed.errors import (
     TestbedError,
     UnreadableStateError,
 )
+from testbed.kernel.datapaths import Asked
 from testbed.kernel.files import make_directory, remove_directory, replace_file
 from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
@@ -66,6 +68,12 @@ class State:
     created: int  # seconds of the epoch
     keeper: Identity | None = None
     previous: Layout | None = None
+    asked: Asked = "auto"
+    injected: tuple[Injection, ...] = ()
+    issued: int = 0
+    datapaths: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    steward: Identity | None = None
 
     @property
     def abandoned(self) -> bool:
@@ -89,6 +97,12 @@ class State:
                 "inodes": dict(self.inodes),
                 "layout": to_json(self.layout),
                 "previous": to_json(self.previous) if self.previous else None,
+                "asked": self.asked,
+                "injected": [injection.to_json() for injection in self.injected],
+                "issued": self.issued,
+                "datapaths": dict(self.datapaths),
+                "notes": dict(self.notes),
+                "steward": str(self.steward) if self.steward else None,
             },
             separators=(",", ":"),
         )
@@ -111,6 +125,12 @@ class State:
             created=data["created"],
             keeper=Identity.parse(data["keeper"]) if data["keeper"] else None,
             previous=from_json(data["previous"]) if data["previous"] else None,
+            asked=data["asked"],
+            injected=tuple(Injection.from_json(injection) for injection in data["injected"]),
+            issued=data["issued"],
+            datapaths=data["datapaths"],
+            notes={link: tuple(notes) for link, notes in data["notes"].items()},
+            steward=Identity.parse(data["steward"]) if data["steward"] else None,
         )
 
 

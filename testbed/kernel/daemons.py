@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import traceback
 from collections.abc import Callable, Collection
 
-from testbed.errors import PermissionDeniedError
+from testbed.errors import TestbedError
 from testbed.kernel import processes, syscalls
 from testbed.kernel.changes import announce, silence
 
+_READY = b"ready"
 _PAST_EVERY_DESCRIPTOR = 2**31 - 1  # close_range(2) does the work, in one call
 
 
@@ -26,7 +28,7 @@ def start(
     """Fork a process called `name` that runs `prepare` and, when that has gone well, lives for as long as `stay` does.
 
     kept: descriptors that it keeps of ours. log: the file to which it writes the traceback of what it did not expect.
-    PermissionDeniedError with what `prepare` says when it fails.
+    A TestbedError or OSError of `prepare` is raised here.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -37,15 +39,15 @@ def start(
     try:
         with open(reader, "rb") as answers:
             announce(f"start {name} {child}")
-            answer = answers.read().decode()
+            answer = answers.read()
     except BaseException:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
-    if answer != "ready":
+    if answer != _READY:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child, 0)
-        raise PermissionDeniedError(answer or f"the process {name} died at its start")
+        raise pickle.loads(answer) if answer else TestbedError(f"the process {name} died at its start")
     return processes.identity(child)
 
 
@@ -63,10 +65,10 @@ def _live(
         _leave_terminal(name, kept, log)
         try:
             prepare()
-        except PermissionDeniedError as error:
-            os.write(writer, str(error).encode())
+        except (TestbedError, OSError) as error:
+            os.write(writer, pickle.dumps(error))
             os._exit(1)
-        os.write(writer, b"ready")
+        os.write(writer, _READY)
         os.close(writer)
         stay()
         status = 0

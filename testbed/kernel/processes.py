@@ -218,6 +218,36 @@ def wait_for_end(handle: int, seconds: float | None = None) -> bool:
     return bool(waiting.poll(None if seconds is None else seconds * 1000))
 
 
+def wait_until_gone(process: Identity) -> None:
+    """Wait for the end of a process that is about to end by itself."""
+    if process.alive:
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(process.pid)
+            if process.alive:
+                wait_for_end(handle)
+            os.close(handle)
+    if process.here:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)  # where it is our own child
+
+
+def end(process: Identity) -> None:
+    """Kill one process, if it still runs, and wait until it has ended."""
+    if not process.alive:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(process.pid)
+        try:
+            if process.alive:  # the number still means the same process now that we hold it
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                announce(f"SIGKILL {process.pid}")
+                wait_for_end(handle)
+        finally:
+            os.close(handle)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(process.pid, 0)  # where it is our own child
+
+
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)

@@ -26,6 +26,7 @@ MS_SHARED = 1 << 20
 MNT_DETACH = 2
 UMOUNT_NOFOLLOW = 8
 
+PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -77,3 +78,8 @@ def sethostname(name: str) -> None:
 def name_process(name: str) -> None:
     """What ``ps`` and ``top`` show of the calling thread: up to 15 bytes (prctl PR_SET_NAME)."""
     checked(_libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0))
+
+
+def end_with_parent(number: int) -> None:
+    """Be sent this signal when the thread that forked us ends (prctl PR_SET_PDEATHSIG)."""
+    checked(_libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0))

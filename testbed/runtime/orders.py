@@ -99,3 +99,8 @@ class Places:
             return Orders.from_json(self.orders.read_text())
         except FileNotFoundError:
             return None
+
+    def read_report(self) -> dict[str, Any]:
+        """What the relay last said of itself. FileNotFoundError."""
+        said: dict[str, Any] = json.loads(self.report.read_text())
+        return said

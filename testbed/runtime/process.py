@@ -10,7 +10,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.engine.loop import Loop
@@ -40,18 +40,20 @@ class Process:
         self._log: int | None = None
         self._log_path = ""
 
-    def run(self, ready: Callable[[], None]) -> None:
-        """Carry links until the process is ended. ready: called when the orders are in force."""
+    def prepare(self) -> None:
+        """Have the orders in force. Raises what `Relay.load` does."""
         with contextlib.suppress(PermissionError):  # it stands for cables, which nobody's program delays
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-        Listener(self._loop, self._places.socket, self._answer)
         self._load()
+        Listener(self._loop, self._places.socket, self._answer)
         self._loop.at(self._loop.now() + _WATCH, self._watch)
         # A collection would stop every link for milliseconds. What runs per frame leaves no cycles behind.
         gc.collect()
         gc.freeze()
         gc.disable()
-        ready()
+
+    def run(self) -> None:
+        """Carry links until the process is ended."""
         self._loop.run()
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:

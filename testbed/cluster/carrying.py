@@ -1,0 +1,108 @@
+"""The relay of a cluster, seen from the commands that change its links."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from testbed.cluster import names, steward
+from testbed.cluster.applying import Workshop
+from testbed.cluster.state import State, Store
+from testbed.cluster.wiring import wire_ends
+from testbed.kernel.files import remove_file, replace_file
+from testbed.kernel.processes import Identity, wait_until_gone
+from testbed.kernel.survey import interfaces
+from testbed.runtime import events
+from testbed.runtime.calls import NotThereError, call
+from testbed.runtime.orders import Orders, Places
+
+
+class Replugging:
+    """Links that change hands: made before the first operation, told of after the last.
+
+    What the relay held of a link that it carries no more has been delivered early. What came in on a link's ends while
+    nobody carried it is lost, and counted by the kernel.
+    """
+
+    def __init__(self, store: Store, workshop: Workshop, before: State | None, after: State, orders: Orders) -> None:
+        self._directory = store.directory(after.name)
+        self._workshop = workshop
+        had = before.datapaths if before is not None else {}
+        self._links = [] if before is None else _differing(had, after.datapaths)
+        self._had, self._have = had, after.datapaths
+        self._ends = dict(zip((link.name for link in after.layout.links), wire_ends(after.layout), strict=True))
+        leaving = _leaving(self._directory, orders)
+        self._dropped = self._read() if self._links else {}
+        self._early: Mapping[str, int] = {}
+        if leaving:
+            with contextlib.suppress(NotThereError):
+                answer = call(Places(self._directory).socket, {"do": "release", "links": leaving})
+                self._early = answer["early"]
+
+    def tell(self) -> None:
+        """An event for each link: from whom to whom, how many frames were lost on the way or came early."""
+        if not self._links:
+            return
+        dropped = self._read()
+        for link in self._links:
+            ends = self._ends.get(link, ())
+            events.record(
+                self._directory,
+                "replugged",
+                link=link,
+                before=self._had.get(link, "direct"),
+                after=self._have.get(link, "direct"),
+                lost=sum(dropped[end] - self._dropped[end] for end in ends if end in dropped and end in self._dropped),
+                early=self._early.get(link, 0),
+            )
+
+    def _read(self) -> dict[str, int]:
+        """What the kernel dropped at each wire-side interface because nobody took it."""
+        route = self._workshop.open(names.WIRE).route
+        return {interface.name: interface.counters.rx_dropped for interface in interfaces(route)}
+
+
+def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    return sorted(link for link in {*before, *after} if before.get(link) != after.get(link))
+
+
+def _leaving(directory: Path, orders: Orders) -> list[str]:
+    """The links that the relay carries and is to carry no more."""
+    known = Places(directory).read_orders()
+    staying = {link.name for link in orders.links}
+    return [link.name for link in known.links if link.name not in staying] if known is not None else []
+
+
+def engage(store: Store, state: State, orders: Orders, healing: steward.Healing) -> Identity | None:
+    """Have the orders in force when this returns; the steward, if one is needed.
+
+    The state must be written, with what is injected.
+    """
+    places = Places(store.directory(state.name))
+    known = places.read_orders()
+    if orders.links:
+        if known != orders:
+            replace_file(places.orders, orders.to_json())
+    elif known is not None:
+        remove_file(places.orders)
+    if not steward.needed(state, orders):
+        if state.steward is not None:
+            steward.ensure(store, state, healing)  # it looks, and ends
+            wait_until_gone(state.steward)
+        return None
+    identity = steward.ensure(store, state, healing)
+    if known is not None and known != orders and orders.links:
+        call(places.socket, {"do": "load"})
+    return identity
+
+
+def report(store: Store, state: State) -> dict[str, Any] | None:
+    """What the relay says of itself now; None where there is none."""
+    places = Places(store.directory(state.name))
+    try:
+        call(places.socket, {"do": "report"})
+    except NotThereError:
+        return None
+    return places.read_report()

@@ -1,0 +1,195 @@
+"""Injecting into the links of a running cluster, cutting them, partitioning it, and healing all that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from testbed.cluster import lifecycle
+from testbed.cluster.injections import BOTH, Injection, Place, links_of, places_of
+from testbed.cluster.state import State, Store
+from testbed.errors import DescriptionError, NotFoundError, Problem
+from testbed.kernel import userns
+from testbed.runtime import events
+from testbed.spec import units
+from testbed.spec.layout import Node
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """injection: what is in force now. state: of the cluster with it. took: seconds from the call until it was."""
+
+    injection: Injection
+    state: State
+    took: float
+
+
+def inject(
+    store: Store,
+    name: str,
+    target: str,
+    keys: Mapping[str, object],
+    *,
+    rules: Sequence[str] = (),
+    direction: str = "",
+    seconds: float = 0,
+) -> Injected:
+    """Set what `keys` name on links of a running cluster; both directions unless `direction` says one.
+
+    target: what `injections.links_of` understands. keys: canonical values, as `Impairments.said` gives them. seconds: after
+    which it heals by itself; 0: never. When this returns, the first frame offered sees it. Raises NotFoundError,
+    DescriptionError for contradictions, RuleError, UnsupportedError for what no datapath can do here.
+    """
+    if not keys and not rules:
+        raise DescriptionError("nothing to inject", [Problem("", "", "an impairment (--loss 5%) or a rule")])
+
+    def make(state: State, number: int) -> Injection:
+        places = places_of(links_of(state.layout, target), target, direction)
+        what = f"{described(keys, rules)} on {target}" + (f" ({direction})" if direction else "")
+        placed = tuple((place, text) for place in places for text in rules)
+        return Injection(number, what, places if keys else (), dict(keys), placed, until=_until(seconds))
+
+    return _add(store, name, make)
+
+
+def cut(store: Store, name: str, target: str, seconds: float = 0) -> Injected:
+    """Take links down: they carry nothing, and the NICs at their ends have no carrier."""
+
+    def make(state: State, number: int) -> Injection:
+        links = tuple(link.name for link in links_of(state.layout, target))
+        return Injection(number, f"down: {target}", down=links, until=_until(seconds))
+
+    return _add(store, name, make)
+
+
+def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds: float = 0) -> Injected:
+    """Let nothing pass between groups of nodes; within a group, and to nodes that are in none, all passes as before.
+
+    Every NIC of a node in a group drops what nodes of other groups have sent, by their MACs and, where nodes route, by their
+    addresses. Raises NotFoundError for a node that there is not, DescriptionError for groups that are none.
+    """
+
+    def make(state: State, number: int) -> Injection:
+        nodes = {node.name: node for node in state.layout.nodes}
+        _check_groups(state, groups, nodes)
+        routed = any(node.forwards for node in nodes.values())
+        rules: list[tuple[Place, str]] = []
+        for group in groups:
+            others = [nodes[node] for another in groups if another is not group for node in another]
+            text = f"drop {_from_any(others, routed=routed)}"
+            for link in state.layout.links:
+                for end, direction in ((link.b, BOTH[0]), (link.a, BOTH[1])):
+                    if end.owner in group:
+                        rules.append(((link.name, direction), text))
+        what = "partition " + " / ".join(",".join(group) for group in groups)
+        return Injection(number, what, rules=tuple(rules), until=_until(seconds))
+
+    return _add(store, name, make)
+
+
+def _check_groups(state: State, groups: Sequence[Sequence[str]], nodes: Mapping[str, Node]) -> None:
+    problems = []
+    if len(groups) < 2 or not all(groups):
+        problems.append(Problem("", " / ".join(",".join(group) for group in groups), "two groups of nodes or more"))
+    seen: set[str] = set()
+    for node in (node for group in groups for node in group):
+        if node in seen:
+            problems.append(Problem("", f"{node} twice", "every node in one group"))
+        seen.add(node)
+    if problems:
+        raise DescriptionError("the partition", problems)
+    if missing := sorted(seen - nodes.keys()):
+        there = ", ".join(list(nodes)[:8]) + (", ..." if len(nodes) > 8 else "")
+        raise NotFoundError(f"cluster {state.name} has no node {missing[0]!r}; it has {there}")
+
+
+def _from_any(nodes: Iterable[Node], *, routed: bool) -> str:
+    """The condition that one of these nodes has sent a frame."""
+    nics = [nic for node in nodes for nic in node.nics]
+    sources = {"eth.src": [nic.mac for nic in nics]}
+    if routed:
+        addresses = [address.partition("/")[0] for nic in nics for address in nic.addresses]
+        sources["ip.src"] = [address for address in addresses if ":" not in address]
+        sources["ipv6.src"] = [address for address in addresses if ":" in address]
+    return " or ".join(f"{field} in ({', '.join(values)})" for field, values in sources.items() if values)
+
+
+def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:
+    """Lift what was injected, all of it or some; what was lifted. NotFoundError for a number that is not in force."""
+    known = {injection.number for injection in store.choose(name).injected}
+    if missing := sorted(set(numbers) - known):
+        there = f"in force are {', '.join(map(str, sorted(known)))}" if known else "nothing is"
+        raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {there}")
+    if not known:
+        return ()
+    return _as_whoever_may(store, name, partial(lifecycle.heal, store, name, *numbers))
+
+
+def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
+    """Lift the cuts of these links (of cuts of several links at once, the whole cut)."""
+    state = store.choose(name)
+    links = {link.name for link in links_of(state.layout, target)}
+    numbers = [injection.number for injection in state.injected if links & set(injection.down)]
+    return heal(store, name, numbers) if numbers else ()
+
+
+def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> Injected:
+    begun = time.monotonic()
+    outcome = _as_whoever_may(store, name, partial(_alter, store, name, make))
+    injection = outcome.injected[-1]
+    took = time.monotonic() - begun
+    events.record(
+        store.directory(name),
+        "inject",
+        number=injection.number,
+        what=injection.what,
+        links=sorted(injection.links),
+        until=injection.until,
+        took=took,
+    )
+    return Injected(injection, outcome, took)
+
+
+def _alter(store: Store, name: str, make: Callable[[State, int], Injection]) -> State:
+    def edit(state: State) -> tuple[Injection, ...]:
+        return (*state.injected, make(state, state.issued + 1))
+
+    return lifecycle.alter(store, name, edit).state
+
+
+def _as_whoever_may(store: Store, name: str, act: Callable[[], T]) -> T:
+    """As root here, without root in the cluster's user namespace."""
+    if userns.is_root():
+        return act()
+    state = store.choose(name)
+    if state.keeper is None or not state.keeper.alive:
+        raise NotFoundError(f"cluster {name} is gone: 'testbed gc' removes what is left of it")
+    return userns.call_inside(state.keeper.pid, act)
+
+
+def _until(seconds: float) -> int:
+    return time.monotonic_ns() + round(seconds * 1e9) if seconds else 0
+
+
+def described(keys: Mapping[str, object], rules: Sequence[str]) -> str:
+    """Impairments in a user's words: "delay 2ms, loss 5%"."""
+    return ", ".join(
+        [f"{key} {_text(key, value)}" for key, value in keys.items()] + [f"rule {rule!r}" for rule in rules]
+    )
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(f"{part:.6g}" for part in value)
+    if key in ("delay", "jitter") and isinstance(value, int):
+        return units.format_duration(value)
+    if key == "rate" and isinstance(value, int):
+        return units.format_rate(value)
+    if isinstance(value, float):
+        return units.format_probability(value)
+    return str(value)

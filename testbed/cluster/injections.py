@@ -1,0 +1,197 @@
+"""What is injected into a running cluster's links, laid over what its description declares.
+
+Injections are kept in the order in which they were made; of two that set the same thing the later one counts, and when
+it is lifted the earlier one, or what is declared, comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from testbed.errors import DescriptionError, NotFoundError, Problem
+from testbed.spec.contradictions import contradictions
+from testbed.spec.layout import Impairment, Layout, Link
+
+DirectionName: TypeAlias = Literal["forward", "backward"]
+Place: TypeAlias = tuple[str, DirectionName]
+"""A link's name and one of its directions."""
+
+BOTH: tuple[DirectionName, DirectionName] = ("forward", "backward")
+
+# Of two that exclude each other the one that is injected displaces the one that was there.
+_DISPLACED = {"rate": "rate_trace", "rate_trace": "rate", "queue": "queue_frames", "queue_frames": "queue"}
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """One thing that was injected, until it is healed.
+
+    number: its own in this cluster's life. what: for users. places: where keys count: impairment keys with their values.
+    rules: fault rules, each with its place. down: links that carry nothing. until: when it heals by itself, monotonic
+    nanoseconds; 0: never.
+    """
+
+    number: int
+    what: str
+    places: tuple[Place, ...] = ()
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    rules: tuple[tuple[Place, str], ...] = ()
+    down: tuple[str, ...] = ()
+    until: int = 0
+
+    @property
+    def links(self) -> set[str]:
+        """The links that it concerns."""
+        return {*self.down, *(link for link, _ in self.places), *(link for (link, _), _ in self.rules)}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "what": self.what,
+            "places": [list(place) for place in self.places],
+            "keys": {key: list(value) if isinstance(value, tuple) else value for key, value in self.keys.items()},
+            "rules": [[*place, text] for place, text in self.rules],
+            "down": list(self.down),
+            "until": self.until,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Injection:
+        """The inverse; KeyError or TypeError for what no `to_json` wrote."""
+        return cls(
+            data["number"],
+            data["what"],
+            tuple((link, direction) for link, direction in data["places"]),
+            {key: tuple(value) if isinstance(value, list) else value for key, value in data["keys"].items()},
+            tuple(((link, direction), text) for link, direction, text in data["rules"]),
+            tuple(data["down"]),
+            data["until"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What one direction does now. rules: the injected ones, by a name that stays theirs."""
+
+    impairment: Impairment
+    rules: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> Impairment:
+        """With the injected rules among its own: what whoever carries it must be able to do."""
+        return replace(self.impairment, rules=(*self.impairment.rules, *self.rules.values()))
+
+
+def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]) -> InForce:
+    """The declared impairment with what is injected laid over it.
+
+    DescriptionError where they contradict each other.
+    """
+    declared: Impairment = getattr(link, direction)
+    keys: dict[str, Any] = {}
+    rules: dict[str, str] = {}
+    for injection in injected:
+        if (link.name, direction) in injection.places:
+            for key, value in injection.keys.items():
+                if value and key in _DISPLACED:
+                    keys[_DISPLACED[key]] = _NOTHING[_DISPLACED[key]]
+                keys[key] = value
+        for i, (place, text) in enumerate(injection.rules):
+            if place == (link.name, direction):
+                rules[f"{injection.number}.{i}"] = text
+    impairment = replace(declared, **keys)
+    if keys.get("jitter") == 0:
+        impairment = replace(impairment, distribution="", jitter_file="")
+    problems = [
+        Problem(f"{link.name} {direction}: {key}", found, expected)
+        for key, found, expected in contradictions(impairment, settled=True)
+    ]
+    if problems:
+        raise DescriptionError("what would be in force", problems)
+    return InForce(impairment, rules)
+
+
+_UNIMPAIRED = Impairment()
+_NOTHING: dict[str, Any] = {key: getattr(_UNIMPAIRED, key) for key in Impairment.__dataclass_fields__}
+
+
+def is_down(link: Link, injected: Iterable[Injection]) -> bool:
+    return any(link.name in injection.down for injection in injected)
+
+
+def still_there(layout: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
+    """The injections, without the links that a layout no longer has; those that are left with none go."""
+    links = {link.name for link in layout.links}
+    kept = []
+    for injection in injected:
+        if injection.links <= links:
+            kept.append(injection)
+            continue
+        places = tuple(place for place in injection.places if place[0] in links)
+        rules = tuple((place, text) for place, text in injection.rules if place[0] in links)
+        down = tuple(name for name in injection.down if name in links)
+        if places or rules or down:
+            kept.append(replace(injection, places=places, rules=rules, down=down))
+    return tuple(kept)
+
+
+# Which links and directions are meant
+
+
+def links_of(layout: Layout, target: str) -> list[Link]:
+    """The links that a user means: "all", a link by its name or its two ends in either order, a node or a switch (all links
+    of it), or one end (``n1:eth0``). NotFoundError says what there is."""
+    if target == "all":
+        return list(layout.links)
+    exact = [link for link in layout.links if target in _names(link)]
+    if exact:
+        return exact
+    owned = [link for link in layout.links if target in (link.a.owner, link.b.owner, str(link.a), str(link.b))]
+    if owned:
+        return owned
+    raise NotFoundError(_no_link(layout, target))
+
+
+def _names(link: Link) -> set[str]:
+    ends = [(str(link.a), str(link.b)), (link.a.owner, link.b.owner)]
+    return {f"{one}--{other}" for a, b in ends for one, other in ((a, b), (b, a))}
+
+
+def _no_link(layout: Layout, target: str) -> str:
+    from difflib import get_close_matches
+
+    owners = [node.name for node in layout.nodes] + [switch.name for switch in layout.switches]
+    if target in owners:
+        return f"{target} has no link"
+    names = sorted({name for link in layout.links for name in _names(link)})
+    near = get_close_matches(target, [*owners, *names], 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    shown = ", ".join(link.name for link in layout.links[:4]) + (", ..." if len(layout.links) > 4 else "")
+    return f"cluster {layout.name} has no link, node or switch {target!r}{hint} (links: {shown or 'none'})"
+
+
+def places_of(links: Sequence[Link], target: str, direction: str) -> tuple[Place, ...]:
+    """The directions that are meant: both, or those of `direction`: "forward", "backward", "a-b" (from a to b, the ends'
+    owners), or, where the target is a node, switch or end, "out" (from it) and "in". NotFoundError says what there is."""
+    if not direction:
+        return tuple((link.name, one) for link in links for one in BOTH)
+    found: list[Place] = []
+    for link in links:
+        found += [(link.name, one) for one in BOTH if direction in _spellings(link, one, target)]
+    if not found:
+        spelt = [sorted(_spellings(link, one, target), key=len) for link in links[:1] for one in BOTH]
+        there = "; ".join(" or ".join(repr(text) for text in texts[:4]) for texts in spelt)
+        raise NotFoundError(f"no direction {direction!r} there; {links[0].name} has {there}")
+    return tuple(found)
+
+
+def _spellings(link: Link, direction: DirectionName, target: str) -> set[str]:
+    source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
+    texts = {direction, f"{source.owner}-{sink.owner}", f"{source}-{sink}"}
+    if target in (source.owner, str(source)):
+        texts.add("out")
+    if target in (sink.owner, str(sink)):
+        texts.add("in")
+    return texts

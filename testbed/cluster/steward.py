@@ -1,0 +1,220 @@
+"""The steward: one small process per cluster, there only while something needs it, in the cluster's wire namespace.
+
+- It keeps the relay running: when that dies, however it dies, it starts another one with the same orders, and the gap
+  is an event.
+- It heals what was injected for a time only.
+
+It ends when nothing needs it any more, with the keeper of a cluster that has one, and with the cluster, whose programs
+in the wire namespace are ended like those in the nodes. Commands call it; they hold the cluster's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from testbed.cluster import names
+from testbed.cluster.state import State, Store
+from testbed.engine.loop import Loop
+from testbed.errors import TestbedError
+from testbed.kernel import daemons, processes, syscalls
+from testbed.kernel.netlink import RouteSocket
+from testbed.kernel.survey import interfaces
+from testbed.kernel.waiting import Waiter
+from testbed.runtime import events
+from testbed.runtime.calls import Listener, NotThereError, call
+from testbed.runtime.orders import Orders, Places
+from testbed.runtime.process import Process
+
+NAME: Final = "testbed-steward"
+RELAY_NAME: Final = "testbed-relay"
+SOCKET: Final = "steward"
+LOG: Final = "processes.log"
+
+_AGAIN: Final = 1_000_000_000  # ns until what failed is tried again
+_QUICK_DEATHS: Final = 3  # so many relays may die within _AGAIN of their start; then each waits for so long
+
+Healing = Callable[[Store, str, int], object]
+
+
+def needed(state: State, orders: Orders) -> bool:
+    return bool(orders.links) or any(injection.until for injection in state.injected)
+
+
+def ensure(store: Store, state: State, healing: Healing) -> processes.Identity | None:
+    """Have a steward that has looked at what there is, and a relay that runs if it has orders; None when nothing needs one.
+
+    The cluster's lock must be held, and its state and orders be written. healing(store, cluster, number): heals one
+    injection. Raises what the relay says when it cannot have its orders in force.
+    """
+    directory = store.directory(state.name)
+    orders = Places(directory).read_orders() or Orders(0)
+    wanted = needed(state, orders)
+    with contextlib.suppress(NotThereError):
+        call(directory / SOCKET, {"do": "look"})
+        return state.steward if wanted else None
+    if not wanted:
+        return None
+    steward = _Steward(store, state, healing)
+    return daemons.start(NAME, (), steward.prepare, steward.run, str(directory / LOG))
+
+
+class _Steward:
+    """Its life, in its process."""
+
+    def __init__(self, store: Store, state: State, healing: Healing) -> None:
+        self._store = store
+        self._cluster = state.name
+        self._wire = state.namespaces[names.WIRE]
+        self._keeper = state.keeper
+        self._healing = healing
+        self._places = Places(store.directory(state.name))
+        self._relay: processes.Identity | None = None
+        self._relay_handle = -1
+        self._deaths: list[int] = []
+        self._died = 0  # when the relay died, wall-clock nanoseconds; 0: it has not
+        self._unheard = 0  # what the kernel had dropped at the free ends when a relay last ran
+
+    def prepare(self) -> None:
+        wire = os.open(self._wire, os.O_RDONLY | os.O_CLOEXEC)
+        syscalls.setns(wire, syscalls.CLONE_NEWNET)
+        os.close(wire)
+        self._route = RouteSocket()
+        self._loop = Loop(Waiter())
+        self._alarm = self._loop.timer(self._heal)
+        if self._keeper is not None:
+            handle = os.pidfd_open(self._keeper.pid)
+            self._loop.watch(handle, lambda _: self._end())
+        self._look()
+        Listener(self._loop, self._places.directory / SOCKET, self._answer)
+
+    def run(self) -> None:
+        self._loop.run()
+
+    def _end(self) -> None:
+        self._stop_relay()
+        self._loop.stop()
+
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+        if request["do"] != "look":
+            return {"error": f"the steward does not know how to {request['do']}"}
+        if not self._look():
+            # The caller hears of it before we are gone; who comes after that starts another one.
+            self._loop.at(self._loop.now(), lambda _: self._end())
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._places.directory / SOCKET)
+        return {}
+
+    def _look(self) -> bool:
+        """Do what the state and the orders ask for; whether they ask for anything."""
+        state = self._store.read(self._cluster)
+        orders = self._places.read_orders() or Orders(0)
+        if state is None:
+            return False
+        if not orders.links:
+            self._stop_relay()
+        elif self._relay is None:
+            self._start_relay()
+        ends = [injection.until for injection in state.injected if injection.until]
+        self._alarm.set(min(ends) if ends else None)
+        return needed(state, orders)
+
+    # The relay
+
+    def _start_relay(self) -> None:
+        made: list[Process] = []
+
+        def prepare() -> None:
+            syscalls.end_with_parent(signal.SIGKILL)
+            made.append(Process(self._places))
+            made[0].prepare()
+
+        log = str(self._places.directory / LOG)
+        self._relay = daemons.start(RELAY_NAME, (), prepare, lambda: made[0].run(), log)
+        self._relay_handle = os.pidfd_open(self._relay.pid)
+        self._loop.watch(self._relay_handle, self._relay_died)
+        unheard = self._read_unheard()
+        if self._died:
+            events.record(
+                self._places.directory,
+                "relay restarted",
+                pid=self._relay.pid,
+                gap=[self._died, time.time_ns()],
+                lost=unheard - self._unheard,
+                also_lost="what the one that died held and what waited in its sockets",
+            )
+            self._died = 0
+        self._unheard = unheard
+
+    def _relay_died(self, now: int) -> None:
+        self._died = time.time_ns()
+        relay = self._let_relay_go()
+        events.record(self._places.directory, "relay died", pid=relay.pid)
+        self._deaths = [*(then for then in self._deaths if now - then < _AGAIN), now]
+        if len(self._deaths) <= _QUICK_DEATHS:
+            self._restart(now)
+        else:
+            self._loop.at(now + _AGAIN, self._restart)
+
+    def _restart(self, now: int) -> None:
+        if self._relay is not None:
+            return
+        try:
+            self._start_relay()
+        except (TestbedError, OSError) as error:
+            events.record(self._places.directory, "relay not restarted", reason=str(error))
+            self._loop.at(now + _AGAIN, self._restart)
+
+    def _stop_relay(self) -> None:
+        if self._relay is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._relay_handle, signal.SIGKILL)
+            self._let_relay_go()
+
+    def _let_relay_go(self) -> processes.Identity:
+        """Forget a relay that has ended, or is about to."""
+        relay = self._relay
+        if relay is None:
+            raise AssertionError("there is no relay")
+        self._relay = None
+        self._loop.unwatch(self._relay_handle)
+        os.close(self._relay_handle)
+        os.waitpid(relay.pid, 0)
+        return relay
+
+    def _read_unheard(self) -> int:
+        """Frames that came in on free ends while nobody listened, since those were made."""
+        orders = self._places.read_orders() or Orders(0)
+        ends = {end for link in orders.links for end in (link.a, link.b)}
+        return sum(one.counters.rx_dropped for one in interfaces(self._route) if one.name in ends)
+
+    # What was injected for a time
+
+    def _heal(self, now: int) -> None:
+        """Heal what has lasted long enough, in a process of its own: it waits for the cluster's lock."""
+        state = self._store.read(self._cluster)
+        due = [one.number for one in state.injected if 0 < one.until <= now] if state is not None else []
+        if not due:
+            self._look()
+            return
+
+        def heal() -> None:
+            for number in due:
+                self._healing(self._store, self._cluster, number)
+
+        child = daemons.start("testbed-healer", (), lambda: None, heal, str(self._places.directory / LOG))
+        handle = os.pidfd_open(child.pid)
+
+        def healed(now: int) -> None:
+            self._loop.unwatch(handle)
+            os.close(handle)
+            _, status = os.waitpid(child.pid, 0)
+            if status:
+                events.record(self._places.directory, "not healed", numbers=due)
+                self._alarm.set(now + _AGAIN)
+
+        self._loop.watch(handle, healed)
