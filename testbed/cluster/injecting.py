@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from testbed.cluster import lifecycle
+from testbed.cluster import contention, lifecycle
 from testbed.cluster.injections import BOTH, Injection, Place, links_of, places_of
 from testbed.cluster.state import State, Store
 from testbed.errors import DescriptionError, NotFoundError, Problem
-from testbed.kernel import userns
+from testbed.kernel import processes, userns
+from testbed.kernel.processes import Identity
 from testbed.runtime import events
 from testbed.spec import units
 from testbed.spec.layout import Node
@@ -92,6 +93,36 @@ def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds:
     return _add(store, name, make)
 
 
+def load_processor(store: Store, name: str, node: str, share: float, seconds: float = 0) -> Injected:
+    """Use up so much of a node's processors: 0.5 is half of one."""
+
+    def start(state: State) -> list[Identity]:
+        return contention.use_processor(store, state, node, share, seconds)
+
+    return _load(store, name, f"load of {share:.0%} of a processor on {node}", start, seconds)
+
+
+def load_link(
+    store: Store, name: str, senders: Sequence[str], receiver: str, rate: int, seconds: float = 0
+) -> Injected:
+    """Let nodes send to another, each at this rate in bit/s. Without senders all others do (incast)."""
+    everybody = [node.name for node in store.choose(name).layout.nodes]
+    chosen = list(senders) or [node for node in everybody if node != receiver]
+    who = ", ".join(chosen[:4]) + (f" and {len(chosen) - 4} more" if len(chosen) > 4 else "")
+
+    def start(state: State) -> list[Identity]:
+        return contention.send_traffic(store, state, chosen, receiver, rate, seconds)
+
+    return _load(store, name, f"load of {units.format_rate(rate)} from {who} to {receiver}", start, seconds)
+
+
+def _load(store: Store, name: str, what: str, start: Callable[[State], list[Identity]], seconds: float) -> Injected:
+    def make(state: State, number: int) -> Injection:
+        return Injection(number, what, programs=tuple(start(state)), until=_until(seconds))
+
+    return _add(store, name, make)
+
+
 def _check_groups(state: State, groups: Sequence[Sequence[str]], nodes: Mapping[str, Node]) -> None:
     problems = []
     if len(groups) < 2 or not all(groups):
@@ -156,10 +187,18 @@ def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> In
 
 
 def _alter(store: Store, name: str, make: Callable[[State, int], Injection]) -> State:
-    def edit(state: State) -> tuple[Injection, ...]:
-        return (*state.injected, make(state, state.issued + 1))
+    made: list[Injection] = []
 
-    return lifecycle.alter(store, name, edit).state
+    def edit(state: State) -> tuple[Injection, ...]:
+        made.append(make(state, state.issued + 1))
+        return (*state.injected, *made)
+
+    try:
+        return lifecycle.alter(store, name, edit).state
+    except BaseException:
+        for program in (program for injection in made for program in injection.programs):
+            processes.end(program)
+        raise
 
 
 def _as_whoever_may(store: Store, name: str, act: Callable[[], T]) -> T:

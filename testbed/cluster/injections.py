@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from testbed.errors import DescriptionError, NotFoundError, Problem
+from testbed.kernel.processes import Identity
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import Impairment, Layout, Link
 
@@ -39,6 +40,7 @@ class Injection:
     keys: Mapping[str, Any] = field(default_factory=dict)
     rules: tuple[tuple[Place, str], ...] = ()
     down: tuple[str, ...] = ()
+    programs: tuple[Identity, ...] = ()
     until: int = 0
 
     @property
@@ -54,6 +56,7 @@ class Injection:
             "keys": {key: list(value) if isinstance(value, tuple) else value for key, value in self.keys.items()},
             "rules": [[*place, text] for place, text in self.rules],
             "down": list(self.down),
+            "programs": [str(program) for program in self.programs],
             "until": self.until,
         }
 
@@ -67,6 +70,7 @@ class Injection:
             {key: tuple(value) if isinstance(value, list) else value for key, value in data["keys"].items()},
             tuple(((link, direction), text) for link, direction, text in data["rules"]),
             tuple(data["down"]),
+            tuple(Identity.parse(program) for program in data["programs"]),
             data["until"],
         )
 
@@ -126,7 +130,7 @@ def still_there(layout: Layout, injected: Iterable[Injection]) -> tuple[Injectio
     links = {link.name for link in layout.links}
     kept = []
     for injection in injected:
-        if injection.links <= links:
+        if injection.links <= links:  # and what is on no link, but loads nodes
             kept.append(injection)
             continue
         places = tuple(place for place in injection.places if place[0] in links)

@@ -157,6 +157,8 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
 
     alter(store, name, without)
     for injection in lifted:
+        for program in injection.programs:
+            processes.end(program)
         events.record(store.directory(name), "heal", number=injection.number, what=injection.what)
     return tuple(lifted)
 

@@ -6,11 +6,16 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Unpack
 
-from testbed.cluster import programs, removal
+from testbed.cluster import injecting, programs, removal
+from testbed.cluster.paths import RoundTrip, round_trip
 from testbed.cluster.programs import CommandError, CommandTimeoutError
 from testbed.cluster.state import State, Store
 from testbed.spec.layout import Node
+
+if TYPE_CHECKING:
+    from testbed.spec.elements import ImpairmentKeys
 
 
 class RunningNode:
@@ -98,6 +103,33 @@ class RunningNode:
         return programs.start(place, command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
+class Fault:
+    """Something injected. It ends with `lift`, with the ``with`` block, with ``heal``, or by itself after its time."""
+
+    def __init__(self, store: Store, cluster: str, number: int, what: str) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._number = number
+        self._what = what
+
+    def __repr__(self) -> str:
+        return f"<fault {self._number}: {self._what}>"
+
+    def lift(self) -> None:
+        """Take it out of force; nothing happens if it is so already."""
+        state = self._store.read(self._cluster)
+        if state is not None and any(injection.number == self._number for injection in state.injected):
+            injecting.heal(self._store, self._cluster, [self._number])
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lift()
+
+
 class RunningCluster:
     """A cluster that is up. As a context manager it is taken down at the end of the block."""
 
@@ -121,8 +153,8 @@ class RunningCluster:
 
     @property
     def state(self) -> State:
-        """What is known of the cluster: its layout, its namespaces, its owner."""
-        return self._state
+        """What is known of the cluster now: its layout, its namespaces, its owner, what is injected."""
+        return self._store.read(self.name) or self._state
 
     @property
     def nodes(self) -> Mapping[str, RunningNode]:
@@ -138,6 +170,61 @@ class RunningCluster:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def inject(
+        self,
+        target: str,
+        *,
+        direction: str = "",
+        seconds: float = 0,
+        **impairments: Unpack[ImpairmentKeys],
+    ) -> Fault:
+        """Impair links while they run; only what is named is set::
+
+            with cluster.inject("n1", loss="5%", delay="2ms"):
+                ...
+            cluster.inject("n1--s1", direction="n1-s1", rules=["drop udp and nth(3)"])
+
+        target: a node or switch (all its links), a link, or "all". direction: "out" of the node or "in", "a-b" by the ends'
+        names; both if not said. seconds: after which it heals by itself. When this returns, the first frame offered sees
+        it. Raises NotFoundError, DescriptionError, RuleError, UnsupportedError.
+        """
+        from testbed.spec.elements import Impairments  # parses; most programs never inject
+
+        keys = Impairments(**impairments).said()
+        rules = keys.pop("rules", ())
+        return self._fault(
+            injecting.inject(self._store, self.name, target, keys, rules=rules, direction=direction, seconds=seconds)
+        )
+
+    def cut(self, target: str, seconds: float = 0) -> Fault:
+        """Take links down, as if their cables were pulled; target as for `inject`."""
+        return self._fault(injecting.cut(self._store, self.name, target, seconds))
+
+    def partition(self, *groups: Sequence[str], seconds: float = 0) -> Fault:
+        """Let nothing pass between groups of nodes: ``cluster.partition(["n1", "n2"], ["n3"])``."""
+        return self._fault(injecting.partition(self._store, self.name, groups, seconds))
+
+    def load_processor(self, node: str, share: float, seconds: float = 0) -> Fault:
+        """Use up so much of a node's processors: 0.5 is half of one."""
+        return self._fault(injecting.load_processor(self._store, self.name, node, share, seconds))
+
+    def load_link(self, senders: Sequence[str], receiver: str, rate: str | int, seconds: float = 0) -> Fault:
+        """Let nodes send datagrams to another, each at this rate; without senders all others do (incast)."""
+        from testbed.spec.units import parse_rate
+
+        return self._fault(injecting.load_link(self._store, self.name, senders, receiver, parse_rate(rate), seconds))
+
+    def heal(self) -> None:
+        """Lift everything that is injected; what the description declares stays."""
+        injecting.heal(self._store, self.name)
+
+    def round_trip(self, one: str, other: str) -> RoundTrip | None:
+        """What a round trip between two nodes sees of declared and injected impairments; None where there is no way."""
+        return round_trip(self.state, self[one].name, self[other].name)
+
+    def _fault(self, injected: injecting.Injected) -> Fault:
+        return Fault(self._store, self.name, injected.injection.number, injected.injection.what)
 
     def down(self, grace: float = removal.GRACE) -> None:
         """End all programs in the nodes (SIGTERM, then SIGKILL after `grace` seconds) and remove the cluster."""

@@ -51,6 +51,11 @@ def enter_keeper(keeper: int) -> None:
         os.chdir(directory)
 
 
+def is_inside(keeper: int) -> bool:
+    """Whether this process is in the user namespace that a keeper holds."""
+    return os.stat("/proc/self/ns/user").st_ino == os.stat(f"/proc/{keeper}/ns/user").st_ino
+
+
 def enter(surroundings: Surroundings) -> None:
     """Move the calling process into the node for good; it then has but to execute the program."""
     if surroundings.group is not None:

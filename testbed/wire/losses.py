@@ -40,6 +40,12 @@ class GilbertElliott:
         return hashing.draw(self._lost, n) >> 11 < limit
 
 
+def long_run_loss(parameters: tuple[float, ...]) -> float:
+    """The share of frames that Gilbert-Elliott loses in the long run."""
+    p, r, bad, good = parameters
+    return (p * bad + r * good) / (p + r) if p + r else good
+
+
 class Pattern:
     """The direction's frames of certain numbers are lost: "5, 12, 24", "3 every 10"."""
 
