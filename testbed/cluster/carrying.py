@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +106,19 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
     except NotThereError:
         return None
     return places.read_report()
+
+
+def idle_rules(store: Store, state: State, numbers: Sequence[int] = ()) -> list[str]:
+    """A sentence for each injected rule (of these injections, or of all) that has not decided any frame's fate."""
+    said = report(store, state) if any(injection.rules for injection in state.injected) else None
+    if said is None:
+        return []
+    decided: dict[str, int] = {}
+    for link in said["links"].values():
+        for direction in link.values():
+            for name, rule in direction["rules"].items():
+                if not numbers or int(name.partition(".")[0]) in numbers:
+                    key = f"{name.partition('.')[0]}: {rule['text']}"
+                    decided[key] = decided.get(key, 0) + rule["decided"]
+    return [f"rule {text.partition(': ')[2]!r} of {text.partition(': ')[0]} has decided no frame's fate"
+            for text, count in decided.items() if not count]  # fmt: skip
