@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyroute2.netlink import nla
-from pyroute2.netlink.rtnl.tcmsg import tcmsg
+from pyroute2.netlink import nla, nlmsg
 
 from testbed.errors import UnsupportedError
 from testbed.kernel.netlink import RouteSocket, attributes
@@ -47,9 +46,21 @@ _MOST_SLOTS = (0xFFFC - 3 * 4 - 24) // 2
 _LARGEST_ENTRY = 0xFFFF
 
 
-class QdiscMessage(tcmsg):  # type: ignore[misc]  # pyroute2 is not typed
-    """pyroute2's tcmsg with the table of sizes, which it does not encode. A kind's own message adds its options."""
+class QdiscMessage(nlmsg):  # type: ignore[misc]  # pyroute2 is not typed
+    """struct tcmsg and its attributes, with the table of sizes. A kind's own message adds its options.
 
+    Not pyroute2's tcmsg made larger: a class whose parent has encoded something takes the parent's attributes for its own.
+    """
+
+    fields = (
+        ("family", "B"),
+        ("pad1", "B"),
+        ("pad2", "H"),
+        ("index", "i"),
+        ("handle", "I"),
+        ("parent", "I"),
+        ("info", "I"),
+    )
     nla_map = (
         ("TCA_UNSPEC", "none"),
         ("TCA_KIND", "asciiz"),
@@ -171,6 +182,7 @@ class Qdisc:
     dropped: int
     queued: int
     backlog: int
+    requeued: int
 
 
 def qdiscs(route: RouteSocket) -> dict[int, Qdisc]:
@@ -187,7 +199,7 @@ def qdiscs(route: RouteSocket) -> dict[int, Qdisc]:
 
 def _qdisc(index: int, handle: int, entry: memoryview) -> Qdisc:
     kind, options, sized = "", b"", False
-    frames = size = dropped = queued = backlog = 0
+    frames = size = dropped = queued = backlog = requeued = 0
     for attribute, value in attributes(entry[_QDISC.size :]):
         if attribute == TCA_KIND:
             kind = bytes(value).rstrip(b"\0").decode()
@@ -203,5 +215,5 @@ def _qdisc(index: int, handle: int, entry: memoryview) -> Qdisc:
                 elif statistic == TCA_STATS_PKT64:
                     (frames,) = _U64.unpack_from(numbers)
                 elif statistic == TCA_STATS_QUEUE:
-                    queued, backlog, dropped, _, _ = _QUEUE.unpack_from(numbers)
-    return Qdisc(index, kind, handle, options, sized, frames, size, dropped, queued, backlog)
+                    queued, backlog, dropped, requeued, _ = _QUEUE.unpack_from(numbers)
+    return Qdisc(index, kind, handle, options, sized, frames, size, dropped, queued, backlog, requeued)

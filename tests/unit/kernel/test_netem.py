@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
-from testbed.kernel import netem, qdiscs
+from testbed.kernel import messages, netem, qdiscs, shapers
 from testbed.kernel.netem import Correlations, Extras, Options, Slot
 from testbed.kernel.netlink import attributes
 from testbed.spec.layout import Impairment
@@ -68,6 +68,16 @@ def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() 
 
     assert model(Options(gemodel=(1, 2, 3, 4))) == {2: struct.pack("=4I", 1, 2, 3, 4)}
     assert model(Options(gimodel=(1, 2, 3, 4, 5))) == {1: struct.pack("=5I", 1, 2, 3, 4, 5)}
+
+
+def test_what_other_requests_have_encoded_before_changes_nothing() -> None:
+    """pyroute2 keeps what it knows of a kind of message in its class, and hands it down."""
+    given = Options(latency=640, seed=10, sizes=qdiscs.size_table(lambda size: size, MTU))
+    messages.add_clsact(7)
+    shapers.requests(7, shapers.Options(1000, 3000, 7, in_frames=True))
+    request = netem.request(7, given)
+    assert netem.decoded(payload(request)) == replace(given, sizes=None)
+    assert len(payload(request, qdiscs.TCA_STAB)) == 4 + 24 + 4 + 2 * (MTU + 14 + 4 + 1) + 2
 
 
 def test_a_change_is_refused_where_there_is_nothing_to_change() -> None:
