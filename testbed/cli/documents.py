@@ -34,7 +34,34 @@ _DIRECTION = _object(
     frames=_said(_NUMBER, "frames since the link was made"),
     bytes=_said(_NUMBER, "their bytes"),
     dropped=_said(_NUMBER, "frames that the kernel dropped"),
+    impairment=_said(
+        {"type": "object"},
+        "what is in force, by the keys of a description; times in ns, rates in bit/s, sizes in bytes",
+    ),
 )
+_INJECTED = _object(
+    number=_said(_NUMBER, "for 'testbed heal'"),
+    what=_TEXT,
+    links=_list(_TEXT),
+    seconds_left=_said({"type": ["number", "null"]}, "until it heals by itself; null: never"),
+)
+_CARRIER = _object(
+    name=_said(_TEXT, "the link"),
+    datapath=_said(_TEXT, "netem, tc or relay"),
+    notes=_said(_list(_TEXT), "what is approximate there, or why others were not taken"),
+)
+_TRIP: Schema = {
+    **_object(
+        nodes=_list(_TEXT),
+        delay=_said(_NUMBER, "ns, the sum of both ways"),
+        jitter=_said(_NUMBER, "ns, the sum of both ways"),
+        loss=_said({"type": "number"}, "share of round trips that lose a frame"),
+        rate=_said(_NUMBER, "bit/s of the slowest link from the first to the second; 0: unlimited"),
+        rules=_said(_NUMBER, "fault rules on the way"),
+        down=_said(_FLAG, "a link on the way is down"),
+    ),
+    "type": ["object", "null"],
+}
 _NIC = _object(
     name=_TEXT,
     mac=_TEXT,
@@ -60,7 +87,8 @@ _LINK = _object(
     name=_TEXT,
     a=_said(_TEXT, "OWNER:PORT"),
     b=_said(_TEXT, "OWNER:PORT"),
-    datapath=_said(_TEXT, "who carries its frames"),
+    datapath=_said(_TEXT, "who carries its frames: direct, netem, tc or relay"),
+    notes=_said(_list(_TEXT), "what is approximate there, or why other datapaths were not taken"),
     there=_said(_FLAG, "whether both ends exist"),
     up=_FLAG,
     forward=_said(_DIRECTION, "a to b"),
@@ -76,6 +104,7 @@ _CLUSTER = _object(
     nodes=_list(_NODE),
     switches=_list(_SWITCH),
     links=_list(_LINK),
+    injected=_said(_list(_INJECTED), "what is laid over what the description declares"),
 )
 _LAYOUT: Schema = {
     "type": "object",
@@ -90,7 +119,22 @@ DOCUMENTS: Mapping[str, Schema] = {
         origin=_TEXT,
         dry_run=_FLAG,
         operations=_said(_list(_TEXT), "what was done, or with dry_run would be"),
+        impaired=_list(_CARRIER),
     ),
+    "inject": _object(
+        cluster=_TEXT,
+        number=_said(_NUMBER, "for 'testbed heal'"),
+        what=_TEXT,
+        links=_list(_object(name=_TEXT, datapath=_TEXT)),
+        round_trip=_said(_TRIP, "what one between two nodes now sees"),
+        seconds=_said({"type": "number"}, "until it was in force"),
+    ),
+    "heal": _object(
+        cluster=_TEXT,
+        healed=_list(_object(number=_NUMBER, what=_TEXT)),
+        idle_rules=_said(_list(_TEXT), "a sentence for each rule that never decided a frame's fate"),
+    ),
+    "events": _object(cluster=_TEXT, events=_list({"type": "object"})),
     "down": _object(clusters=_list(_TEXT)),
     "gc": _object(findings=_list(_object(what=_TEXT, removed=_FLAG, reason=_TEXT))),
     "validate": {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from testbed.cluster.lifecycle import Progress
+    from testbed.kernel.datapaths import Asked
 
 _SILENT_SECONDS = 1.0
 
@@ -33,10 +34,23 @@ _SILENT_SECONDS = 1.0
 @click.option(
     "--replace", "replace_other", is_flag=True, help="Take down a cluster of that name from another file first."
 )
+@click.option(
+    "--datapath",
+    type=click.Choice(["auto", "netem", "tc", "relay"]),
+    default="auto",
+    show_default=True,
+    help="Who shall carry impaired links; only what is asked for by name may be approximate.",
+)
 @click.option("--unimpaired", is_flag=True, help="Leave out the declared delays, rates and losses of links.")
 @json_option
 def up_command(
-    source: str, name: str | None, dry_run: bool, replace_other: bool, unimpaired: bool, as_json: bool
+    source: str,
+    name: str | None,
+    dry_run: bool,
+    replace_other: bool,
+    datapath: Asked,
+    unimpaired: bool,
+    as_json: bool,
 ) -> None:
     """Bring a cluster up: FILE is a description in TOML, NAME one that comes with testbed or star-N for any N.
 
@@ -48,7 +62,7 @@ def up_command(
     from testbed.cluster.bringing_up import bring_up
     from testbed.cluster.names import check_cluster
     from testbed.cluster.state import Store
-    from testbed.cluster.status import summary
+    from testbed.cluster.status import carriers_in_words, summary
     from testbed.spec.loading import load
     from testbed.spec.resolving import resolve
 
@@ -70,10 +84,25 @@ def up_command(
             replace_other=replace_other,
             dry_run=dry_run,
             progress=progress,
+            asked=datapath,
         )
+    state = outcome.state
     operations = [str(operation) for operation in outcome.operations]
     if as_json:
-        print_json("up", {"cluster": cluster, "origin": loaded.origin, "dry_run": dry_run, "operations": operations})
+        carriers = [
+            {"name": link, "datapath": carrier, "notes": list(state.notes.get(link, ()))}
+            for link, carrier in state.datapaths.items()
+        ]
+        print_json(
+            "up",
+            {
+                "cluster": cluster,
+                "origin": loaded.origin,
+                "dry_run": dry_run,
+                "operations": operations,
+                "impaired": carriers,
+            },
+        )
     elif dry_run:
         click.echo("\n".join(operations) if operations else f"{cluster} is as described: nothing to do")
     elif not operations:
@@ -82,6 +111,9 @@ def up_command(
         took = time.monotonic() - begun
         count = f"{len(operations)} operation" + ("s" if len(operations) != 1 else "")
         click.echo(f"{cluster} is up: {summary(layout)} ({count}, {took:.2f} s)")
+    if not as_json:
+        for line in carriers_in_words(state):
+            click.echo(f"  {line}")
 
 
 def _without_impairments(layout: Layout) -> Layout:

@@ -10,9 +10,12 @@ import click
 
 from testbed.cli.options import json_option, name_option, print_json
 from testbed.errors import TestbedError
+from testbed.spec.layout_json import impairment_to_json
 
 if TYPE_CHECKING:
+    from testbed.cluster.injections import Injection
     from testbed.cluster.status import ClusterStatus, Direction, LinkStatus
+    from testbed.spec.layout import Impairment
 
 
 @click.command("status")
@@ -41,6 +44,32 @@ def status_command(name: str | None, as_json: bool) -> None:
             _print(shown)
     if failures:
         raise failures[0]
+
+
+@click.command("events")
+@name_option
+@json_option
+def events_command(name: str | None, as_json: bool) -> None:
+    """Show what was done to a cluster that is up and what happened to it, the oldest first."""
+    from testbed.cluster.state import Store
+    from testbed.runtime import events
+
+    store = Store()
+    cluster = store.existing(name)
+    found = list(events.read(store.directory(cluster)))
+    if as_json:
+        print_json("events", {"cluster": cluster, "events": found})
+        return
+    for event in found:
+        when = time.strftime("%H:%M:%S", time.localtime(event["time"] // 10**9))
+        facts = {key: value for key, value in event.items() if key not in ("time", "clock", "event")}
+        click.echo(f"{when}.{event['time'] // 10**6 % 1000:03} {event['event']}: {_facts(facts)}")
+
+
+def _facts(facts: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}" for key, value in facts.items()
+    )
 
 
 def _document(found: ClusterStatus) -> Mapping[str, object]:
@@ -89,19 +118,38 @@ def _document(found: ClusterStatus) -> Mapping[str, object]:
                 "name": each.link.name,
                 "a": str(each.link.a),
                 "b": str(each.link.b),
-                "datapath": "direct",
+                "datapath": each.datapath,
+                "notes": list(state.notes.get(each.link.name, ())),
                 "there": each.there,
                 "up": each.up,
-                "forward": _direction(each.forward),
-                "backward": _direction(each.backward),
+                "forward": _direction(each.forward, each.forward_impairment),
+                "backward": _direction(each.backward, each.backward_impairment),
             }
             for each in found.links
+        ],
+        "injected": [
+            {
+                "number": one.number,
+                "what": one.what,
+                "links": sorted(one.links),
+                "seconds_left": _left(one) if one.until else None,
+            }
+            for one in state.injected
         ],
     }
 
 
-def _direction(direction: Direction) -> Mapping[str, int]:
-    return {"frames": direction.frames, "bytes": direction.bytes, "dropped": direction.dropped}
+def _left(injection: Injection) -> float:
+    return max(0.0, (injection.until - time.monotonic_ns()) / 1e9)
+
+
+def _direction(direction: Direction, impairment: Impairment) -> Mapping[str, object]:
+    return {
+        "frames": direction.frames,
+        "bytes": direction.bytes,
+        "dropped": direction.dropped,
+        "impairment": impairment_to_json(impairment),
+    }
 
 
 def _print(found: ClusterStatus) -> None:
@@ -140,6 +188,9 @@ def _print(found: ClusterStatus) -> None:
         branch = "└─" if number == len(rows) - 1 else "├─"
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
         click.echo(f"{branch} {cells}  {row[3]}".rstrip())
+    for one in state.injected:
+        left = f", {_duration(_left(one))} left" if one.until else ""
+        click.echo(f"   injected {one.number}: {one.what}{left}")
 
 
 def _is_trunk(found: ClusterStatus, link: LinkStatus) -> bool:
@@ -160,7 +211,18 @@ def _nic_row(
 
 
 def _condition(link: LinkStatus) -> str:
-    return "up" if link.up else "down" if link.there else "GONE"
+    """ "up", and what is in force: "up, by relay: delay 2ms, loss 5%"."""
+    condition = "up" if link.up else "down" if link.there else "GONE"
+    if link.datapath == "direct":
+        return condition
+    from testbed.cluster.injecting import described
+
+    forward, backward = [
+        described({key: value for key, value in impairment_to_json(one).items() if key != "rules"}, one.rules)
+        for one in (link.forward_impairment, link.backward_impairment)
+    ]
+    what = forward if forward == backward else f"-> {forward or 'nothing'}; <- {backward or 'nothing'}"
+    return f"{condition}, by {link.datapath}: {what}"
 
 
 def _traffic(out: Direction, back: Direction) -> str:

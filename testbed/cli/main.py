@@ -23,6 +23,7 @@ _COMMANDS = {
     "partition": ("faults", "Let nothing pass between groups of nodes."),
     "load": ("faults", "Use up processors, fill links."),
     "heal": ("faults", "Lift what was injected."),
+    "events": ("look", "Show what was done to a cluster and what happened to it."),
     "exec": ("enter", "Run a program in a node."),
     "shell": ("enter", "Open a shell in a node."),
     "validate": ("describe", "Check a description; all errors at once."),

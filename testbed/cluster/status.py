@@ -7,15 +7,17 @@ direct links have to be looked at in their nodes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from testbed.cluster import names
+from testbed.cluster.injections import BOTH, in_force
 from testbed.cluster.state import State
+from testbed.cluster.treatments import UNIMPAIRED
 from testbed.cluster.wiring import wire_ends
 from testbed.kernel import namespaces, processes, userns
 from testbed.kernel.survey import Interface, by_name, interfaces
-from testbed.spec.layout import Layout, Link
+from testbed.spec.layout import Impairment, Layout, Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,17 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """A link: whether both ends are there and up, and its two directions (forward is a -> b)."""
+    """A link: whether both ends are there and up, who carries it, its two directions (forward is a -> b) and what is in
+    force on each: declared, with what is injected laid over it."""
 
     link: Link
     there: bool
     up: bool
     forward: Direction = Direction()
     backward: Direction = Direction()
+    datapath: str = "direct"
+    forward_impairment: Impairment = UNIMPAIRED
+    backward_impairment: Impairment = UNIMPAIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,19 @@ def status(state: State) -> ClusterStatus:
             NodeStatus(node.name, _is_there(state, node.name), tuple(programs.get(node.name, ())))
             for node in state.layout.nodes
         ),
-        tuple(_link(*link, found) for link in zip(state.layout.links, wire_ends(state.layout), strict=True)),
+        tuple(
+            _in_force(state, _link(*link, found))
+            for link in zip(state.layout.links, wire_ends(state.layout), strict=True)
+        ),
     )
+
+
+def _in_force(state: State, found: LinkStatus) -> LinkStatus:
+    name = found.link.name
+    if name not in state.datapaths:
+        return found
+    forward, backward = [in_force(found.link, direction, state.injected).whole for direction in BOTH]
+    return replace(found, datapath=state.datapaths[name], forward_impairment=forward, backward_impairment=backward)
 
 
 Found = Mapping[str, Mapping[str, Interface]]
@@ -145,6 +162,19 @@ def _received(interface: Interface) -> Direction:
 def _sent(interface: Interface) -> Direction:
     counters = interface.counters
     return Direction(counters.tx_packets, counters.tx_bytes, counters.tx_dropped)
+
+
+def carriers_in_words(state: State) -> list[str]:
+    """Who carries the impaired links, and what is approximate there: "4 links by relay (netem not taken: ...)"."""
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for link, carrier in state.datapaths.items():
+        groups.setdefault((carrier, tuple(state.notes.get(link, ()))), []).append(link)
+    lines = []
+    for (carrier, notes), links in groups.items():
+        shown = ", ".join(links[:3]) + (f" and {len(links) - 3} more" if len(links) > 3 else "")
+        lines.append(f"by {carrier}: {shown}")
+        lines += [f"   {note}" for note in notes]
+    return lines
 
 
 def summary(layout: Layout) -> str:

@@ -430,8 +430,10 @@ class Link(Impairments):
         description="The two ends: 'n1', 'n1:eth0', 's1' or 's1:3'.",
         json_schema_extra={"minItems": 2, "maxItems": 2},
     )
-    datapath: Literal["auto", "direct"] = Field(
-        "auto", description="'direct': one veth pair between two nodes, without any impairment ever."
+    datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
+        "auto",
+        description="Who carries an impaired link's frames; the ladder decides if not said. 'direct': one veth pair "
+        "between two nodes, without any impairment ever.",
     )
     forward: Annotated[Impairments | None, AfterValidator(_none_if_empty)] = Field(
         None, description="For frames from the first end to the second; stronger than the link's own keys."

@@ -119,8 +119,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One cable. forward is the direction a -> b. datapath: "auto", or "direct" (between two nodes: one veth
-    pair)."""
+    """One cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", which
+    shall carry its frames once it is impaired; or "direct" (between two nodes: one veth pair, never impaired)."""
 
     a: End
     b: End
