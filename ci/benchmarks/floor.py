@@ -1,26 +1,12 @@
 """The floor as a contender: `floor.c`, compiled here, and asked by lines."""
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import ContenderError, LineProcess, Timed, named_namespaces
+from benchmarks.compiling import COMPILE, compiled
+from benchmarks.contenders import LineProcess, Timed, named_namespaces
 
 SOURCE = Path(__file__).with_name("floor.c")
-COMPILE = ("cc", "-O2", "-Wall", "-Wextra")
-
-
-def compiled(directory: Path) -> Path:
-    """The program of `floor.c`, built in `directory`."""
-    if shutil.which(COMPILE[0]) is None:
-        raise ContenderError("the floor needs a C compiler: apt-get install gcc libc6-dev")
-    program = directory / "floor"
-    built = subprocess.run([*COMPILE, "-o", program, SOURCE], capture_output=True, text=True, check=False)
-    if built.returncode:
-        hint = "headers: apt-get install libc6-dev"
-        raise ContenderError(f"the floor does not compile ({hint}):\n{built.stderr}")
-    return program
 
 
 class Floor:
@@ -30,7 +16,7 @@ class Floor:
 
     def __init__(self, directory: Path) -> None:
         self.settings: dict[str, Any] = {"compile": " ".join(COMPILE), "process": "warm"}
-        self._process = LineProcess("the floor", [str(compiled(directory))])
+        self._process = LineProcess("the floor", [str(compiled(SOURCE, directory))])
         self._cluster = ""
 
     def up(self, cluster: str, hosts: int) -> Timed:

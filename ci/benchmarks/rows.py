@@ -19,7 +19,7 @@ DISTRIBUTIONS = ("netns-testbed", "pyroute2", "pydantic", "click", "rich")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One measured quantity of one contender. `hosts` is the size of the star, 0 where there is none.
+    """One measured quantity of one contender. `hosts` is the number of nodes, 0 where there is none.
 
     `samples` are in `unit`, in the order in which they were taken; `settings` says how.
     """
@@ -87,7 +87,8 @@ def environment() -> dict[str, Any]:
 class Store:
     """Appends rows to a file, one JSON object per line, each with the time of its run and its environment."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, benchmark: str, path: Path) -> None:
+        self._benchmark = benchmark
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a")
         self._run = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -106,6 +107,6 @@ class Store:
         self._file.close()
 
     def _write(self, record: dict[str, Any]) -> None:
-        whole = {"benchmark": "cluster", "run": self._run, **record, "environment": self._environment}
+        whole = {"benchmark": self._benchmark, "run": self._run, **record, "environment": self._environment}
         self._file.write(json.dumps(whole) + "\n")
         self._file.flush()

@@ -8,9 +8,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
 
+from benchmarks.cluster_targets import ratios, targets
 from benchmarks.rows import Row
 from benchmarks.stars import BRING_UP
-from benchmarks.targets import ratios, targets
 
 
 def star(contender: str, hosts: int, samples: Sequence[float]) -> Row:

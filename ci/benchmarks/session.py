@@ -1,0 +1,82 @@
+"""One run of a benchmark: its rows so far, what could not be measured, and where both go."""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.contenders import ContenderError
+from benchmarks.rows import Row, Store
+from benchmarks.settled import NotSettledError
+from benchmarks.targets import Target
+
+WIDTH = 120  # of the tables where there is no terminal
+
+
+def option(parser: argparse.ArgumentParser, name: str, default: str, meaning: str) -> None:
+    parser.add_argument(name, default=default, help=f"{meaning} (default: %(default)s)")
+
+
+class Session:
+    """What a benchmark measures goes here; it is stored at once, so that an interrupted run leaves what it had."""
+
+    def __init__(self, benchmark: str, output: Path, console: Console) -> None:
+        self.console = console
+        self.rows: list[Row] = []
+        self.failures: list[str] = []
+        self.progress: Callable[[str], None] = lambda _: None
+        self.stack = contextlib.ExitStack()
+        self._store = Store(benchmark, output)
+
+    def __enter__(self) -> "Session":
+        self.stack.__enter__()
+        self.stack.callback(self._store.close)
+        self.directory = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-bench-")))
+        self.progress = self.stack.enter_context(self.console.status("")).update
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def attempt(self, what: str, measure: Callable[[], Iterable[Row]]) -> None:
+        """Measure and keep the rows; note why it could not be done."""
+        try:
+            for row in measure():
+                self.add([row])
+        except (ContenderError, NotSettledError) as error:
+            self.failures.append(f"{what}: {error}")
+
+    def add(self, rows: Sequence[Row]) -> None:
+        self.rows += rows
+        self._store.add(rows)
+
+    def conclude(self, targets: Sequence[Target]) -> None:
+        for target in targets:
+            reached = {"reached": target.reached}
+            self.add_result({"subject": "target", **dataclasses.asdict(target), **reached})
+
+    def add_result(self, result: dict[str, object]) -> None:
+        self._store.add_result(result)
+
+
+def main(benchmark: str, output: str, run: Callable[[Session], None]) -> int:
+    """Run as root; exit code 0 when all could be measured, whatever the figures, 1 when something could not."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    if os.geteuid() != 0:
+        console.print(f"ci/bench {benchmark} makes network namespaces: run it as root")
+        return 1
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    with Session(benchmark, Path(output), console) as session:
+        run(session)
+    for failure in session.failures:
+        console.print(f"not measured: {failure}", markup=False)
+    console.print(f"rows added to {output}", markup=False)
+    return 1 if session.failures else 0
