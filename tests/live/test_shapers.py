@@ -1,0 +1,158 @@
+"""TBF and tables of frame sizes on the machine's own kernel, and what it says of itself."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+
+from testbed.kernel import messages, namespaces, netem, qdiscs, shapers
+from testbed.kernel.abilities import abilities
+from testbed.kernel.netlink import RequestError, RouteSocket
+from testbed.kernel.probing import probe
+from testbed.kernel.qdiscs import Qdisc
+from testbed.spec.layout import Impairment
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+ONE, OTHER = 101, 102
+MTU = 1500
+CRAWL = 80  # bit/s: nothing moves while a test runs
+
+
+@pytest.fixture
+def route() -> Iterator[RouteSocket]:
+    """In a namespace with a veth pair."""
+    with namespaces.staying():
+        opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
+        opened.route.execute(
+            [
+                messages.make_veth("one", ONE, MTU, opened.descriptor, "other", OTHER, MTU),
+                messages.set_up(ONE),
+                messages.set_up(OTHER),
+            ]
+        )
+        yield opened.route
+        opened.close()
+
+
+def offer(count: int, size: int = 60) -> None:
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sender:
+        sender.bind(("one", 0))
+        for _ in range(count):
+            try:
+                sender.send(bytes(size))
+            except OSError:  # a full queue is an event
+                continue
+
+
+def there(route: RouteSocket) -> Qdisc:
+    return qdiscs.qdiscs(route)[ONE]
+
+
+def options(impairment: Impairment) -> shapers.Options:
+    return shapers.options_of(impairment, mtu=MTU)
+
+
+def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(route: RouteSocket) -> None:
+    source = random.Random(21)
+    before = None
+    for _ in range(100):
+        impairment = Impairment(
+            rate=int(10 ** source.uniform(0, 12)),
+            queue=source.choice((0, source.randrange(1514, 2**31))),
+            overhead=source.choice((0, source.randrange(-14, 1024))),
+            minimum_frame=source.choice((0, source.randrange(1, 9000))),
+        )
+        if source.random() < 0.3 and not impairment.queue:
+            impairment = Impairment(rate=impairment.rate, queue_frames=source.randrange(1, 10**6))
+        asked = options(impairment)
+        route.execute(shapers.requests(ONE, asked, before))
+        found = there(route)
+        assert (found.kind, found.handle) == ("tbf", shapers.HANDLE), impairment
+        assert asked.matches(shapers.reported(found)), impairment
+        assert found.sized is (asked.sizes is not None), impairment
+        before = asked
+
+
+def test_a_change_leaves_what_waits_and_the_counters_alone(route: RouteSocket) -> None:
+    route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL))))
+    offer(100)
+    found = there(route)
+    assert found.queued + found.frames == 100
+    assert found.queued > 50
+    route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL + 8))))
+    changed = there(route)
+    assert (changed.queued, changed.frames) == (found.queued, found.frames)
+    route.execute(shapers.requests(ONE, options(Impairment(rate=10**9))))
+    until = time.monotonic() + 30
+    while there(route).queued:
+        assert time.monotonic() < until, "what waited does not leave at the new rate"
+        time.sleep(0.001)
+    assert (there(route).frames, there(route).dropped) == (100, 0)
+
+
+@pytest.mark.parametrize(("queue", "frames"), [(7, 7), (1, 1)])
+def test_a_queue_in_frames_holds_so_many(route: RouteSocket, queue: int, frames: int) -> None:
+    route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL, queue_frames=queue))))
+    offer(200)
+    found = there(route)
+    assert found.queued == frames
+    assert found.frames + found.queued + found.dropped == 200
+
+
+def test_a_queue_in_bytes_holds_so_many(route: RouteSocket) -> None:
+    route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL, queue=10_000))))
+    offer(500, size=100)
+    assert there(route).backlog == 10_000
+
+
+def test_the_queue_can_be_counted_otherwise(route: RouteSocket) -> None:
+    in_frames = options(Impairment(rate=CRAWL, queue_frames=7))
+    in_bytes = options(Impairment(rate=CRAWL, queue=10_000))
+    for asked, before, held in ((in_frames, None, 7), (in_bytes, in_frames, 100), (in_frames, in_bytes, 7)):
+        route.execute(shapers.requests(ONE, asked, before))
+        offer(500, size=100)
+        assert there(route).queued == held
+
+
+def test_frames_count_what_the_table_says(route: RouteSocket) -> None:
+    """Cells of 48 bytes with 5 of overhead, 8 for the trailer."""
+    cells = Impairment(rate=10**10, overhead=8, cell_size=48, cell_overhead=5)
+    route.execute(shapers.requests(ONE, options(cells)))
+    offer(10, size=60)
+    offer(10, size=1514)
+    assert there(route).bytes == 10 * 2 * 53 + 10 * 32 * 53
+
+
+def test_no_more_than_the_rate_and_the_bucket_pass(route: RouteSocket) -> None:
+    asked = options(Impairment(rate=80_000_000))
+    begun = time.monotonic_ns()
+    route.execute(shapers.requests(ONE, asked))
+    while time.monotonic_ns() - begun < 300_000_000:
+        offer(100, size=1514)
+    passed = there(route).bytes
+    elapsed = time.monotonic_ns() - begun
+    assert passed <= asked.rate * elapsed / 1e9 + asked.burst
+    assert there(route).dropped > 0
+    assert passed >= 0.5 * asked.rate * elapsed / 1e9  # this machine may be busy; the bound above is what holds
+
+
+def test_what_the_machine_can_do_agrees_with_doctor() -> None:
+    found = abilities()
+    said = {ability.name: ability.there for ability in probe()}
+    assert (found.netem, found.tbf, found.bpf) == (said["netem"], said["tbf"], said["bpf classifier"])
+    assert found.relay
+    names = ("netem", "netem_seed", "netem_duplicate", "size_table", "tbf", "bpf", "relay")
+    assert set(found.reasons) == {name for name in names if not getattr(found, name)}
+
+
+def test_netem_is_accepted_where_it_was_found_and_else_refused_in_the_kernels_words(route: RouteSocket) -> None:
+    refusal = pytest.raises(RequestError, match="No such file or directory")
+    with nullcontext() if abilities().netem else refusal:
+        route.execute([netem.request(ONE, netem.options_of(Impairment(delay=1), mtu=MTU))])
+    assert (ONE in qdiscs.qdiscs(route)) is abilities().netem

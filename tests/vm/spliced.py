@@ -1,0 +1,136 @@
+"""Two free ends with redirection between them, as a spliced link has, and frames that the kernel itself makes for them.
+
+    sender -- a | redirected | b -- receiver            all in one namespace; what is tried stands on b
+
+Many frames are pktgen's: UDP with a number that counts from 1, one as fast after the other as the kernel can make them.
+It does not end before its last frame has left, so that the few that are to be held come from a packet socket.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from testbed.kernel import messages, namespaces, netem, qdiscs
+from testbed.kernel.qdiscs import Qdisc
+
+SLOW = float(os.environ.get("TESTBED_SLOW", "1"))
+PATIENCE = 60 * SLOW  # seconds
+SENDER, A, B, RECEIVER = 101, 102, 103, 104
+MTU = 1500
+PKTGEN = Path("/proc/net/pktgen")
+
+_ELSEWHERE = "06:00:00:00:00:01"  # nobody's: the receiver's stack is not to answer
+_OWN = b"\x88\xb5"  # IEEE 802 local experimental EtherType 1
+_NUMBER = struct.Struct(">I")
+_NUMBER_AT = 14 + 20 + 8 + 4
+_SO_RCVBUFFORCE = 33
+_BUFFER = 1 << 27
+
+
+@contextmanager
+def packet_generator() -> Iterator[None]:
+    """While the module is there, every new namespace has two threads of the kernel more."""
+    subprocess.run(["modprobe", "pktgen"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["rmmod", "pktgen"], check=True)
+
+
+class Spliced:
+    """The four interfaces; made and used by a thread that is in their namespace."""
+
+    def __init__(self, opened: namespaces.OpenNamespace) -> None:
+        self.route = opened.route
+        self.route.execute(
+            [
+                messages.make_veth("sender", SENDER, MTU, opened.descriptor, "a", A, MTU),
+                messages.make_veth("receiver", RECEIVER, MTU, opened.descriptor, "b", B, MTU),
+                *(messages.set_up(index) for index in (SENDER, A, B, RECEIVER)),
+                messages.add_clsact(A),
+                messages.redirect_incoming(A, B),
+            ]
+        )
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.htons(3))
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
+        self._socket.bind(("receiver", 3))
+        self._taken = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def set(self, options: netem.Options) -> None:
+        self.route.execute([netem.request(B, options)])
+
+    def qdisc(self) -> Qdisc:
+        return qdiscs.qdiscs(self.route)[B]
+
+    def offer(self, count: int) -> None:
+        """Frames numbered from 1, which are held or not."""
+        head = bytes.fromhex(_ELSEWHERE.replace(":", "")) + bytes(6) + _OWN
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sender:
+            sender.bind(("sender", 0))
+            for number in range(1, count + 1):
+                sender.send(head.ljust(_NUMBER_AT, b"\0") + _NUMBER.pack(number) + bytes(10))
+
+    def send(self, count: int, size: int = 60) -> None:
+        """Frames numbered from 1; the last one has left, or is lost, when this returns."""
+        _tell("kpktgend_0", "rem_device_all", "add_device sender")
+        settings = (f"count {count}", "clone_skb 0", f"pkt_size {size}", "delay 0", "xmit_mode queue_xmit")
+        settings += ("flag NO_TIMESTAMP", "dst 10.0.0.2", f"dst_mac {_ELSEWHERE}")
+        _tell("sender", *settings)
+        _tell("pgctrl", "start")
+        said = (PKTGEN / "sender").read_text()
+        assert "Result: OK" in said, said
+
+    def arrived(self, held: int = 0) -> list[bytes]:
+        """All that has arrived since the last time, once no more than `held` frames are in the discipline."""
+        until = time.monotonic() + PATIENCE
+        while (found := self.qdisc()).queued > held:
+            assert time.monotonic() < until, f"{found.queued} frames are still held after {PATIENCE} s"
+            time.sleep(0.01)
+        frames: list[bytes] = []
+        while self._taken + len(frames) < found.frames:
+            try:
+                frames.append(self._socket.recv(2048))
+            except BlockingIOError:
+                missing = found.frames - self._taken - len(frames)
+                assert time.monotonic() < until, f"{missing} frames have left and not arrived"
+                time.sleep(0.01)
+        self._taken += len(frames)
+        return frames
+
+
+def numbers(frames: list[bytes]) -> list[int]:
+    return [_NUMBER.unpack_from(frame, _NUMBER_AT)[0] for frame in frames]
+
+
+@contextmanager
+def spliced() -> Iterator[Spliced]:
+    with namespaces.staying():
+        opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
+        try:
+            found = Spliced(opened)
+            try:
+                yield found
+            finally:
+                found.close()
+        finally:
+            opened.close()
+
+
+def _tell(file: str, *orders: str) -> None:
+    """pktgen takes one order a write."""
+    for order in orders:
+        descriptor = os.open(PKTGEN / file, os.O_WRONLY)
+        try:
+            os.write(descriptor, f"{order}\n".encode())
+        finally:
+            os.close(descriptor)

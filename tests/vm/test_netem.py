@@ -1,0 +1,355 @@
+"""netem on a real kernel: it reports what it was told, is changed in place, and does to frames what the table of datapaths
+says of it. Nothing here looks at jitter or rates: an emulated machine's clock is too coarse."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from spliced import SLOW, B, Spliced, numbers, packet_generator, spliced
+from wire_statistics import check_share
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster.wiring import free_ends
+from testbed.kernel import namespaces, netem, qdiscs, survey
+from testbed.kernel.abilities import abilities
+from testbed.kernel.netem import Extras, Options, Slot
+from testbed.kernel.netlink import RequestError
+from testbed.spec.layout import Impairment
+from testbed.wire.direction import Direction
+
+pytestmark = pytest.mark.requires("vm", "root", "ip", "ping")
+
+MS = 10**6
+SECOND = 10**9
+MTU = 1500
+NEVER = 10_000 * SECOND  # while a test runs
+SEED = 0x0123_4567_89AB_CDEF
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _packet_generator() -> Iterator[None]:
+    with packet_generator():
+        yield
+
+
+@pytest.fixture
+def splice() -> Iterator[Spliced]:
+    with spliced() as found:
+        yield found
+
+
+def options(impairment: Impairment, extras: Extras | None = None) -> Options:
+    return netem.options_of(impairment, mtu=MTU, seed=SEED, extras=extras)
+
+
+def as_reported(asked: Options) -> Options:
+    """What this kernel reports of it: one that takes no seed knows of none."""
+    return asked.reportable if abilities().netem_seed else replace(asked.reportable, seed=None)
+
+
+# What it is told
+
+
+def test_what_this_kernel_can_do_is_found_by_trying() -> None:
+    found = abilities()
+    assert (found.netem, found.netem_duplicate, found.size_table, found.tbf, found.bpf) == (True,) * 5
+    if not found.netem_seed:
+        assert found.reasons == {
+            "netem_seed": "this kernel's netem takes no seed: it was not kept (kernels from 6.6 on do)"
+        }
+
+
+NAMED = {
+    "nothing": (Impairment(), None),
+    "delay": (Impairment(delay=1), None),
+    "a delay beyond 32 bits of ticks": (Impairment(delay=300 * SECOND), None),
+    "uniform": (Impairment(delay=MS, jitter=1001), None),
+    "normal": (Impairment(delay=MS, jitter=2**31 - 1, distribution="normal"), None),
+    "pareto": (Impairment(delay=MS, jitter=MS, distribution="pareto"), None),
+    "the smallest probabilities": (
+        Impairment(delay=1, loss=1e-12, corrupt=1e-12, duplicate=1e-12, reorder=1e-12),
+        None,
+    ),
+    "certainties": (Impairment(delay=1, loss=1.0, corrupt=1.0, duplicate=1.0, reorder=1.0), None),
+    "gemodel": (Impairment(gemodel=(0.01, 0.3, 0.9, 0.001)), None),
+    "a slow rate": (Impairment(rate=8), None),
+    "a rate beyond 32 bits": (Impairment(rate=400 * 10**9, delay=MS), None),
+    "cells": (Impairment(rate=155_520_000, overhead=8, cell_size=48, cell_overhead=5), None),
+    "less than a frame": (Impairment(rate=10**9, overhead=-14, minimum_frame=60), None),
+    "four states": (Impairment(delay=1), Extras(gimodel=(0.1, 0.2, 0.3, 0.4, 0.5))),
+    "correlations": (
+        Impairment(delay=MS, jitter=10, loss=0.1, duplicate=0.1, corrupt=0.1, reorder=0.1),
+        Extras(0.1, 0.2, 0.3, 0.4, 0.5, gap=7, ecn=True),
+    ),
+    "slots": (Impairment(), Extras(slot=Slot(1, 2, 3, 4))),
+    "drawn slots": (Impairment(), Extras(slot=Slot(packets=5, delay=10, jitter=3))),
+}
+
+
+def drawn(source: random.Random) -> Impairment:
+    """Any impairment that netem can be told."""
+
+    def sometimes(value: int) -> int:
+        return value if source.random() < 0.5 else 0
+
+    def probability() -> float:
+        return source.choice((0.0, source.random(), 10 ** -source.uniform(0, 12)))
+
+    delay = sometimes(int(10 ** source.uniform(0, 11)))
+    jitter = sometimes(source.randrange(2**31)) if delay else 0
+    gemodel = tuple(probability() for _ in range(4)) if source.random() < 0.3 else ()
+    cell_size = sometimes(source.randrange(16, 9000))
+    return Impairment(
+        delay=delay,
+        jitter=jitter,
+        distribution=source.choice(("", "uniform", "normal", "pareto")) if jitter else "",
+        rate=sometimes(int(10 ** source.uniform(0, 12))),
+        queue=sometimes(source.randrange(1, 10**9)),
+        loss=0.0 if gemodel else probability(),
+        corrupt=probability(),
+        duplicate=probability(),
+        reorder=probability() if delay else 0.0,
+        gemodel=gemodel,
+        minimum_frame=sometimes(source.randrange(1, 9000)),
+        overhead=sometimes(source.randrange(-14, 1024)),
+        cell_size=cell_size,
+        cell_overhead=sometimes(source.randrange(1024)) if cell_size else 0,
+    )
+
+
+def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: Spliced) -> None:
+    """All on one interface, changed in place, so that what a change forgot to say would be seen."""
+    source = random.Random(20)
+    wanted = {name: options(*given) for name, given in NAMED.items()}
+    wanted |= {f"drawn {place}": options(drawn(source)) for place in range(60)}
+    order = list(wanted)
+    source.shuffle(order)
+    for name in order:
+        splice.set(wanted[name])
+        found = splice.qdisc()
+        assert (found.kind, found.handle) == ("netem", netem.HANDLE), name
+        assert netem.reported(found) == as_reported(wanted[name]), name
+        assert found.sized is (wanted[name].sizes is not None), name
+
+
+def test_tc_reads_it_as_it_was_meant(splice: Spliced) -> None:
+    def shown() -> str:
+        return subprocess.run(
+            ["tc", "qdisc", "show", "dev", "b", "root"], capture_output=True, text=True, check=True
+        ).stdout
+
+    splice.set(
+        options(Impairment(delay=5 * MS, reorder=0.25, duplicate=0.125, corrupt=0.5, gemodel=(0.01, 0.3, 0.9, 0.0)))
+    )
+    said = shown()
+    assert "limit 744048 delay 5ms" in said
+    assert "loss gemodel p 1% r 30% 1-h 90%" in said
+    assert "duplicate 12.5% reorder 25% corrupt 50%" in said
+    assert "gap 1" in said
+    splice.set(options(Impairment(loss=0.2, rate=10**9, overhead=24, cell_size=48, cell_overhead=5, queue_frames=9)))
+    said = shown()
+    assert "limit 10 loss 20% rate 1Gbit packetoverhead 24 cellsize 48 celloverhead 5" in said
+    assert "gemodel" not in said
+
+
+def test_a_plain_change_is_refused_where_there_is_nothing_to_change(splice: Spliced) -> None:
+    change = netem.request(B, options(Impairment(loss=0.5)), create=False)
+    with pytest.raises(RequestError, match="No such file or directory"):
+        splice.route.execute([change])
+    assert B not in qdiscs.qdiscs(splice.route)
+    splice.set(options(Impairment(delay=MS)))
+    splice.route.execute([change])
+    assert netem.reported(splice.qdisc()) == as_reported(options(Impairment(loss=0.5)))
+
+
+def test_a_seed_repeats_the_fates_where_the_kernel_takes_one() -> None:
+    def lost() -> list[int]:
+        with spliced() as splice:
+            splice.set(options(Impairment(loss=0.5)))
+            splice.send(200)
+            return numbers(splice.arrived())
+
+    assert (lost() == lost()) is abilities().netem_seed
+
+
+# Live change
+
+
+def test_a_change_leaves_the_frames_under_way_and_the_counters_alone(splice: Spliced) -> None:
+    delay = int(8 * SLOW * SECOND)
+    splice.set(options(Impairment(delay=delay)))
+    splice.offer(50)
+    assert splice.qdisc().queued == 50
+    splice.set(options(Impairment(delay=1, corrupt=1e-12)))
+    assert splice.qdisc().queued == 50, "a change let go of the frames under way"
+    splice.offer(20)
+    assert numbers(splice.arrived(held=50)) == list(range(1, 21))  # they overtake those that keep their time
+    assert splice.qdisc().frames == 20
+    assert numbers(splice.arrived()) == list(range(1, 51))
+    found = splice.qdisc()
+    assert (found.frames, found.dropped, found.queued) == (70, 0, 0)
+
+
+def test_the_first_frame_after_a_change_sees_it(splice: Spliced) -> None:
+    for loss in (1.0, 0.0) * 5:
+        splice.set(options(Impairment(loss=loss)))
+        before = splice.qdisc().dropped
+        splice.offer(1)
+        assert (len(splice.arrived()), splice.qdisc().dropped - before) == ((0, 1) if loss else (1, 0))
+
+
+# What it does to frames
+
+
+def test_a_delay_keeps_order_and_loses_nothing_however_many_are_under_way(splice: Spliced) -> None:
+    splice.set(options(Impairment(delay=int(5 * SLOW * SECOND))))
+    splice.offer(3000)
+    assert splice.qdisc().queued > 1000  # where netem's own limit would have been
+    assert numbers(splice.arrived()) == list(range(1, 3001))
+
+
+def test_losses_are_as_many_as_asked(splice: Spliced) -> None:
+    splice.set(options(Impairment(loss=0.25)))
+    splice.send(6000)
+    arrived = numbers(splice.arrived())
+    assert arrived == sorted(set(arrived))
+    assert splice.qdisc().dropped == 6000 - len(arrived)
+    check_share(6000 - len(arrived), 6000, 0.25, "frames lost")
+
+
+def test_bursts_of_losses_are_as_frequent_and_as_long_as_asked(splice: Spliced) -> None:
+    into, out = 0.2, 0.3
+    splice.set(options(Impairment(gemodel=(into, out, 1.0, 0.0))))
+    splice.send(16_000)
+    arrived = set(numbers(splice.arrived()))
+    fates = [number in arrived for number in range(1, 16_001)]
+    bursts = sum(before and not after for before, after in itertools.pairwise(fates))
+    ends = sum(not before and after for before, after in itertools.pairwise(fates))
+    check_share(bursts, sum(fates), into, "bursts that begin")
+    check_share(ends, len(fates) - sum(fates), out, "bursts that end")
+
+
+def test_losses_in_the_good_and_the_bad_state_are_as_many_as_asked(splice: Spliced) -> None:
+    """With chances that do not depend on the state before, every frame is in the bad state half of the time."""
+    splice.set(options(Impairment(gemodel=(0.5, 0.5, 0.6, 0.2))))
+    splice.send(6000)
+    check_share(6000 - len(splice.arrived()), 6000, 0.4, "frames lost")
+
+
+def test_copies_are_as_many_as_asked(splice: Spliced) -> None:
+    splice.set(options(Impairment(duplicate=0.25)))
+    splice.send(6000)
+    arrived = numbers(splice.arrived())
+    assert set(arrived) == set(range(1, 6001))
+    assert arrived == sorted(arrived)
+    check_share(len(arrived) - 6000, 6000, 0.25, "frames doubled")
+
+
+def test_a_frame_that_is_lost_and_doubled_arrives_once_as_the_table_says(splice: Spliced) -> None:
+    loss = duplicate = 0.4
+    splice.set(options(Impairment(loss=loss, duplicate=duplicate)))
+    splice.send(8000)
+    arrived = numbers(splice.arrived())
+    check_share(8000 - len(set(arrived)), 8000, loss * (1 - duplicate), "frames that do not arrive")
+    check_share(len(arrived) - len(set(arrived)), 8000, duplicate * (1 - loss) ** 2, "frames that arrive twice")
+
+
+def test_one_bit_is_flipped_as_often_as_asked_anywhere_in_the_frame(splice: Spliced) -> None:
+    size, known = (
+        60,
+        [*range(18), *range(20, 24), *range(26, 46), *range(50, 60)],
+    )  # without what differs between frames
+    splice.set(options(Impairment()))
+    splice.send(1)
+    (clean,) = splice.arrived()
+    splice.set(options(Impairment(corrupt=0.4)))
+    splice.send(6000)
+    arrived = splice.arrived()
+    assert len(arrived) == 6000
+    flipped: list[int] = []
+    for frame in arrived:
+        assert len(frame) == size
+        found = [place for place in known if frame[place] != clean[place]]
+        assert len(found) <= 1
+        assert all((frame[place] ^ clean[place]).bit_count() == 1 for place in found)
+        flipped += found
+    check_share(len(flipped), 6000, 0.4 * len(known) / size, "frames corrupted")
+    assert set(flipped) == set(known)
+
+
+def test_reordered_frames_skip_the_delay_as_often_as_asked(splice: Spliced) -> None:
+    splice.set(options(Impairment(delay=NEVER, reorder=0.25)))
+    splice.offer(6000)
+    held = splice.qdisc().queued
+    early = numbers(splice.arrived(held))
+    assert early == sorted(early)
+    assert len(early) == splice.qdisc().requeued == 6000 - held
+    check_share(len(early), 6000, 0.25, "frames reordered")
+
+
+def test_with_a_gap_every_so_many_th_frame_may_be_reordered(splice: Spliced) -> None:
+    splice.set(options(Impairment(delay=NEVER, reorder=1.0), Extras(gap=5)))
+    splice.offer(50)
+    assert numbers(splice.arrived(held=40)) == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
+
+
+def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: Spliced) -> None:
+    """At a rate at which nothing moves meanwhile."""
+    impairment = Impairment(rate=8, queue_frames=10)
+    splice.set(options(impairment))
+    splice.offer(50)
+    model = Direction("a--b", "forward", impairment, seed=1)
+    dropped = sum(model.offer(0, bytes(60)).dropped for _ in range(50))
+    assert splice.qdisc().dropped == dropped == 39
+
+
+def test_a_minimum_frame_counts_as_so_many_bytes(splice: Spliced) -> None:
+    splice.set(options(Impairment(rate=10**9, minimum_frame=500)))
+    splice.send(10, size=60)
+    splice.send(10, size=1000)
+    splice.arrived()
+    assert splice.qdisc().bytes == 10 * 500 + 10 * 1000
+
+
+# On a link of a cluster
+
+
+def shortest_round_trip(cluster: RunningCluster) -> float:
+    """Milliseconds."""
+    ping = ["ping", "-n", "-q", "-c20", "-i0.1", f"-W{60 * SLOW:.0f}", "n2"]
+    said = cluster["n1"].run(ping).stdout
+    found = re.search(r"= ([0-9.]+)/", said)
+    assert found is not None, said
+    return float(found[1])
+
+
+@pytest.mark.usefixtures("machine")
+def test_no_frame_of_a_link_is_early_and_one_of_a_few_hardly_late(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Both directions have their own delay, and the delays add up to what a round trip sees."""
+    with Cluster.back_to_back().up() as cluster:
+        plain = shortest_round_trip(cluster)
+        layout = cluster.state.layout
+        opened = namespaces.open_path(cluster.state.namespaces[""])  # the wire namespace
+        try:
+            interfaces = survey.by_name(survey.interfaces(opened.route))
+            a, b = [interfaces[name].index for name in free_ends(layout, layout.links[0].name)]
+            opened.route.execute([netem.request(b, options(Impairment(delay=30 * MS)))])  # forward leaves by B
+            opened.route.execute([netem.request(a, options(Impairment(delay=50 * MS)))])
+            shortest = shortest_round_trip(cluster)
+            opened.route.execute([netem.request(a, options(Impairment(delay=20 * MS)), create=False)])
+            changed = shortest_round_trip(cluster)
+        finally:
+            opened.close()
+        record_property(
+            "note", f"shortest round trip of 20: {plain} ms, delayed by 80 ms {shortest}, by 50 ms {changed}"
+        )
+        assert 80 <= shortest <= 80 + plain + 40 * SLOW
+        assert 50 <= changed <= 50 + plain + 40 * SLOW
