@@ -1,0 +1,1 @@
+"""``ci/bench links``: what impaired links cost, and what unimpaired ones do not."""

@@ -1,0 +1,109 @@
+"""Clusters of the product for the benchmarks of links, asked for by lines from a process that has them."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import LineProcess
+
+PROCESS = Path(__file__).with_name("process.py")
+RELAY_CPU = 1
+"""The processor that the relay and whatever receives have; what sends has the other one, 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node: the path of its network namespace, its address and its NIC's MAC."""
+
+    namespace: str
+    address: str
+    mac: str
+
+
+class Clusters:
+    """The process that has the clusters; ended with all of them when it is closed."""
+
+    def __init__(self) -> None:
+        self._process = LineProcess("the product", [sys.executable, str(PROCESS)])
+        self._numbers = iter(range(1, 1_000_000))
+
+    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        return self._process.ask(json.dumps({"do": do, **arguments}))
+
+    @contextmanager
+    def up(
+        self, shape: str = "back-to-back", nodes: int = 2, datapath: str = "auto", **keys: object
+    ) -> Iterator["Running"]:
+        """A cluster until the end of the block. shape: "back-to-back" or "star". keys: of all its links."""
+        name = f"bench-links-{os.getpid()}-{next(self._numbers)}"
+        answer = self.ask("up", name=name, shape=shape, nodes=nodes, keys=keys, datapath=datapath)
+        try:
+            yield Running(self, name, answer)
+        finally:
+            self.ask("down", name=name)
+
+    def close(self) -> None:
+        self._process.close()
+
+
+class Running:
+    """A cluster that is up."""
+
+    def __init__(self, clusters: Clusters, name: str, answer: Mapping[str, Any]) -> None:
+        self.name = name
+        self.nodes = {node: Place(**place) for node, place in answer["nodes"].items()}
+        self.datapaths: dict[str, str] = answer["datapaths"]
+        self._clusters = clusters
+
+    def inject(self, target: str = "all", rules: Sequence[str] = (), **keys: object) -> float:
+        """Seconds that it took."""
+        answer = self._clusters.ask("inject", name=self.name, target=target, keys=keys, rules=list(rules))
+        self.datapaths = answer["datapaths"]
+        return float(answer["seconds"])
+
+    def heal(self) -> float:
+        """Seconds that it took."""
+        self.datapaths = {}
+        return float(self._clusters.ask("heal", name=self.name)["seconds"])
+
+    def relay(self) -> "Relay":
+        return Relay(self._clusters.ask("report", name=self.name))
+
+
+class Relay:
+    """What a relay has said of itself, and its processor time until then, in seconds."""
+
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        self.pid: int = report["pid"]
+        self.cpu = time.clock_gettime(~self.pid << 3 | 2)  # CLOCK_PROCESS_CPUTIME_ID of another process
+        self._directions = [direction for link in report["links"].values() for direction in link.values()]
+
+    def pin(self, cpu: int = RELAY_CPU) -> None:
+        os.sched_setaffinity(self.pid, {cpu})
+
+    def counted(self, name: str) -> int:
+        """Frames, over all links and directions."""
+        return sum(direction["counters"].get(name, 0) for direction in self._directions)
+
+    @property
+    def lost(self) -> int:
+        """Frames lost in the emulator, for no reason that anybody asked for: in sockets, or in a queue that is full."""
+        return sum(
+            sum(direction["emulator"][name] for name in ("overrun", "oversized", "unsent", "down"))
+            for direction in self._directions
+        )
+
+    @property
+    def held(self) -> int:
+        return sum(direction["held"] for direction in self._directions)
+
+    @property
+    def worst(self) -> float:
+        """Seconds by which the latest frame was late."""
+        return max((direction["lateness"]["worst"] for direction in self._directions), default=0) / 1e9

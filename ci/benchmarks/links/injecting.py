@@ -1,0 +1,32 @@
+"""How long until an impairment is in force: from the call of the API to its return."""
+
+from collections.abc import Callable, Iterator
+
+from benchmarks.links.clusters import Clusters
+from benchmarks.rows import Row
+
+NODES = (2, 16, 100)  # of the stars
+FIRST, CHANGE, HEAL, ALL, HEAL_ALL = (
+    "first, into one link", "change of it", "heal it", "into all links", "heal all links",
+)  # fmt: skip
+TESTBED = "testbed"
+
+
+def measure(clusters: Clusters, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    for nodes in NODES:
+        found: dict[str, list[float]] = {}
+        with clusters.up("star", nodes) as cluster:
+            for turn in range(repeat + 1):
+                progress(f"inject, star of {nodes}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+                took = {
+                    FIRST: cluster.inject("n1", delay=2_000_000, loss=0.05),
+                    CHANGE: cluster.inject("n1", delay=3_000_000),
+                    HEAL: cluster.heal(),
+                    ALL: cluster.inject("all", delay=2_000_000),
+                    HEAL_ALL: cluster.heal(),
+                }
+                for measured, seconds in took.items() if turn else ():
+                    found.setdefault(measured, []).append(seconds)
+        settings = {"cluster": "star", "process": "warm", "api": "testbed.cluster.injecting"}
+        for measured, samples in found.items():
+            yield Row("inject", TESTBED, measured, nodes, "s", tuple(samples), settings)

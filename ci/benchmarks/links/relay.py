@@ -1,0 +1,138 @@
+"""What the relay can do: frames per second of processor time, and what more links add to the cost of a frame."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.contenders import ContenderError
+from benchmarks.links.clusters import RELAY_CPU, Clusters, Place, Relay, Running
+from benchmarks.links.traffic import FRAME, SENDER, Traffic
+from benchmarks.rows import Row
+
+IMPAIRMENTS: dict[str, Any] = {"rate": "10gbit", "delay": "1ms", "loss": "1%"}
+RULE = "drop tcp.dport == 5001 and nth(3)"
+BATCH = 32  # frames that the sender hands over at once, at the rates of this row
+SECONDS = 1.0  # of every trial
+
+SATURATED = "frames/s of a core, saturated"
+CLEAN = "highest rate without unasked-for loss"
+PER_FRAME = "CPU per frame at the highest clean rate"
+START, STEP, FINEST = 40_000, 1.25, 1.03  # of the search for it: frames/s, factors
+ATTEMPTS = 2  # at every rate of it, so that one interruption of the machine does not end it
+
+FEW, MANY = 2, 200
+LOADS = (20_000, 60_000)  # frames/s that the relay carries, over all links
+LINKS = "CPU per frame, {load} frames/s in all"
+
+_SETTLING = 10.0  # s for the relay to deliver what it holds
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Frames offered to the relay for a while. lost: those that vanished for no reason that was asked for."""
+
+    sent: int
+    rate: float  # frames/s that the sender reached
+    offered: int
+    lost: int
+    cpu: float  # seconds of the relay
+
+
+def trial(traffic: Traffic, cluster: Running, pairs: list[tuple[Place, Place]], rate: float, batch: int) -> Trial:
+    """One trial at `rate` frames/s sent, each of which meets as many links as there are between its ends."""
+    before = cluster.relay()
+    sent = traffic.send(pairs, rate, int(rate * SECONDS), batch=batch)
+    after = settled(cluster)
+    offered = after.counted("offered") - before.counted("offered")
+    lost = after.lost - before.lost + after.counted("queue") - before.counted("queue")
+    return Trial(sent["sent"], sent["sent"] / sent["seconds"], offered, lost, after.cpu - before.cpu)
+
+
+def settled(cluster: Running) -> Relay:
+    """What the relay says once it holds nothing more."""
+    deadline = time.monotonic() + _SETTLING
+    last = -1
+    while time.monotonic() < deadline:
+        relay = cluster.relay()
+        offered = relay.counted("offered")
+        if not relay.held and offered == last:
+            return relay
+        last = offered
+        time.sleep(0.02)  # asking costs the relay a little; it is not measured
+    raise ContenderError(f"the relay still held frames after {_SETTLING:g} s")
+
+
+def capacity(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """Rate, delay, 1 % loss and one rule on one link."""
+    saturated, clean, cost = [], [], []
+    with clusters.up(**IMPAIRMENTS) as cluster:
+        cluster.inject(rules=[RULE])
+        cluster.relay().pin()
+        pairs = [(cluster.nodes["n1"], cluster.nodes["n2"])]
+        trial(traffic, cluster, pairs, START, BATCH)
+        for turn in range(repeat):
+            progress(f"relay, {turn + 1} of {repeat}: saturated")
+            full = trial(traffic, cluster, pairs, 400_000, BATCH)
+            saturated.append(full.offered / full.cpu)
+            progress(f"relay, {turn + 1} of {repeat}: the highest clean rate")
+            best = _search(lambda rate: trial(traffic, cluster, pairs, rate, BATCH))
+            clean.append(best.rate if best is not None else 0.0)
+            if best is not None:
+                cost.append(best.cpu / best.offered)
+    settings = {
+        **IMPAIRMENTS, "rule": RULE, "bytes": FRAME, "batch": BATCH, "seconds": SECONDS, "nodes": 2,
+        "processors": {"sender": SENDER, "relay": RELAY_CPU},
+        "cpu": "the relay process's, with the softirqs that deliver what it sends",
+    }  # fmt: skip
+    yield Row("relay", "testbed", SATURATED, 2, "1/s", tuple(saturated), settings)
+    yield Row("relay", "testbed", CLEAN, 2, "1/s", tuple(clean), settings)
+    if cost:
+        yield Row("relay", "testbed", PER_FRAME, 2, "s", tuple(cost), settings)
+
+
+def _search(attempt: Callable[[float], Trial]) -> Trial | None:
+    """The highest rate at which nothing vanishes: upwards in steps, then between the last two."""
+    best: Trial | None = None
+    low, high, step = 0.0, 0.0, STEP
+    rate = float(START)
+    while True:
+        found = next((one for one in (attempt(rate) for _ in range(ATTEMPTS)) if _clean(one, rate)), None)
+        if found is not None:
+            best, low = found, rate
+        else:
+            high = rate
+        if not high:
+            rate = low * step
+        elif not low or high / low <= FINEST:
+            return best
+        else:
+            rate = (low * high) ** 0.5
+
+
+def _clean(trial: Trial, rate: float) -> bool:
+    """Nothing vanished, at the rate that was meant (a sender that was held up has offered less)."""
+    return not trial.lost and trial.offered >= trial.sent and trial.rate > 0.95 * rate
+
+
+def many_links(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """Stars of few and of many nodes, every link impaired, the same frames/s over all of them; each frame meets two links.
+    By turns."""
+    costs: dict[tuple[int, int], list[float]] = {}
+    keys = {"delay": "1ms", "rate": "1gbit"}
+    progress(f"a star of {MANY}")
+    with clusters.up("star", FEW, **keys) as few, clusters.up("star", MANY, **keys) as many:
+        for cluster in (few, many):
+            cluster.relay().pin()
+        for turn in range(repeat + 1):
+            for load in LOADS:
+                for links, cluster in ((FEW, few), (MANY, many)):
+                    progress(f"{links} links, {load:,} frames/s, {f'{turn} of {repeat}' if turn else 'warm-up'}")
+                    nodes = list(cluster.nodes.values())
+                    pairs = list(zip(nodes[::2], nodes[1::2], strict=True))
+                    found = trial(traffic, cluster, pairs, load / 2, 1)
+                    if turn:
+                        costs.setdefault((links, load), []).append(found.cpu / max(found.offered, 1))
+    for (links, load), samples in costs.items():
+        settings = {**keys, "bytes": FRAME, "batch": 1, "seconds": SECONDS, "links": links, "interleaved": [FEW, MANY]}
+        yield Row("links", f"{links} links", LINKS.format(load=load), links, "s", tuple(samples), settings)

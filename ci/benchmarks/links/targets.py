@@ -1,0 +1,72 @@
+"""What links must reach, and what the rows say about it."""
+
+from collections.abc import Sequence
+
+from benchmarks.links import lateness, relay, throughput
+from benchmarks.rows import Row
+from benchmarks.targets import Target
+
+FRAMES_PER_CORE = 120_000
+DELAYED_TCP = 1e9  # bit/s
+LATE_P50, LATE_P99 = 50e-6, 300e-6  # s; medians of the runs
+UNIMPAIRED = 0.05  # from what ip makes
+MANY_LINKS = 1.5  # times the cost of a frame with few
+
+
+def targets(rows: Sequence[Row]) -> list[Target]:
+    def median(subject: str, contender: str, measure: str) -> float | None:
+        wanted = (subject, contender, measure)
+        return next((row.median for row in rows if (row.subject, row.contender, row.measure) == wanted), None)
+
+    def relative(subject: str, ours: str, theirs: str, measure: str) -> float | None:
+        first, second = (median(subject, one, measure) for one in (ours, theirs))
+        return first / second if first is not None and second else None
+
+    def apart(measure: str) -> float | None:
+        ratio = relative("unimpaired", throughput.TESTBED, throughput.BY_IP, measure)
+        if ratio is None:
+            return None
+        return max(ratio - 1 if measure == throughput.ROUND_TRIP else 1 - ratio, 0.0)
+
+    few, many = (f"{links} links" for links in (relay.FEW, relay.MANY))
+
+    def late(share: str) -> float | None:
+        return median("lateness", lateness.TESTBED, lateness.FRAME_LATE.format(share))
+
+    return [
+        Target(
+            "relay: frames/s per core, saturated",
+            FRAMES_PER_CORE,
+            "1/s",
+            median("relay", "testbed", relay.SATURATED),
+            least=True,
+        ),
+        Target(
+            "relay: frames/s without unasked-for loss, on one core",
+            FRAMES_PER_CORE,
+            "1/s",
+            median("relay", "testbed", relay.CLEAN),
+            least=True,
+        ),
+        Target(
+            "TCP through one delayed link",
+            DELAYED_TCP,
+            "bit/s",
+            median("throughput", throughput.DELAYED, throughput.TCP),
+            least=True,
+        ),
+        Target("lateness at 10,000 frames/s, p50", LATE_P50, "s", late("p50"), strict=True),
+        Target("lateness at 10,000 frames/s, p99", LATE_P99, "s", late("p99"), strict=True),
+        Target("unimpaired: TCP below ip's by", UNIMPAIRED, "1", apart(throughput.TCP)),
+        Target("unimpaired: round trip above ip's by", UNIMPAIRED, "1", apart(throughput.ROUND_TRIP)),
+        *(
+            Target(
+                f"a frame with {relay.MANY} links over one with {relay.FEW}, {load:,}/s",
+                MANY_LINKS,
+                "×",
+                relative("links", many, few, relay.LINKS.format(load=load)),
+                strict=True,
+            )
+            for load in relay.LOADS
+        ),
+    ]

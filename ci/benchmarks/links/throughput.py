@@ -1,0 +1,105 @@
+"""TCP through a link: delayed and not, and an unimpaired link against the same objects made by ``ip``."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import ContenderError
+from benchmarks.ip_batch import IpBatch
+from benchmarks.links.clusters import RELAY_CPU, Clusters, Place
+from benchmarks.links.traffic import RECEIVER, SENDER, Traffic
+from benchmarks.rows import Row
+
+DELAY = "1ms"
+SECONDS = 3.0
+DELAYED, PLAIN = "one link, delayed 1 ms", "one link, nothing asked for"
+TCP, RELAY_USE, SOURCE_USE, SINK_USE = "TCP", "CPU of the relay", "CPU of the sender", "CPU of the receiver"
+
+SHORT = 0.5  # s of each run of TCP in the comparison
+ROUND_TRIPS = 5_000
+PAIRS = 5  # turns of the comparison for every repeat
+TESTBED, BY_IP, AGAIN = "testbed", "ip", "ip again"
+ROUND_TRIP = "round trip of 8 bytes of TCP, p50"
+
+
+def delayed(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """A TCP stream through a link with a delay both ways and, by turns, through one without; with who used how much of a
+    processor."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+
+    def note(cluster: str, measured: str, unit: str, value: float) -> None:
+        found.setdefault((cluster, measured, unit), []).append(value)
+
+    with clusters.up(delay=DELAY) as slow, clusters.up() as plain:
+        slow.relay().pin()
+        for turn in range(repeat + 1):
+            for name, cluster in ((DELAYED, slow), (PLAIN, plain)):
+                progress(f"TCP, {name}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+                before = cluster.relay() if cluster is slow else None
+                # The sink beside the sender: the relay needs a processor for itself.
+                sink = SENDER if cluster is slow else RECEIVER
+                run = traffic.tcp(cluster.nodes["n1"], cluster.nodes["n2"], SECONDS if turn else SHORT, sink)
+                if not turn:
+                    continue
+                took = run["received"]["seconds"]
+                note(name, TCP, "bit/s", run["bits"])
+                note(name, SOURCE_USE, "1", run["sent"]["cpu"] / took)
+                note(name, SINK_USE, "1", run["received"]["cpu"] / took)
+                note(name, "segments sent again", "1", run["sent"]["retransmitted"])
+                if before is not None:
+                    after = cluster.relay()
+                    note(name, RELAY_USE, "1", (after.cpu - before.cpu) / took)
+                    note(name, "frames lost in the relay", "1", after.lost - before.lost)
+    settings = {
+        "delay": DELAY, "seconds": SECONDS, "by": "traffic.c", "write": 1 << 17,
+        "processors": {"sender": SENDER, "relay": RELAY_CPU, "receiver": {DELAYED: SENDER, PLAIN: RECEIVER}},
+        "interleaved": [DELAYED, PLAIN],
+    }  # fmt: skip
+    for (name, measured, unit), samples in found.items():
+        yield Row("throughput", name, measured, 2, unit, tuple(samples), settings)
+
+
+def against_ip(
+    clusters: Clusters, traffic: Traffic, directory: Path, repeat: int, progress: Callable[[str], None]
+) -> Iterator[Row]:
+    """A star of two, unimpaired, and one of the same objects by ``ip -batch``; all offloads on in both. By turns, the one by
+    ``ip`` twice: how far it is from itself is what this machine can tell."""
+    streams: dict[str, list[float]] = {}
+    trips: dict[str, list[float]] = {}
+    with clusters.up("star", 2) as ours, _by_ip(directory, f"{ours.name}-ip") as theirs:
+        ends = {
+            TESTBED: (ours.nodes["n1"], ours.nodes["n2"]),
+            BY_IP: theirs,
+            AGAIN: theirs,
+        }
+        for turn in range(repeat * PAIRS + 1):
+            progress(f"against ip: {f'{turn} of {repeat * PAIRS}' if turn else 'warm-up'}")
+            order = list(ends.items())
+            for name, (source, sink) in order if turn % 2 else reversed(order):
+                stream = traffic.tcp(source, sink, SHORT)["bits"]
+                trip = traffic.round_trips(source, sink, ROUND_TRIPS, spin=True)["p50"]
+                if turn:
+                    streams.setdefault(name, []).append(stream)
+                    trips.setdefault(name, []).append(trip / 1e9)
+    settings: dict[str, Any] = {
+        "cluster": "star", "seconds": SHORT, "round_trips": ROUND_TRIPS, "waiting": "spinning", "by": "traffic.c",
+        "processors": {"sender": SENDER, "receiver": RECEIVER}, "interleaved": [TESTBED, BY_IP, AGAIN],
+    }  # fmt: skip
+    for name in ends:
+        yield Row("unimpaired", name, TCP, 2, "bit/s", tuple(streams[name]), settings)
+        yield Row("unimpaired", name, ROUND_TRIP, 2, "s", tuple(trips[name]), settings)
+
+
+@contextlib.contextmanager
+def _by_ip(directory: Path, name: str) -> Iterator[tuple[Place, Place]]:
+    """Two nodes on a bridge, as `ip_batch` makes them."""
+    with contextlib.closing(IpBatch(directory)) as batch:
+        batch.up(name, 2)
+        found = []
+        for host, namespace in ((1, f"{name}.n1"), (2, f"{name}.n2")):
+            paths = [path for path in batch.namespaces() if path.endswith(namespace)]
+            if len(paths) != 1:
+                raise ContenderError(f"ip -batch made no namespace {namespace}")
+            found.append(Place(paths[0], f"10.0.0.{host + 1}", f"02:00:00:02:00:{host:02x}"))
+        yield found[0], found[1]

@@ -1,0 +1,386 @@
+/* Traffic for ci/bench links: one role per process, each pinned to a processor and in a network namespace.
+ *
+ *   send CPU RATE BATCH SIZE COUNT NETNS MAC...   frames from the eth0 of each namespace in turn to the MAC that follows it
+ *   catch CPU NETNS                               their way: how long after it was sent the kernel received each
+ *   sink CPU NETNS                                receives TCP, says how much in how long
+ *   source CPU NETNS ADDRESS PORT SECONDS         sends it
+ *   pong CPU NETNS SPIN                           answers every 8 bytes of TCP with 8 bytes
+ *   ping CPU NETNS SPIN ADDRESS PORT COUNT        round trips
+ *   timers CPU INTERVAL COUNT                     how late a timerfd in an epoll set wakes its process
+ *
+ * RATE is in frames/s over all namespaces together, 0: as fast as it goes; who falls behind the rate slips, so that there
+ * are no bursts but those of BATCH. SIZE is that of the IP packet. Times are nanoseconds. Who waits for others prints
+ * "ready" and a port first; "catch" leaves the frames in its socket until its standard input ends, so that it takes no
+ * processor time meanwhile. The answer is one line of JSON.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/tcp.h>
+#include <net/if.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEVICE "eth0"
+#define MAGIC 0x6265636e68656c6bULL /* tells our frames from the kernel's own */
+#define MOST_BATCH 256
+#define SLIP 1000000 /* ns behind the rate from which on the schedule moves on */
+#define PATIENCE 10  /* s that anybody waits for anything */
+
+struct __attribute__((packed)) frame {
+    uint8_t destination[6], source[6];
+    uint16_t type;
+    uint8_t version, service;
+    uint16_t length, id, fragment;
+    uint8_t life, protocol;
+    uint16_t checksum;
+    uint32_t from, to;
+    uint16_t source_port, destination_port, udp_length, udp_checksum;
+    uint64_t magic, number, sent;
+    uint8_t padding[65536];
+};
+
+static void die(const char *what) {
+    fprintf(stderr, "%s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static int64_t clock_ns(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static int64_t now(void) { return clock_ns(CLOCK_MONOTONIC); }
+static int64_t cpu(void) { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
+
+static void pin(const char *text) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(atoi(text), &set);
+    if (sched_setaffinity(0, sizeof set, &set)) die("pinning to a processor");
+}
+
+static void enter(const char *path) {
+    int space = open(path, O_RDONLY | O_CLOEXEC);
+    if (space < 0 || setns(space, CLONE_NEWNET)) die(path);
+    close(space);
+}
+
+static int ascending(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* "min": ..., "max": ... of the samples, which are sorted. */
+static void print_quantiles(int64_t *samples, long count) {
+    static const struct {
+        const char *name;
+        double share;
+    } wanted[] = {{"min", 0}, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"p99.9", 0.999}, {"max", 1}};
+    qsort(samples, count, sizeof *samples, ascending);
+    for (unsigned i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        printf("%s\"%s\": %lld", i ? ", " : "", wanted[i].name,
+               (long long)(count ? samples[(long)((count - 1) * wanted[i].share + 0.5)] : 0));
+}
+
+static void force_buffer(int s, int option, int bytes) {
+    if (setsockopt(s, SOL_SOCKET, option, &bytes, sizeof bytes)) die("setting a buffer");
+}
+
+/* A packet socket on eth0 of this namespace; protocol 0 receives nothing. */
+static int packet_socket(int protocol) {
+    int s = socket(AF_PACKET, SOCK_RAW, 0);
+    struct sockaddr_ll place = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol)};
+    place.sll_ifindex = if_nametoindex(DEVICE);
+    if (s < 0 || !place.sll_ifindex) die("a packet socket on " DEVICE);
+    if (bind(s, (void *)&place, sizeof place)) die("bind");
+    return s;
+}
+
+static uint16_t internet_checksum(const void *from, int words) {
+    const uint16_t *word = from;
+    uint32_t sum = 0;
+    while (words--) sum += *word++;
+    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
+    return ~sum;
+}
+
+/* A UDP packet to an address that nobody has: a node that gets it drops it at once. */
+static void fill(struct frame *frame, const char *mac, int size) {
+    memset(frame, 0, sizeof *frame);
+    uint8_t *m = frame->destination;
+    if (sscanf(mac, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", m, m + 1, m + 2, m + 3, m + 4, m + 5) != 6) die(mac);
+    memcpy(frame->source, "\x02\x00\xbe\xec\x00\x01", 6);
+    frame->type = htons(ETH_P_IP);
+    frame->version = 0x45;
+    frame->length = htons(size);
+    frame->life = 64;
+    frame->protocol = 17;
+    inet_pton(AF_INET, "198.51.100.1", &frame->from);
+    inet_pton(AF_INET, "198.51.100.2", &frame->to);
+    frame->checksum = internet_checksum(&frame->version, 10);
+    frame->source_port = htons(40000);
+    frame->destination_port = htons(40001);
+    frame->udp_length = htons(size - 20);
+    frame->magic = MAGIC;
+}
+
+static int do_send(char **a, int n) {
+    pin(a[0]);
+    double rate = atof(a[1]);
+    int batch = atoi(a[2]), size = atoi(a[3]), spaces = (n - 5) / 2;
+    long count = atol(a[4]);
+    int least = sizeof(struct frame) - sizeof((struct frame *)0)->padding - ETH_HLEN;
+    if (batch < 1 || batch > MOST_BATCH || size < least || size > 60000) {
+        fprintf(stderr, "send: a batch of 1 to %d, packets of %d to 60000 bytes\n", MOST_BATCH, least);
+        return 1;
+    }
+    int *sockets = calloc(spaces, sizeof *sockets);
+    uint8_t (*macs)[6] = calloc(spaces, sizeof *macs);
+    static struct frame frames[MOST_BATCH];
+    static struct iovec vectors[MOST_BATCH];
+    static struct mmsghdr messages[MOST_BATCH];
+    for (int i = 0; i < spaces; i++) {
+        enter(a[5 + 2 * i]);
+        sockets[i] = packet_socket(0);
+        force_buffer(sockets[i], SO_SNDBUFFORCE, 16 << 20);
+        fill(&frames[0], a[6 + 2 * i], size);
+        memcpy(macs[i], frames[0].destination, 6);
+    }
+    for (int i = 0; i < batch; i++) {
+        fill(&frames[i], a[6], size);
+        vectors[i] = (struct iovec){&frames[i], size + ETH_HLEN};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
+    }
+    long sent = 0, refused = 0, slipped = 0;
+    double step = rate ? batch * 1e9 / rate : 0, due = now();
+    int64_t start = due, used = cpu();
+    for (int turn = 0; sent < count; turn = turn + 1 == spaces ? 0 : turn + 1) {
+        if (rate) {
+            int64_t t;
+            while ((t = now()) < due) {}
+            if (t - due > SLIP) {
+                slipped++;
+                due = t;
+            }
+            due += step;
+        }
+        uint64_t stamp = clock_ns(CLOCK_REALTIME);
+        for (int i = 0; i < batch; i++) {
+            if (spaces > 1) memcpy(frames[i].destination, macs[turn], 6);
+            frames[i].number = sent + i;
+            frames[i].sent = stamp;
+        }
+        for (int done = 0; done < batch;) {
+            int taken = sendmmsg(sockets[turn], messages + done, batch - done, 0);
+            if (taken > 0)
+                done += taken;
+            else if (errno == ENOBUFS)
+                refused++, done++;
+            else
+                die("sendmmsg");
+        }
+        sent += batch;
+    }
+    printf("{\"sent\": %ld, \"refused\": %ld, \"slipped\": %ld, \"seconds\": %.9f, \"cpu\": %.9f}\n", sent - refused,
+           refused, slipped, (now() - start) / 1e9, (cpu() - used) / 1e9);
+    return 0;
+}
+
+static int do_catch(char **a, int n) {
+    (void)n;
+    pin(a[0]);
+    enter(a[1]);
+    int s = packet_socket(ETH_P_IP), on = 1;
+    force_buffer(s, SO_RCVBUFFORCE, 1 << 29);
+    setsockopt(s, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
+    puts("ready 0");
+    fflush(stdout);
+    while (getchar() != EOF) {}
+    long count = 0, room = 1 << 16, disorder = 0;
+    int64_t *samples = malloc(room * sizeof *samples);
+    uint64_t last = 0;
+    static struct frame frame;
+    char control[128];
+    struct iovec vector = {&frame, sizeof frame};
+    for (;;) {
+        struct msghdr message = {
+            .msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        if (recvmsg(s, &message, MSG_DONTWAIT) < 0) break;
+        if (frame.magic != MAGIC) continue;
+        struct timespec stamp = {0};
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
+            if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMPNS)
+                memcpy(&stamp, CMSG_DATA(c), sizeof stamp);
+        if (count == room) samples = realloc(samples, (room *= 2) * sizeof *samples);
+        samples[count++] = stamp.tv_sec * 1000000000LL + stamp.tv_nsec - (int64_t)frame.sent;
+        disorder += frame.number < last;
+        last = frame.number;
+    }
+    if (errno != EAGAIN) die("recvmsg");
+    struct tpacket_stats lost = {0};
+    socklen_t length = sizeof lost;
+    getsockopt(s, SOL_PACKET, PACKET_STATISTICS, &lost, &length);
+    printf("{\"received\": %ld, \"overrun\": %u, \"disorder\": %ld, ", count, lost.tp_drops, disorder);
+    print_quantiles(samples, count);
+    puts("}");
+    return 0;
+}
+
+static int listening(void) {
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in place = {.sin_family = AF_INET};
+    socklen_t length = sizeof place;
+    if (s < 0 || bind(s, (void *)&place, sizeof place) || listen(s, 1)) die("listen");
+    getsockname(s, (void *)&place, &length);
+    printf("ready %d\n", ntohs(place.sin_port));
+    fflush(stdout);
+    struct timeval patience = {.tv_sec = PATIENCE};
+    setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    int peer = accept(s, NULL, NULL);
+    if (peer < 0) die("accept");
+    return peer;
+}
+
+static int connected(const char *address, const char *port) {
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in place = {.sin_family = AF_INET, .sin_port = htons(atoi(port))};
+    if (inet_pton(AF_INET, address, &place.sin_addr) != 1) die(address);
+    if (s < 0 || connect(s, (void *)&place, sizeof place)) die("connect");
+    return s;
+}
+
+static char buffer[1 << 20];
+
+static int do_sink(char **a, int n) {
+    (void)n;
+    pin(a[0]);
+    enter(a[1]);
+    int s = listening();
+    int64_t start = now(), used = cpu();
+    long long total = 0;
+    ssize_t got;
+    while ((got = recv(s, buffer, sizeof buffer, 0)) > 0) total += got;
+    if (got < 0) die("recv");
+    printf("{\"bytes\": %lld, \"seconds\": %.9f, \"cpu\": %.9f}\n", total, (now() - start) / 1e9, (cpu() - used) / 1e9);
+    return 0;
+}
+
+static int do_source(char **a, int n) {
+    (void)n;
+    pin(a[0]);
+    enter(a[1]);
+    int s = connected(a[2], a[3]);
+    int64_t start = now(), used = cpu(), end = start + (int64_t)(atof(a[4]) * 1e9);
+    while (now() < end)
+        if (send(s, buffer, 1 << 17, MSG_NOSIGNAL) < 0) die("send");
+    struct tcp_info info;
+    socklen_t length = sizeof info;
+    getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &length);
+    shutdown(s, SHUT_WR);
+    if (recv(s, buffer, 1, 0) < 0) die("recv");
+    printf("{\"retransmitted\": %u, \"rtt\": %u, \"cpu\": %.9f}\n", info.tcpi_total_retrans, info.tcpi_rtt,
+           (cpu() - used) / 1e9);
+    return 0;
+}
+
+/* 8 bytes; whether they came, or the peer has gone. */
+static int take8(int s, int spin) {
+    char bytes[8];
+    for (int have = 0; have < 8;) {
+        ssize_t got = recv(s, bytes + have, 8 - have, spin ? MSG_DONTWAIT : 0);
+        if (got > 0)
+            have += got;
+        else if (got == 0)
+            return 0;
+        else if (errno != EAGAIN)
+            die("recv");
+    }
+    return 1;
+}
+
+static void at_once(int s) {
+    int on = 1;
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+static int do_pong(char **a, int n) {
+    (void)n;
+    pin(a[0]);
+    enter(a[1]);
+    int spin = atoi(a[2]), s = listening();
+    at_once(s);
+    while (take8(s, spin))
+        if (send(s, buffer, 8, MSG_NOSIGNAL) != 8) die("send");
+    puts("{}");
+    return 0;
+}
+
+static int do_ping(char **a, int n) {
+    (void)n;
+    pin(a[0]);
+    enter(a[1]);
+    int spin = atoi(a[2]), s = connected(a[3], a[4]);
+    long count = atol(a[5]), warm_up = count / 10 + 10;
+    int64_t *samples = malloc(count * sizeof *samples), used = 0;
+    at_once(s);
+    for (long i = -warm_up; i < count; i++) {
+        if (!i) used = cpu();
+        int64_t start = now();
+        if (send(s, buffer, 8, MSG_NOSIGNAL) != 8 || !take8(s, spin)) die("a round trip");
+        if (i >= 0) samples[i] = now() - start;
+    }
+    printf("{\"cpu\": %.9f, ", (cpu() - used) / 1e9);
+    print_quantiles(samples, count);
+    puts("}");
+    return 0;
+}
+
+static int do_timers(char **a, int n) {
+    (void)n;
+    pin(a[0]);
+    int64_t interval = atoll(a[1]);
+    long count = atol(a[2]);
+    int64_t *samples = malloc(count * sizeof *samples);
+    int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK), set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    if (timer < 0 || set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, timer, &event)) die("a timer");
+    for (long i = 0; i < count; i++) {
+        int64_t due = now() + interval;
+        struct itimerspec when = {.it_value = {due / 1000000000, due % 1000000000}};
+        uint64_t expired;
+        timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL);
+        if (epoll_wait(set, &event, 1, -1) != 1) die("epoll_wait");
+        samples[i] = now() - due;
+        if (read(timer, &expired, sizeof expired) < 0) die("read");
+    }
+    putchar('{');
+    print_quantiles(samples, count);
+    puts("}");
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*act)(char **, int);
+        int arguments; /* at least */
+    } roles[] = {{"send", do_send, 7}, {"catch", do_catch, 2}, {"sink", do_sink, 2},     {"source", do_source, 5},
+                 {"pong", do_pong, 3}, {"ping", do_ping, 6},   {"timers", do_timers, 3}};
+    for (unsigned i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
+        if (!strcmp(argv[1], roles[i].name) && argc - 2 >= roles[i].arguments) return roles[i].act(argv + 2, argc - 2);
+    fprintf(stderr, "what is to be done? see the head of traffic.c\n");
+    return 1;
+}
