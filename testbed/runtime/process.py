@@ -136,6 +136,7 @@ def _direction(carriage: Carriage, source: PacketSocket, now: int) -> dict[str, 
             "p99": carriage.lateness.quantile(0.99),
             "worst": carriage.lateness.worst,
             "late": carriage.lateness.late,
+            "buckets": list(carriage.lateness.buckets),
         },
         "emulator": {
             "overrun": statistics.overrun,
