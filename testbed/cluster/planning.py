@@ -121,6 +121,10 @@ class _Planner:
         )
         self.rerouted = False  # whether frames now take other ways than the switches have learned
         self.free_ends = {end for splice in self.wiring.splices.values() for end in (splice.a, splice.b)}
+        self._number()
+        self.late_removals: list[
+            RemoveDevice
+        ] = []  # of patches: it takes the kernel long, and nobody should wait for it
         self.joins = self._joins()
         self.parted: set[int] = set()  # indexes whose hook is taken away
         self.joined = self._joined()
@@ -157,6 +161,7 @@ class _Planner:
         self._set_offloads(on=True)
         for node in self.wanted.nodes:
             self._configure(node)
+        self.operations += self.late_removals
         return self.operations
 
     def _found(self, device: Device) -> Interface | None:
@@ -167,6 +172,14 @@ class _Planner:
         if device not in self.indexes:
             self.indexes[device] = self._new_index(device)
         return self.indexes[device]
+
+    def _number(self) -> None:
+        """Patches come last: the other indexes are the same with and without them."""
+        for switch in self.wanted.switches:
+            self._index((names.WIRE, names.switch(switch.name)))
+        for cable in sorted(self.wiring.cables, key=lambda cable: cable.patch):
+            self._index(cable.near)
+            self._index(cable.far)
 
     def _new_index(self, device: Device) -> int:
         old = self._found(device)
@@ -204,11 +217,17 @@ class _Planner:
         nodes = {node.name for node in self.wanted.nodes}
         ours = self.existing.nics | {(node.name, nic.name) for node in self.wanted.nodes for nic in node.nics}
         wire_indexes = {interface.index for interface in self.wire.interfaces.values()}
+        wanted = set(self.wiring.wire_devices)
         patches = {end for name in self.wire.interfaces for end in names.patch(name)}
+        idle = {end for key, name in self.kept if key == names.WIRE for end in names.patch(name)}
         for name, interface in self.wire.interfaces.items():
             if name == "lo" or interface.kind in _KERNELS_OWN or (names.WIRE, name) in self.kept:
                 continue
-            self.operations.append(RemoveDevice(names.WIRE, name, interface.index))
+            removal = RemoveDevice(names.WIRE, name, interface.index)
+            if name in idle and (names.WIRE, name) not in wanted:
+                self.late_removals.append(removal)
+                continue
+            self.operations.append(removal)
             if interface.kind == "veth" and interface.peer in wire_indexes and name not in patches:
                 self.rerouted = True
         for key, name in sorted(ours):
@@ -297,9 +316,12 @@ class _Planner:
         index = self._index(device)
         if device in self.kept:
             found = self.kept[device]
-            if switch and found.up and self._is_trunk(found) and device in self.wiring.planned_ports:
+            if switch and device in self.up and self._is_trunk(found) and device in self.wiring.planned_ports:
                 self._set_down(device)  # until its settings are made: a new port floods
             self.rerouted = self.rerouted or self._port_before(device) != self._port_after(device)
+        patch = self._old_patch(device)
+        if switch and patch is not None and patch.master:
+            self.operations.append(SetDevice(names.WIRE, patch.name, patch.index, switch=0))
         self.operations.append(SetDevice(*device, index, switch=switch))
         self.replugged.add(device[1])
 
@@ -308,8 +330,12 @@ class _Planner:
 
     def _port_before(self, device: Device) -> int:
         """The switch at whose port a kept device was, itself or by its patch; 0 for none."""
-        patch = self.wire.interfaces.get(names.patch(device[1])[0])
+        patch = self._old_patch(device)
         return self.kept[device].master or (patch.master if patch is not None else 0)
+
+    def _old_patch(self, device: Device) -> Interface | None:
+        """The plugged end of the patch that a device has had, if it is there."""
+        return self.wire.interfaces.get(names.patch(device[1])[0])
 
     def _port_after(self, device: Device) -> int:
         return self._switch_index(device) or self._switch_index((names.WIRE, names.patch(device[1])[0]))
@@ -358,6 +384,9 @@ class _Planner:
             if found.index in self.wire.redirections or (found.index in self.wire.hooks and found.index not in wanted):
                 self.operations.append(Part(device[1], found.index))
                 self.parted.add(found.index)
+        for removal in self.late_removals:
+            if removal.index in self.wire.redirections:
+                self.operations.append(Part(removal.device, removal.index))
 
     def _join(self, label: str, one: Device, other: Device) -> None:
         if self._index(one) not in self.joined:

@@ -28,6 +28,8 @@ _FILTER = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
 _MIRRED = struct.Struct("=IIiiiiI")  # index, capab, action, refcnt, bindcnt, eaction, ifindex
 _U32 = struct.Struct("=I")
 _STATS = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
+_UNCLAIMED = struct.Struct("=QQ")  # rx_nohandler, rx_otherhost_dropped: behind 15 more
+_UNCLAIMED_AT, _SINCE_5_19 = 23 * 8, 25 * 8
 
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH = 18, 22, 26, 30
 NLM_F_REQUEST_DUMP = 0x301
@@ -53,7 +55,11 @@ ROUTING = {4: "/proc/sys/net/ipv4/ip_forward", 6: "/proc/sys/net/ipv6/conf/all/f
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Frames and bytes of an interface since it was made; dropped counts the kernel's own drops."""
+    """Frames and bytes of an interface since it was made; dropped counts the kernel's own drops.
+
+    rx_unclaimed: frames that came in and that nobody took, as on a link's free end while no datapath carries the link. IP
+    and what nobody knows are in it; ARP and IP for everybody are not, nor anything for another's address before 5.19.
+    """
 
     rx_packets: int
     tx_packets: int
@@ -61,6 +67,7 @@ class Counters:
     tx_bytes: int
     rx_dropped: int
     tx_dropped: int
+    rx_unclaimed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +154,8 @@ def _interface(entry: memoryview) -> Interface:
             alias = _text(value)
         elif attribute == IFLA_STATS64:
             rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _STATS.unpack_from(value)
-            counters = Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped)
+            unclaimed = sum(_UNCLAIMED.unpack_from(value, _UNCLAIMED_AT)) if len(value) >= _SINCE_5_19 else 0
+            counters = Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, unclaimed)
         elif attribute == IFLA_LINKINFO:
             for inner, payload in attributes(value):
                 if inner == IFLA_INFO_KIND:

@@ -11,162 +11,23 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_model import Kernel
 from strategies import descriptions, edits
 
 from testbed.cluster import names
 from testbed.cluster.operations import (
-    AddAddress,
     AddForwarding,
-    AddRoute,
-    ForgetLearned,
-    Join,
     MakeCable,
-    MakeNamespace,
-    MakeSwitch,
     Operation,
-    Part,
-    RemoveAddress,
-    RemoveDevice,
-    RemoveForwarding,
     RemoveNamespace,
-    RemoveRoute,
-    SetDevice,
     SetLimits,
     SetPort,
-    SetRouting,
     SetUp,
 )
 from testbed.cluster.planning import FIRST_DIRECT_INDEX, FIRST_NODE_INDEX, FIRST_WIRE_INDEX, Existing, plan
-from testbed.kernel.survey import Contents, Counters, Interface
-from testbed.spec.layout import Layout
+from testbed.kernel.survey import Interface
 from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
 from testbed.spec.resolving import resolve
-
-UNUSED = Counters(0, 0, 0, 0, 0, 0)
-
-
-class Kernel:
-    """What a plan leaves behind; refuses what the real one refuses."""
-
-    def __init__(self) -> None:
-        self.interfaces: dict[str, dict[int, Interface]] = {}
-        self.addresses: dict[str, dict[int, set[str]]] = {}
-        self.routes: dict[str, set[tuple[str, str]]] = {}
-        self.routing: dict[str, set[int]] = {}
-        self.forwarding: dict[tuple[int, str], int] = {}
-        self.redirections: dict[int, int] = {}
-        self.limits: dict[str, tuple[float, int]] = {}
-        self.nics: set[tuple[str, str]] = set()
-
-    def existing(self) -> Existing:
-        return Existing(
-            {
-                key: Contents(
-                    {interface.name: interface for interface in found.values()},
-                    {index: frozenset(texts) for index, texts in self.addresses[key].items() if texts},
-                    frozenset(self.routes[key]),
-                    dict(self.forwarding) if key == names.WIRE else {},
-                    dict(self.redirections) if key == names.WIRE else {},
-                    frozenset(self.routing[key]),
-                )
-                for key, found in self.interfaces.items()
-            },
-            dict(self.limits),
-            frozenset(self.nics),
-        )
-
-    def converge(self, layout: Layout) -> list[Operation]:
-        operations = plan(layout, self.existing())
-        for operation in operations:
-            self.carry_out(operation)
-        self.nics = {(node.name, nic.name) for node in layout.nodes for nic in node.nics}
-        return operations
-
-    def change(self, key: str, index: int, **values: object) -> None:
-        self.interfaces[key][index] = replace(self.interfaces[key][index], **values)  # type: ignore[arg-type]
-
-    def make(self, key: str, index: int, name: str, kind: str, mac: str, mtu: int, **more: int) -> None:
-        there = self.interfaces[key]
-        assert index not in there, f"index {index} is taken in {key!r}"
-        assert name not in {interface.name for interface in there.values()}, f"{name} is taken in {key!r}"
-        assert 1 <= len(name) <= 15
-        up, master, peer = bool(more.get("up")), more.get("master", 0), more.get("peer", 0)
-        there[index] = Interface(index, name, kind, mac, mtu, up, master, peer, "", UNUSED)
-
-    def remove(self, key: str, index: int) -> None:
-        if index not in self.interfaces[key]:
-            return  # it went with its other end
-        gone = self.interfaces[key].pop(index)
-        self.addresses[key].pop(index, None)
-        if key == names.WIRE:
-            self.forwarding = {at: port for at, port in self.forwarding.items() if port != index}
-            self.redirections.pop(index, None)
-        for other, found in self.interfaces.items():
-            partner = found.get(gone.peer)
-            if partner is not None and gone.kind == partner.kind == "veth" and partner.peer == index:
-                self.remove(other, gone.peer)
-                break
-
-    def carry_out(self, operation: Operation) -> None:
-        match operation:
-            case MakeNamespace(key):
-                assert key not in self.interfaces
-                self.interfaces[key], self.addresses[key], self.routes[key] = {}, {}, set()
-                self.routing[key] = set()
-                self.make(key, 1, "lo", "", "00:00:00:00:00:00", 65536, up=1)
-            case RemoveNamespace(key):
-                for index in list(self.interfaces[key]):
-                    self.remove(key, index)
-                for table in (self.interfaces, self.addresses, self.routes, self.routing, self.limits):
-                    table.pop(key, None)  # type: ignore[attr-defined]
-            case SetRouting(key, version, on):
-                self.routing[key] = self.routing[key] | {version} if on else self.routing[key] - {version}
-            case SetLimits(key, share, memory):
-                self.limits[key] = (share, memory)
-            case MakeSwitch(_, device, index, mac):
-                self.make(names.WIRE, index, device, "bridge", mac, 1500, up=1)
-            case MakeCable():
-                here, there = operation.index, operation.peer_index
-                self.make(
-                    operation.key, here, operation.device, "veth", operation.mac, operation.mtu,
-                    up=operation.up, master=operation.switch, peer=there,
-                )  # fmt: skip
-                peer = operation.peer_key, there, operation.peer_device
-                self.make(*peer, "veth", operation.peer_mac, operation.mtu, peer=here)
-            case RemoveDevice(key, _, index):
-                self.remove(key, index)
-            case SetDevice(key, _, index, mtu, mac, switch):
-                wishes = {"mtu": mtu, "mac": mac, "master": switch}
-                if switch is not None:
-                    wishes |= {"learning": True, "flooding": True}
-                    self.forwarding = {at: port for at, port in self.forwarding.items() if port != index}
-                self.change(key, index, **{name: value for name, value in wishes.items() if value is not None})
-            case SetUp(key, _, index):
-                self.change(key, index, up=True)
-            case SetPort(_, index, learning, flooding):
-                assert self.interfaces[names.WIRE][index].master
-                self.change(names.WIRE, index, learning=learning, flooding=flooding)
-            case AddForwarding(_, _, index, mac):
-                self.forwarding[self.interfaces[names.WIRE][index].master, mac] = index
-            case RemoveForwarding(_, index, mac):
-                del self.forwarding[self.interfaces[names.WIRE][index].master, mac]
-            case ForgetLearned():
-                pass
-            case Join(_, _, a, _, b):
-                assert not {a, b} & self.redirections.keys()
-                assert not self.interfaces[names.WIRE][a].master
-                self.redirections |= {a: b, b: a}
-            case Part(_, index):
-                self.redirections.pop(index, None)
-            case AddAddress(key, _, index, address):
-                self.addresses[key].setdefault(index, set()).add(address)
-            case RemoveAddress(key, _, index, address):
-                self.addresses[key][index].discard(address)
-            case AddRoute(key, destination, via):
-                assert any(found.up and found.name != "lo" for found in self.interfaces[key].values())
-                self.routes[key].add((destination, via))
-            case RemoveRoute(key, destination, via):
-                self.routes[key].discard((destination, via))
 
 
 def built(description: Description) -> Kernel:

@@ -1,0 +1,275 @@
+"""A model of the kernel that knows as much as a plan has to: what plans leave behind, and must not do on the way."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from testbed.cluster import names
+from testbed.cluster.operations import (
+    AddAddress,
+    AddForwarding,
+    AddRoute,
+    ForgetLearned,
+    Join,
+    MakeCable,
+    MakeNamespace,
+    MakeSwitch,
+    Operation,
+    Part,
+    RemoveAddress,
+    RemoveDevice,
+    RemoveForwarding,
+    RemoveLoss,
+    RemoveNamespace,
+    RemoveQdisc,
+    RemoveRoute,
+    SetDevice,
+    SetDown,
+    SetLimits,
+    SetLoss,
+    SetNetem,
+    SetOffloads,
+    SetPort,
+    SetRouting,
+    SetShaper,
+    SetUp,
+)
+from testbed.cluster.planning import Existing, plan
+from testbed.cluster.treatments import Treatments
+from testbed.kernel import loss_classifier, netem, shapers
+from testbed.kernel.netlink import attributes
+from testbed.kernel.qdiscs import Qdisc
+from testbed.kernel.survey import Contents, Counters, Interface
+from testbed.spec.layout import Layout
+
+_BEFORE_ATTRIBUTES = 16 + 20  # struct nlmsghdr, struct tcmsg
+_TCA_OPTIONS = 2
+
+UNUSED = Counters(0, 0, 0, 0, 0, 0)
+
+
+class Kernel:
+    """What a plan leaves behind; refuses what the real one refuses."""
+
+    def __init__(self) -> None:
+        self.interfaces: dict[str, dict[int, Interface]] = {}
+        self.addresses: dict[str, dict[int, set[str]]] = {}
+        self.routes: dict[str, set[tuple[str, str]]] = {}
+        self.routing: dict[str, set[int]] = {}
+        self.forwarding: dict[tuple[int, str], int] = {}
+        self.redirections: dict[int, int] = {}
+        self.hooks: set[int] = set()
+        self.offloads: dict[str, dict[int, bool]] = {}
+        self.qdiscs: dict[int, Qdisc] = {}
+        self.classifiers: dict[int, str] = {}
+        self.treatments: Treatments = {}
+        self.limits: dict[str, tuple[float, int]] = {}
+        self.nics: set[tuple[str, str]] = set()
+
+    def existing(self) -> Existing:
+        return Existing(
+            {
+                key: Contents(
+                    {interface.name: interface for interface in found.values()},
+                    {index: frozenset(texts) for index, texts in self.addresses[key].items() if texts},
+                    frozenset(self.routes[key]),
+                    dict(self.forwarding) if key == names.WIRE else {},
+                    dict(self.redirections) if key == names.WIRE else {},
+                    frozenset(self.routing[key]),
+                    dict(self.offloads[key]),
+                    frozenset(self.hooks) if key == names.WIRE else frozenset(),
+                    dict(self.qdiscs) if key == names.WIRE else {},
+                    dict(self.classifiers) if key == names.WIRE else {},
+                )
+                for key, found in self.interfaces.items()
+            },
+            dict(self.limits),
+            frozenset(self.nics),
+            treatments=self.treatments,
+        )
+
+    def converge(
+        self, layout: Layout, treatments: Treatments | None = None, files: Mapping[str, str] | None = None
+    ) -> list[Operation]:
+        """Carry out the plan; at no moment on the way can a frame circulate or take two ways."""
+        operations = plan(layout, self.existing(), treatments or {}, files or {})
+        for operation in operations:
+            self.carry_out(operation)
+            self.assert_sound(operation)
+        self.treatments = treatments or {}
+        self.nics = {(node.name, nic.name) for node in layout.nodes for nic in node.nics}
+        return operations
+
+    def assert_sound(self, after: Operation) -> None:
+        wire = self.interfaces.get(names.WIRE, {})
+        for index, out in self.redirections.items():
+            assert not wire[index].master, f"{wire[index].name} is plugged in and redirected after: {after}"
+            assert out not in wire or not wire[out].master, f"two ways lead to {wire[out].name} after: {after}"
+        ports = [port for port in wire.values() if port.master and port.up]
+        ways = {port.index: arrival for port in ports if port.flooding and (arrival := self._arrival(port))}
+        done: set[int] = set()
+
+        def follow(arrived: Interface, path: tuple[int, ...]) -> None:
+            assert arrived.index not in path, f"a broadcast circulates through {arrived.name} after: {after}"
+            if arrived.index not in done:
+                for port in ports:
+                    if port.master == arrived.master and port is not arrived and port.index in ways:
+                        follow(ways[port.index], (*path, arrived.index))
+                done.add(arrived.index)
+
+        for arrival in ways.values():
+            follow(arrival, ())
+
+    def _arrival(self, port: Interface) -> Interface | None:
+        """The port by which a frame that leaves by this one comes into another switch."""
+        wire = self.interfaces[names.WIRE]
+        for _ in wire:
+            end = wire.get(port.peer)
+            if end is None or not end.up or end.peer != port.index:
+                return None
+            if end.master:
+                return end
+            out = self.redirections.get(end.index)
+            if out not in wire:
+                return None
+            port = wire[out]
+        return None
+
+    def change(self, key: str, index: int, **values: object) -> None:
+        self.interfaces[key][index] = replace(self.interfaces[key][index], **values)  # type: ignore[arg-type]
+
+    def make(self, key: str, index: int, name: str, kind: str, mac: str, mtu: int, **more: int) -> None:
+        there = self.interfaces[key]
+        assert index not in there, f"index {index} is taken in {key!r}"
+        assert name not in {interface.name for interface in there.values()}, f"{name} is taken in {key!r}"
+        assert 1 <= len(name) <= 15
+        up, master, peer = bool(more.get("up")), more.get("master", 0), more.get("peer", 0)
+        there[index] = Interface(index, name, kind, mac, mtu, up, master, peer, "", UNUSED)
+        if kind == "veth":
+            self.offloads[key][index] = True
+
+    def remove(self, key: str, index: int) -> None:
+        if index not in self.interfaces[key]:
+            return  # it went with its other end
+        gone = self.interfaces[key].pop(index)
+        self.addresses[key].pop(index, None)
+        if key == names.WIRE:
+            self.forwarding = {at: port for at, port in self.forwarding.items() if port != index}
+            self._unhook(index)
+            self.qdiscs.pop(index, None)
+        self.offloads[key].pop(index, None)
+        for other, found in self.interfaces.items():
+            partner = found.get(gone.peer)
+            if partner is not None and gone.kind == partner.kind == "veth" and partner.peer == index:
+                self.remove(other, gone.peer)
+                break
+
+    def _unhook(self, index: int) -> None:
+        self.hooks.discard(index)
+        self.redirections.pop(index, None)
+        self.classifiers.pop(index, None)
+
+    def carry_out(self, operation: Operation) -> None:
+        match operation:
+            case MakeNamespace(key):
+                assert key not in self.interfaces
+                self.interfaces[key], self.addresses[key], self.routes[key] = {}, {}, set()
+                self.routing[key] = set()
+                self.offloads[key] = {}
+                self.make(key, 1, "lo", "", "00:00:00:00:00:00", 65536, up=1)
+            case RemoveNamespace(key):
+                for index in list(self.interfaces[key]):
+                    self.remove(key, index)
+                for table in (
+                    self.interfaces, self.addresses, self.routes, self.routing, self.limits, self.offloads,
+                ):  # fmt: skip
+                    table.pop(key, None)  # type: ignore[attr-defined]
+            case SetRouting(key, version, on):
+                self.routing[key] = self.routing[key] | {version} if on else self.routing[key] - {version}
+            case SetLimits(key, share, memory):
+                self.limits[key] = (share, memory)
+            case MakeSwitch(_, device, index, mac):
+                self.make(names.WIRE, index, device, "bridge", mac, 1500, up=1)
+            case MakeCable():
+                here, there = operation.index, operation.peer_index
+                self.make(
+                    operation.key, here, operation.device, "veth", operation.mac, operation.mtu,
+                    up=operation.up, master=operation.switch, peer=there,
+                )  # fmt: skip
+                peer = operation.peer_key, there, operation.peer_device
+                self.make(*peer, "veth", operation.peer_mac, operation.mtu, peer=here)
+            case RemoveDevice(key, _, index):
+                self.remove(key, index)
+            case SetDevice(key, _, index, mtu, mac, switch):
+                wishes = {"mtu": mtu, "mac": mac, "master": switch}
+                if switch is not None:
+                    wishes |= {"learning": True, "flooding": True}
+                    self.forwarding = {at: port for at, port in self.forwarding.items() if port != index}
+                self.change(key, index, **{name: value for name, value in wishes.items() if value is not None})
+            case SetUp(key, _, index):
+                self.change(key, index, up=True)
+            case SetDown(key, _, index):
+                assert self.interfaces[key][index].up
+                self.change(key, index, up=False)
+            case SetOffloads(key, _, index, on):
+                assert self.offloads[key][index] != on
+                self.offloads[key][index] = on
+            case SetPort(_, index, learning, flooding):
+                assert self.interfaces[names.WIRE][index].master
+                self.change(names.WIRE, index, learning=learning, flooding=flooding)
+            case AddForwarding(_, _, index, mac):
+                self.forwarding[self.interfaces[names.WIRE][index].master, mac] = index
+            case RemoveForwarding(_, index, mac):
+                del self.forwarding[self.interfaces[names.WIRE][index].master, mac]
+            case ForgetLearned():
+                pass
+            case Join(_, _, a, _, b):
+                assert not {a, b} & self.redirections.keys()
+                self.hooks |= {a, b}
+                self.redirections |= {a: b, b: a}
+            case Part(_, index):
+                self._unhook(index)
+            case SetNetem(_, index, _, options):
+                report = netem_reports(options)
+                self.qdiscs[index] = qdisc(index, netem.KIND, netem.HANDLE, report, options.sizes is not None)
+            case SetShaper(_, index, _, shaping):
+                report = tbf_reports(shaping)
+                self.qdiscs[index] = qdisc(index, shapers.KIND, shapers.HANDLE, report, shaping.sizes is not None)
+            case RemoveQdisc(_, index):
+                del self.qdiscs[index]
+            case SetLoss(_, index, _, losses):
+                self.hooks.add(index)
+                self.classifiers[index] = loss_classifier.name_of(losses)
+            case RemoveLoss(_, index):
+                del self.classifiers[index]
+            case AddAddress(key, _, index, address):
+                self.addresses[key].setdefault(index, set()).add(address)
+            case RemoveAddress(key, _, index, address):
+                self.addresses[key][index].discard(address)
+            case AddRoute(key, destination, via):
+                assert any(found.up and found.name != "lo" for found in self.interfaces[key].values())
+                self.routes[key].add((destination, via))
+            case RemoveRoute(key, destination, via):
+                self.routes[key].discard((destination, via))
+
+
+def qdisc(index: int, kind: str, handle: int, options: bytes, sized: bool) -> Qdisc:
+    """A discipline that nothing has gone through."""
+    said = {"index": index, "kind": kind, "handle": handle, "options": options, "sized": sized}
+    return Qdisc(**{field.name: said.get(field.name, 0) for field in fields(Qdisc)})  # type: ignore[arg-type]
+
+
+def netem_reports(options: netem.Options) -> bytes:
+    """The options as a kernel tells them: without the tables."""
+    request = memoryview(netem.request(1, options.reportable))
+    return next(bytes(value) for kind, value in attributes(request[_BEFORE_ATTRIBUTES:]) if kind == _TCA_OPTIONS)
+
+
+def tbf_reports(options: shapers.Options) -> bytes:
+    """The options as a kernel tells them: the burst as a time, in 64 ns."""
+    buffer = (options.burst * 1_000_000_000 // options.rate) >> 6
+    rate = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, options.rate)
+    parms = rate + bytes(12) + struct.pack("=III", options.limit, buffer, 0)
+    return struct.pack("=HH", 4 + len(parms), shapers.TCA_TBF_PARMS) + parms

@@ -1,0 +1,452 @@
+"""Splicing links while they run, and undoing it: which operations, in which order, and what they leave alone.
+
+The model of the kernel checks after every operation that no frame can circulate or take two ways.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_model import Kernel
+from strategies import descriptions, edits
+
+from testbed.cluster import names
+from testbed.cluster.operations import (
+    AddForwarding,
+    Join,
+    MakeCable,
+    Operation,
+    Part,
+    SetDevice,
+    SetLoss,
+    SetNetem,
+    SetOffloads,
+    SetPort,
+    SetShaper,
+    SetUp,
+)
+from testbed.cluster.planning import FIRST_WIRE_INDEX, Existing, plan
+from testbed.cluster.treatments import Treatment, Treatments
+from testbed.cluster.wiring import Wiring
+from testbed.errors import NotFoundError
+from testbed.kernel.survey import Interface
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.model import Description, Link, Node, Switch
+from testbed.spec.resolving import resolve
+
+LOSSY = Impairment(loss=0.01, rate=10**9)
+SLOW = Impairment(delay=1_000_000, jitter=100_000, distribution="normal")
+
+RELAY = Treatment("relay", SLOW, SLOW)
+NETEM = Treatment("netem", SLOW, LOSSY)
+TC = Treatment("tc", LOSSY, LOSSY)
+DIRECT = Treatment()
+
+SHAPES = [
+    Description.star(3),
+    Description.line(3),
+    Description.ring(3),
+    Description.fat_tree(2),
+    Description.full_mesh(3),
+    Description.back_to_back(),
+]
+
+
+def lines(operations: list[Operation]) -> list[str]:
+    return [str(operation) for operation in operations]
+
+
+def link(layout: Layout, *owners: str) -> str:
+    """The name of the first link between these two."""
+    return next(link.name for link in layout.links if {link.a.owner, link.b.owner} == set(owners))
+
+
+def built(layout: Layout) -> Kernel:
+    kernel = Kernel()
+    kernel.converge(layout)
+    return kernel
+
+
+def contents(kernel: Kernel) -> dict[str, object]:
+    """All that the kernel has, apart from what we remember beside it."""
+    return {
+        name: copy.deepcopy(value)
+        for name, value in vars(kernel).items()
+        if name not in ("treatments", "nics", "hooks")  # an unused hook does nothing
+    }
+
+
+def by_name(kernel: Kernel, key: str, name: str) -> Interface:
+    return next(found for found in kernel.interfaces[key].values() if found.name == name)
+
+
+# What is done, in which order
+
+
+def test_a_node_at_a_switch_is_spliced_with_a_patch_in_its_place() -> None:
+    layout = resolve(Description.star(2))
+    kernel = built(layout)
+    name = link(layout, "n1", "s1")
+    assert lines(kernel.converge(layout, {name: RELAY})) == [
+        "make patch n1:eth0--s1:1",
+        "set free+n1.eth0 in the wire namespace up",
+        "set offloads of eth0 in n1 off",
+        "set offloads of port+n1.eth0 in the wire namespace off",
+        "set n1.eth0 to switch index 0",
+    ]
+    assert lines(kernel.converge(layout)) == [
+        "set port+n1.eth0 to switch index 0",
+        f"set n1.eth0 to switch index {FIRST_WIRE_INDEX}",
+        "set offloads of eth0 in n1 on",
+        "remove port+n1.eth0",
+        "remove free+n1.eth0",
+    ]
+
+
+def test_two_nodes_are_parted_for_the_relay_and_joined_again() -> None:
+    layout = resolve(Description.back_to_back())
+    kernel = built(layout)
+    name = link(layout, "n1", "n2")
+    assert lines(kernel.converge(layout, {name: RELAY})) == [
+        "part n1.eth0",
+        "part n2.eth0",
+        "set offloads of eth0 in n1 off",
+        "set offloads of eth0 in n2 off",
+    ]
+    assert lines(kernel.converge(layout)) == [
+        "join n1:eth0--n2:eth0",
+        "set offloads of eth0 in n1 on",
+        "set offloads of eth0 in n2 on",
+    ]
+
+
+def test_two_nodes_that_netem_impairs_stay_joined() -> None:
+    layout = resolve(Description.back_to_back())
+    kernel = built(layout)
+    assert lines(kernel.converge(layout, {link(layout, "n1", "n2"): NETEM})) == [
+        "set offloads of eth0 in n1 off",
+        "set offloads of eth0 in n2 off",
+        "let netem impair what leaves by n2.eth0: delay 1ms, jitter 100us normal",
+        "let netem impair what leaves by n1.eth0: rate 1gbit, loss 1%",
+    ]
+
+
+def test_a_trunk_in_a_ring_is_cut_at_its_second_end() -> None:
+    layout = resolve(Description.ring(3))
+    kernel = built(layout)
+    operations = lines(kernel.converge(layout, {link(layout, "s1", "s2"): TC}))
+    bridge = by_name(kernel, "", "s2").index
+    assert [line for line in operations if not line.startswith("forward ")] == [
+        "make patch s1:2--s2:2",
+        "set port port+s2.s1 not learning, flooding",
+        "set port+s2.s1 in the wire namespace up",
+        "set free+s2.s1 in the wire namespace up",
+        "set offloads of s1.s2 in the wire namespace off",
+        "set offloads of port+s2.s1 in the wire namespace off",
+        "let a token bucket shape what leaves by free+s2.s1: rate 1gbit, loss 1%",
+        "let a classifier lose frames that come in by s2.s1: rate 1gbit, loss 1%",
+        "let a token bucket shape what leaves by s2.s1: rate 1gbit, loss 1%",
+        "let a classifier lose frames that come in by free+s2.s1: rate 1gbit, loss 1%",
+        "set s2.s1 to switch index 0",
+        "join s1:2--s2:2",
+    ]
+    assert all(line.endswith(" on s2 to port+s2.s1") for line in operations if line.startswith("forward "))
+    back = lines(kernel.converge(layout))
+    assert back[:6] == [
+        "part s2.s1",
+        "part free+s2.s1",
+        "remove the queueing discipline of s2.s1",
+        "set s2.s1 in the wire namespace down",
+        "set port+s2.s1 to switch index 0",
+        f"set s2.s1 to switch index {bridge}",
+    ]
+    assert back[6] == "set port s2.s1 not learning, flooding"
+    assert back.index("set s2.s1 in the wire namespace up") > 6
+
+
+@pytest.mark.parametrize("ends", [["n1", "s1"], ["s1", "n1"]], ids=" ".join)
+def test_forward_is_what_leaves_the_links_first_end(ends: list[str]) -> None:
+    nodes = [Node(name="n1"), Node(name="n2")]
+    links = [Link(ends=ends), Link(ends=["n2", "s1"])]
+    layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
+    forward, backward = Impairment(delay=1), Impairment(delay=2)
+    operations = plan(layout, Existing(), {link(layout, "n1", "s1"): Treatment("netem", forward, backward)})
+    on = {operation.device: operation.impairment for operation in operations if isinstance(operation, SetNetem)}
+    to_switch, to_node = (forward, backward) if ends[0] == "n1" else (backward, forward)
+    assert on == {"free+n1.eth0": to_switch, "n1.eth0": to_node}
+    losing = plan(layout, Existing(), {link(layout, "n1", "s1"): Treatment("tc", Impairment(loss=0.5), Impairment())})
+    lost_at = [operation.device for operation in losing if isinstance(operation, SetLoss)]
+    assert lost_at == ["n1.eth0" if ends[0] == "n1" else "free+n1.eth0"]
+
+
+@pytest.mark.parametrize("datapath", ["relay", "netem", "tc"])
+def test_the_old_way_is_closed_last_and_before_the_new_one_is_opened(datapath: str) -> None:
+    treatment = {"relay": RELAY, "netem": NETEM, "tc": TC}[datapath]
+    layout = resolve(Description.ring(3))
+    kernel = built(layout)
+    operations = kernel.converge(layout, {one.name: treatment for one in layout.links})
+
+    def places(kind: type[Operation], wanted: Callable[[Operation], bool] = lambda _: True) -> list[int]:
+        return [at for at, one in enumerate(operations) if isinstance(one, kind) and wanted(one)]
+
+    unplugged = places(SetDevice)
+    for kind in (MakeCable, SetPort, SetUp, SetOffloads, SetNetem, SetShaper, SetLoss):
+        assert max(places(kind), default=0) < min(unplugged)
+    assert min(places(Join), default=len(operations)) > max(unplugged)
+    assert min(places(AddForwarding)) > max(unplugged)
+
+
+# What is left
+
+
+@pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
+@pytest.mark.parametrize("path", [[RELAY], [NETEM], [TC], [RELAY, NETEM, TC, RELAY], [TC, NETEM, RELAY, TC]])
+def test_from_one_datapath_to_another_and_back_to_what_was_there(
+    description: Description, path: list[Treatment]
+) -> None:
+    layout = resolve(description)
+    kernel = built(layout)
+    before = contents(kernel)
+    for treatment in path:
+        treatments = {one.name: treatment for one in layout.links}
+        kernel.converge(layout, treatments)
+        assert kernel.converge(layout, treatments) == []
+        assert_spliced(kernel, layout, treatments)
+    kernel.converge(layout)
+    assert contents(kernel) == before
+    assert kernel.converge(layout) == []
+
+
+@pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
+def test_links_come_up_spliced_as_well(description: Description) -> None:
+    layout = resolve(description)
+    treatments = {one.name: TC for one in layout.links}
+    kernel = Kernel()
+    kernel.converge(layout, treatments)
+    assert kernel.converge(layout, treatments) == []
+    assert_spliced(kernel, layout, treatments)
+    kernel.converge(layout)
+    assert contents(kernel) == contents(built(layout))
+
+
+def assert_spliced(kernel: Kernel, layout: Layout, treatments: Treatments) -> None:
+    wiring = Wiring(layout, [name for name, treatment in treatments.items() if treatment.spliced])
+    for name, splice in wiring.splices.items():
+        treatment = treatments[name]
+        a, b = by_name(kernel, *splice.a), by_name(kernel, *splice.b)
+        assert a.up
+        assert b.up
+        assert a.master == b.master == 0
+        joined = {(a.index, b.index), (b.index, a.index)} <= kernel.redirections.items()
+        assert joined == (treatment.datapath != "relay")
+        assert not any(kernel.offloads[key][by_name(kernel, key, device).index] for key, device in splice.senders)
+        expected = {"relay": "", "netem": "netem", "tc": "tbf"}[treatment.datapath]
+        assert [kernel.qdiscs[end.index].kind if end.index in kernel.qdiscs else "" for end in (a, b)] == [expected] * 2
+        assert ({a.index, b.index} <= kernel.classifiers.keys()) == (treatment.datapath == "tc")
+    spliced = {device for splice in wiring.splices.values() for device in splice.senders}
+    for key, found in kernel.interfaces.items():
+        for interface in found.values():
+            if interface.kind == "veth" and (key, interface.name) not in spliced:
+                assert kernel.offloads[key][interface.index]
+
+
+def test_other_links_are_left_alone() -> None:
+    layout = resolve(Description.fat_tree(4))
+    kernel = built(layout)
+    trunk = next(one for one in layout.links if not {one.a.owner, one.b.owner} & {node.name for node in layout.nodes})
+    own = set(Wiring(layout, [trunk.name]).of_link[trunk.name])
+    for treatments in ({trunk.name: NETEM}, {}):
+        for operation in kernel.converge(layout, treatments):
+            if not isinstance(operation, AddForwarding | Join):
+                assert (names.WIRE, operation.device) in own, operation  # type: ignore[union-attr]
+
+
+def test_what_switches_learned_elsewhere_stays_learned() -> None:
+    layout = resolve(Description.line(3))
+    kernel = built(layout)
+    treatments = {one.name: RELAY for one in layout.links}
+    for step in (treatments, {}):
+        assert not [line for line in lines(kernel.converge(layout, step)) if line.startswith("forget")]
+
+
+# Changes of what is in force
+
+
+def test_another_impairment_is_set_in_place() -> None:
+    layout = resolve(Description.back_to_back())
+    kernel = built(layout)
+    (name,) = [one.name for one in layout.links]
+    kernel.converge(layout, {name: Treatment("netem", SLOW, SLOW)})
+    slower = replace(SLOW, delay=2_000_000)
+    assert lines(kernel.converge(layout, {name: Treatment("netem", slower, SLOW)})) == [
+        "let netem impair what leaves by n2.eth0: delay 2ms, jitter 100us normal"
+    ]
+    assert lines(kernel.converge(layout, {name: Treatment("netem", slower, Impairment())})) == [
+        "remove the queueing discipline of n1.eth0"
+    ]
+
+
+def test_another_distribution_is_set_although_the_kernel_reports_none() -> None:
+    layout = resolve(Description.back_to_back())
+    kernel = built(layout)
+    (name,) = [one.name for one in layout.links]
+    kernel.converge(layout, {name: Treatment("netem", SLOW, SLOW)})
+    other = Treatment("netem", replace(SLOW, distribution="pareto"), SLOW)
+    assert lines(kernel.converge(layout, {name: other})) == [
+        "let netem impair what leaves by n2.eth0: delay 1ms, jitter 100us pareto"
+    ]
+    assert kernel.converge(layout, {name: other}) == []
+
+
+def test_a_classifier_and_a_token_bucket_change_in_place_and_go_alone() -> None:
+    layout = resolve(Description.back_to_back())
+    kernel = built(layout)
+    (name,) = [one.name for one in layout.links]
+    kernel.converge(layout, {name: Treatment("tc", LOSSY)})
+    assert lines(kernel.converge(layout, {name: Treatment("tc", replace(LOSSY, loss=0.02))})) == [
+        "let a classifier lose frames that come in by n1.eth0: rate 1gbit, loss 2%"
+    ]
+    assert lines(kernel.converge(layout, {name: Treatment("tc", Impairment(rate=10**8))})) == [
+        "remove the classifier of n1.eth0",
+        "let a token bucket shape what leaves by n2.eth0: rate 100mbit",
+    ]
+    assert lines(kernel.converge(layout, {name: Treatment("tc")})) == ["remove the queueing discipline of n2.eth0"]
+
+
+def test_a_table_is_given_as_text() -> None:
+    layout = resolve(Description.back_to_back())
+    (name,) = [one.name for one in layout.links]
+    table = Impairment(delay=1000, jitter=100, distribution="table", jitter_file="/x.dist")
+    operations = plan(layout, Existing(), {name: Treatment("netem", table)}, {"/x.dist": "-8192 0 8192"})
+    (said,) = [operation for operation in operations if isinstance(operation, SetNetem)]
+    assert said.options.table == (-8192, 0, 8192)
+    with pytest.raises(NotFoundError, match=r"/x\.dist"):
+        plan(layout, Existing(), {name: Treatment("netem", table)})
+
+
+# Links that are down
+
+
+def test_a_link_that_is_down_has_its_wire_side_down_and_comes_up_again() -> None:
+    layout = resolve(Description.line(2))
+    kernel = built(layout)
+    down = {name: Treatment(down=True) for name in (link(layout, "n1", "s1"), link(layout, "s1", "s2"))}
+    assert lines(kernel.converge(layout, down)) == [
+        "set n1.eth0 in the wire namespace down",
+        "set s1.s2 in the wire namespace down",
+        "set s2.s1 in the wire namespace down",
+    ]
+    assert kernel.converge(layout, down) == []
+    assert lines(kernel.converge(layout)) == [
+        "set n1.eth0 in the wire namespace up",
+        "set s1.s2 in the wire namespace up",
+        "set s2.s1 in the wire namespace up",
+    ]
+
+
+@pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
+def test_a_cluster_comes_up_with_links_down(description: Description) -> None:
+    layout = resolve(description)
+    for treatment in (Treatment(down=True), replace(RELAY, down=True), replace(NETEM, down=True)):
+        kernel = Kernel()
+        treatments = {one.name: treatment for one in layout.links}
+        kernel.converge(layout, treatments)
+        wire = [found for found in kernel.interfaces[""].values() if found.kind == "veth"]
+        assert not any(found.up for found in wire)
+        assert kernel.converge(layout, treatments) == []
+        kernel.converge(layout)
+        assert all(found.up for found in kernel.interfaces[""].values())
+
+
+def test_a_link_is_spliced_while_it_is_down() -> None:
+    layout = resolve(Description.star(2))
+    kernel = built(layout)
+    name = link(layout, "n1", "s1")
+    kernel.converge(layout, {name: Treatment(down=True)})
+    kernel.converge(layout, {name: replace(RELAY, down=True)})
+    assert not any(found.up for found in kernel.interfaces[""].values() if found.kind == "veth" and "n1" in found.name)
+    kernel.converge(layout)
+    assert contents(kernel) == contents(built(layout))
+
+
+def test_a_spliced_link_goes_with_all_that_it_has() -> None:
+    kernel = built(resolve(Description.star(2)))
+    layout = resolve(Description(name="x", nodes=[Node(name="n1"), Node(name="n2")]))
+    for treatment in (NETEM, TC, RELAY):
+        star = resolve(Description.star(2))
+        kernel.converge(star, {one.name: treatment for one in star.links})
+        kernel.converge(layout)
+        assert contents(kernel) == contents(built(layout))
+
+
+def test_a_direct_link_takes_no_treatment() -> None:
+    links = [Link(ends=["n1", "n2"], datapath="direct")]
+    layout = resolve(Description(name="x", nodes=[Node(name="n1"), Node(name="n2")], links=links))
+    for treatment in (RELAY, Treatment(down=True)):
+        with pytest.raises(ValueError, match="declared direct"):
+            plan(layout, Existing(), {layout.links[0].name: treatment})
+
+
+def test_a_treatment_of_a_link_that_is_not_there_is_none() -> None:
+    layout = resolve(Description.star(2))
+    assert built(layout).converge(layout, {"n9:eth0--s1:9": RELAY}) == []
+
+
+# What was done by hand, or left half-way
+
+
+def test_offloads_that_somebody_turned_on_are_off_again() -> None:
+    layout = resolve(Description.star(2))
+    kernel = built(layout)
+    treatments = {link(layout, "n1", "s1"): RELAY}
+    kernel.converge(layout, treatments)
+    kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] = True
+    assert lines(kernel.converge(layout, treatments)) == ["set offloads of eth0 in n1 off"]
+
+
+def test_what_a_killed_change_left_is_mended() -> None:
+    """A plan that ended anywhere, and then another one, leads where it should."""
+    layout = resolve(Description.ring(3))
+    everywhere = {one.name: TC for one in layout.links}
+    for before, after in ((everywhere, {}), ({}, everywhere)):
+        kernel = Kernel()
+        kernel.converge(layout, before)
+        for stop in range(len(plan(layout, kernel.existing(), after))):
+            halfway = copy.deepcopy(kernel)
+            for operation in plan(layout, halfway.existing(), after)[:stop]:
+                halfway.carry_out(operation)
+            for wanted in (before, after):
+                mended = copy.deepcopy(halfway)
+                mended.converge(layout, wanted)
+                assert mended.converge(layout, wanted) == []
+                assert_spliced(mended, layout, wanted)
+
+
+def test_hooks_that_nothing_needs_are_taken_away() -> None:
+    layout = resolve(Description.star(2))
+    kernel = built(layout)
+    kernel.hooks.add(by_name(kernel, "", "n1.eth0").index)
+    operations = kernel.converge(layout)
+    assert [type(operation) for operation in operations] == [Part]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_from_any_treatment_to_any_other(data: st.DataObject) -> None:
+    """Random clusters, edits and treatments."""
+    kernel = Kernel()
+    description = data.draw(descriptions())
+    choices = [DIRECT, RELAY, NETEM, TC, Treatment(down=True), replace(TC, down=True)]
+    for _ in range(3):
+        layout = resolve(description)
+        treatments = {one.name: data.draw(st.sampled_from(choices)) for one in layout.links if one.datapath != "direct"}
+        kernel.converge(layout, treatments)
+        assert kernel.converge(layout, treatments) == []
+        if not any(treatment.down for treatment in treatments.values()):
+            assert_spliced(kernel, layout, treatments)
+        description = data.draw(st.one_of(edits(description), descriptions()))
