@@ -85,10 +85,18 @@ def _overlay() -> str:
     return in_child(mount)
 
 
+def _netem() -> str:
+    from testbed.kernel.abilities import abilities
+
+    return _root() or ("" if abilities().netem else abilities().lack("netem"))
+
+
 REQUIREMENTS = {
     "root": Requirement(_root),
     "userns": Requirement(_user_namespace),
     "bpf": Requirement(lambda: _root() or loss_classifier.probe()),
+    "netem": Requirement(_netem),
+    "steady-time": Requirement(lambda: "an emulated machine's time is coarse" if os.environ.get("TESTBED_VM") else ""),
     "overlay": Requirement(_overlay),
     "cgroup-cpu": Requirement(lambda: cgroups.refusal(1.0, 0)),
     "cgroup-memory": Requirement(lambda: cgroups.refusal(0.0, 1 << 20)),
