@@ -93,7 +93,7 @@ def engage(store: Store, state: State, orders: Orders, healing: steward.Healing)
             wait_until_gone(state.steward)
         return None
     identity = steward.ensure(store, state, healing)
-    if known is not None and known != orders and orders.links:
+    if known is not None and orders.links:  # the same orders, too: a free end may be another interface by now
         call(places.socket, {"do": "load"})
     return identity
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -103,6 +104,9 @@ def test_every_json_document_is_as_its_schema_says() -> None:
     for kind, arguments in {
         "status": ["status"],
         "up": ["up", "star-4"],
+        "inject": ["inject", "n1", "--delay", "1ms", "--rule", "drop udp"],
+        "events": ["events"],
+        "heal": ["heal"],
         "gc": ["gc"],
         "validate": ["validate", "star-4"],
         "topologies": ["topologies"],
@@ -139,6 +143,12 @@ def test_every_command_has_help() -> None:
         "down",
         "gc",
         "status",
+        "events",
+        "inject",
+        "link",
+        "partition",
+        "load",
+        "heal",
         "exec",
         "shell",
         "validate",
@@ -314,9 +324,101 @@ def test_a_switch_of_another_kind_is_refused_with_that_sentence() -> None:
     refused(testbed("up", "ssam-1995"), 3, "kind atm", "cannot be brought up yet")
 
 
-def test_a_declared_delay_is_refused_and_never_silently_left_out() -> None:
-    refused(testbed("up", "emp-2001"), 3, "cannot be made yet", "--unimpaired")
+def test_what_is_declared_is_in_force_unless_it_is_left_out_on_request() -> None:
+    up = testbed("up", "emp-2001", "--datapath", "relay")
+    assert up.returncode == 0
+    assert "by relay: n1:eth0--n2:eth0" in up.stdout
+    (link,) = links()
+    assert link["datapath"] == "relay"
+    assert link["forward"]["impairment"]["rate"] == 10**9
     assert testbed("up", "emp-2001", "--unimpaired").returncode == 0
+    (link,) = links()
+    assert (link["datapath"], link["forward"]["impairment"]) == ("direct", {})
+    assert testbed("down").returncode == 0
+
+
+def links() -> list[dict[str, Any]]:
+    (cluster,) = json.loads(testbed("status", "--json").stdout)["clusters"]
+    found: list[dict[str, Any]] = cluster["links"]
+    return found
+
+
+# Faults: what is injected, what it comes to, and what is refused
+
+
+@pytest.mark.usefixtures("star")
+def test_inject_says_what_it_did_and_what_a_round_trip_sees_and_heal_lifts_it() -> None:
+    said = testbed("inject", "n1", "--loss", "5%", "--delay", "2ms")
+    assert said.stdout.startswith("1: delay 2ms, loss 5% on n1 (1 link: 1 by ")
+    assert "a round trip n1 - n2 now sees: delay 4ms, loss 9.75%" in said.stdout
+    shown = testbed("status").stdout
+    assert "delay 2ms, loss 5%" in shown
+    assert "injected 1: delay 2ms, loss 5% on n1" in shown
+    only = testbed("inject", "n2--s1", "--rate", "100mbit", "--direction", "n2-s1")
+    assert only.returncode == 0
+    forward, backward = (links()[1][direction]["impairment"] for direction in ("forward", "backward"))
+    assert (forward, backward) == ({"rate": 10**8}, {})
+    assert testbed("heal", "1").stdout == "healed 1: delay 2ms, loss 5% on n1\n"
+    assert testbed("heal").stdout == "healed 2: rate 100mbit on n2--s1 (n2-s1)\n"
+    assert testbed("heal").stdout == "nothing was injected\n"
+    assert {link["datapath"] for link in links()} == {"direct"}
+    told = [line.split()[1] for line in testbed("events").stdout.splitlines()]
+    assert [event for event in told if event in ("inject:", "heal:")] == ["inject:", "inject:", "heal:", "heal:"]
+
+
+@pytest.mark.usefixtures("star")
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("inject", "n9", "--loss", "1%"), 4, ["no link, node or switch 'n9'", "n1:eth0--s1:1"]),
+        (("inject", "n1--s2", "--loss", "1%"), 4, ["no link, node or switch 'n1--s2'", "did you mean 'n1--s1'?"]),
+        (("inject", "n1", "--loss", "1%", "--direction", "n1-n2"), 4, ["no direction 'n1-n2'", "'n1-s1'"]),
+        (("inject", "n1"), 2, ["nothing to inject"]),
+        (("inject", "n1", "--loss", "5"), 2, ["loss", "'5'"]),
+        (("inject", "n1", "--reorder", "5%"), 2, ["reorder without a delay"]),
+        (("inject", "n1", "--queue", "0"), 2, ["queue", "above 0"]),
+        (("inject", "n1", "--delay", "1ms", "--distribution", "normal"), 2, ["a distribution without jitter"]),
+        (("inject", "n1", "--rule", "drop tcp.dprot == 1"), 2, ["column 6", "did you mean 'tcp.dport'?", "^^^^^^^^^"]),
+        (("inject", "n1", "--rate-trace", "/nowhere/at/all"), 4, ["/nowhere/at/all", "No such file"]),
+        (("inject", "n1", "--loss", "1%", "--for", "soon"), 2, ["--for", "soon"]),
+        (("link", "n1", "up", "--for", "1s"), 2, ["--for goes with"]),
+        (("partition", "n1,n2"), 2, ["two groups of nodes or more"]),
+        (("partition", "n1,n2", "/", "n2"), 2, ["n2 twice"]),
+        (("partition", "n1", "/", "n7"), 4, ["no node 'n7'"]),
+        (("load", "n1"), 2, ["--cpu or --rate"]),
+        (("load", "n1", "--rate", "1mbit"), 2, ["the receiver"]),
+        (("load", "n1", "n1", "--rate", "1mbit"), 2, ["n1 to itself"]),
+        (("load", "n1", "--cpu", "much"), 2, ["'much'"]),
+        (("heal", "7"), 4, ["no injection 7"]),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused(arguments: tuple[str, ...], code: int, words: list[str]) -> None:
+    refused(testbed(*arguments), code, *words)
+    assert testbed("heal").stdout == "nothing was injected\n"
+
+
+def test_a_broken_trace_is_named_with_its_line(tmp_path: Path, machine: object) -> None:  # noqa: ARG001
+    (tmp_path / "trace").write_text("0\n1\nthree\n")
+    (tmp_path / "mine.toml").write_text(
+        NODES + '[[link]]\nends = ["a", "s"]\nrate_trace = "trace"\n[[link]]\nends = ["b", "s"]\n'
+    )
+    refused(testbed("up", str(tmp_path / "mine.toml")), 2, "trace", "3", "three")
+
+
+def test_a_datapath_that_cannot_do_what_is_asked_is_refused_with_the_reason(machine: object) -> None:  # noqa: ARG001
+    assert testbed("up", "star-4", "--datapath", "tc").returncode == 0
+    said = testbed("inject", "n1", "--delay", "1ms")
+    refused(said, 3, "n1:eth0--s1:1", "the datapath 'tc' cannot carry this", "nothing in it can hold a frame")
+    assert testbed("down").returncode == 0
+
+
+def test_a_link_declared_direct_refuses_injection_with_that_sentence(tmp_path: Path, machine: object) -> None:  # noqa: ARG001
+    (tmp_path / "mine.toml").write_text(
+        '[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[link]]\nends = ["a", "b"]\ndatapath = "direct"\n'
+    )
+    assert testbed("up", str(tmp_path / "mine.toml")).returncode == 0
+    refused(testbed("inject", "a", "--loss", "1%"), 3, 'declared datapath = "direct"')
+    refused(testbed("link", "a", "down"), 3, 'declared datapath = "direct"')
     assert testbed("down").returncode == 0
 
 

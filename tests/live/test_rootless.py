@@ -24,7 +24,6 @@ import testbed.cluster.status
 import testbed.spec.layout_json
 import testbed.spec.model  # all that a child uses is imported before it loses the right to read it
 from testbed import Cluster, RunningCluster
-from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.state import Store
 from testbed.cluster.status import status
@@ -127,7 +126,7 @@ def test_a_cluster_whose_keeper_died_is_brought_up_anew(home: Path) -> None:
     def story() -> None:
         state = up(2).state
         assert state.keeper is not None
-        removal.end_keeper(state.keeper)
+        processes.end(state.keeper)
         assert state.abandoned
         assert len(up(2).operations) == 10
         RunningCluster.attach().down()

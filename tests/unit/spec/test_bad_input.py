@@ -86,7 +86,7 @@ def test_unknown_keys_are_found_everywhere() -> None:
         ("reorder", '"1%"', "a delay beside it"),
         ("distribution", '"normal"', "a jitter beside it"),
         ("distribution", '"norml"', "uniform, normal, pareto, table or trace"),
-        ("datapath", '"kernel"', "auto or direct"),
+        ("datapath", '"kernel"', "auto, direct, netem, tc or relay"),
     ],
 )
 def test_a_wrong_value_of_a_link_says_what_it_expected(key: str, value: str, expected: str) -> None:
