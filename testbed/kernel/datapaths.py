@@ -322,7 +322,9 @@ _TC: Final[dict[str, Entry]] = {
     "reorder behind a rate": _NO_DELAY,
     "rules": _absent("it knows flows, not fields"),
     "repeatable fates": _LOSES,
-    "live change": _about("frames that wait leave at the new rate", "those that are in the queue"),
+    "live change": _about(
+        "what waits leaves at the new rate", "the first of the queue keeps the time that it has, the others do not"
+    ),
     "counters by cause": _exact("the program counts its losses, TBF what its queue dropped"),
 }
 
