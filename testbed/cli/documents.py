@@ -143,6 +143,11 @@ DOCUMENTS: Mapping[str, Schema] = {
     },
     "graph": _object(layout=_LAYOUT),
     "topologies": _object(topologies=_list(_object(name=_TEXT, purpose=_TEXT))),
+    "datapaths": _object(
+        features=_list(
+            _object(name=_TEXT, meaning=_TEXT, datapaths=_said({"type": "object"}, "fit, reason and bound of each"))
+        )
+    ),
     "doctor": _object(
         abilities=_list(_object(name=_TEXT, there=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT)),
     ),

@@ -112,6 +112,7 @@ def test_every_json_document_is_as_its_schema_says() -> None:
         "topologies": ["topologies"],
         "graph": ["graph", "ring-4"],
         "doctor": ["doctor"],
+        "datapaths": ["doctor", "--datapaths"],
         "down": ["down"],
     }.items():
         printed = json.loads(testbed(*arguments, "--json").stdout)
