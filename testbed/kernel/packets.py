@@ -9,6 +9,7 @@ The kernel's qdiscs stay in the way of what is sent (PACKET_QDISC_BYPASS is neve
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -38,6 +39,7 @@ _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33
 _SO_TIMESTAMPNS: Final = 35
 _ETH_P_ALL: Final = 3
+_NOBODYS: Final = 0xFFFF  # an EtherType that is reserved; with 0 the kernel lets a socket keep what it had
 _MSG_DONTWAIT: Final = 0x40
 _MSG_TRUNC: Final = 0x20
 
@@ -55,6 +57,8 @@ _STATISTICS: Final = struct.Struct("II")
 _DOWN: Final = (errno.ENETDOWN, errno.ENXIO, errno.ENODEV)
 
 _NANOSECONDS: Final = 1_000_000_000
+_AT_ONCE: Final = 2_000  # ns; two readings of the monotonic clock with another clock's between them take a tenth of it
+_ATTEMPTS: Final = 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
@@ -114,6 +118,22 @@ class Statistics:
         return self.overrun + self.oversized + self.unsent
 
 
+def _clocks() -> tuple[int, int]:
+    """The monotonic time, and by how much the wall clock, which the kernel stamps frames with, is ahead of it.
+
+    Two clocks cannot be read at once. Who is kept from running between the two readings finds them too far apart, and a
+    frame would be taken for older or younger than it is: then they are read again.
+    """
+    before = time.monotonic_ns()
+    for _ in range(_ATTEMPTS):
+        wall = time.time_ns()
+        after = time.monotonic_ns()
+        if after - before <= _AT_ONCE:
+            break
+        before = after
+    return after, wall - before
+
+
 class PacketSocket:
     """All frames that come in on one interface, and a way to send frames out by it."""
 
@@ -122,6 +142,8 @@ class PacketSocket:
         there is no such interface."""
         self.device = device
         self.index = socket.if_nametoindex(device)
+        self.filled = False
+        """Whether the last batch was a full one, so that more may be waiting."""
         self._arena = arena
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
         self.statistics = Statistics()
@@ -146,6 +168,11 @@ class PacketSocket:
     def close(self) -> None:
         self._socket.close()
 
+    def stop_listening(self) -> None:
+        """Take no frame more; those that have come can still be received, and frames be sent."""
+        with contextlib.suppress(OSError):  # an interface that is gone sends nothing either
+            self._socket.bind((self.device, _NOBODYS))
+
     def still_there(self) -> bool:
         """Whether the interface is the one that the socket was opened on; takes note of another MTU."""
         try:
@@ -165,17 +192,18 @@ class PacketSocket:
     def receive(self, earliest: int) -> list[tuple[int, bytes]]:
         """Up to a batch of frames, each with when it came, on the monotonic clock; none when nothing waits.
 
-        earliest: no frame can have come before; for clocks that are set while frames wait.
+        earliest: no frame can have come before. Nor before the one ahead of it in the queue: the clock may be set while
+        frames wait, and two processors may stamp two frames in one order and queue them in the other.
         """
         arena = self._arena
         arena.messages[:] = arena.template
         count = _libc.recvmmsg(self.fileno(), arena.address, BATCH, _MSG_DONTWAIT | _MSG_TRUNC, None)
+        self.filled = count == BATCH
         if count <= 0:
             if count < 0 and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, *_DOWN):
                 raise OSError(ctypes.get_errno(), "recvmmsg")
             return []
-        now = time.monotonic_ns()
-        behind = time.time_ns() - now  # the kernel's stamps are wall-clock time
+        now, behind = _clocks()
         frames, longest = arena.frames, self._longest
         out: list[tuple[int, bytes]] = []
         begin = -LARGEST
@@ -186,8 +214,9 @@ class PacketSocket:
             when = seconds * _NANOSECONDS + nanoseconds - behind
             if when > now:
                 when = now
-            elif when < earliest:
+            if when < earliest:
                 when = earliest
+            earliest = when
             if length > longest:
                 self.statistics.oversized += 1
                 continue

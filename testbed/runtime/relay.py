@@ -68,19 +68,29 @@ class Carriage:
         self._source = source
         self._out = out
         self._timer = loop.timer(self.deliver)
-        self._last = loop.now()  # when the socket was last read: nothing that is still to come is older
+        self._last = loop.now()  # when the last frame came: nothing that is still to come is older
 
-    def read(self, now: int) -> None:
-        """Offer what has come. One batch a turn, so that no link keeps the others' frames waiting."""
+    def read(self, now: int) -> bool:
+        """Offer what has come; whether more may be waiting. One batch a turn, so that no link keeps the others' frames
+        waiting."""
         offer = self.model.offer
-        for when, frame in self._source.receive(self._last):
+        frames = self._source.receive(self._last)
+        for when, frame in frames:
             offer(when, frame)
-        self._last = now
+        if frames:
+            # Not `now`: what did not fit into the batch came before.
+            self._last = frames[-1][0]
         deadline = self.model.deadline
         if deadline is not None and deadline <= now:
             self.deliver(now)
         else:
             self._timer.set(deadline)
+        return self._source.filled
+
+    def catch_up(self, now: int) -> None:
+        """Offer all that has come until now; what comes meanwhile may be among it."""
+        while self.read(now) and self._last < now:
+            pass
 
     def deliver(self, now: int) -> None:
         """Send what is due."""
@@ -107,8 +117,11 @@ class Carriage:
         """A sentence for each rule that has never decided a frame's fate, lifted ones too."""
         return [*self.model.idle_rules(), *self._rules.idle()]
 
-    def flush(self) -> int:
-        """The link is carried by others from now on: what is under way leaves at once. How many frames that were."""
+    def flush(self, now: int) -> int:
+        """The link is carried by others from now on, and its sockets hear no more: what has come is treated, and what is
+        under way leaves at once. How many frames that were."""
+        while self.read(now):
+            pass
         self._timer.set(None)
         left: list[bytes] = []
         while self.model.deadline is not None:
@@ -174,7 +187,7 @@ class LinkCarriage:
         for name, carriage in self.directions.items():
             before: Treated = getattr(self.carried, name)
             after: Treated = getattr(carried, name)
-            carriage.read(now)  # what came before the change is treated as before
+            carriage.catch_up(now)  # what came before the change is treated as before
             if after.impairment != before.impairment:
                 carriage.model.change(now, after.impairment, files)
             carriage.set_rules(now, after.rules)
@@ -183,9 +196,11 @@ class LinkCarriage:
 
     def release(self) -> int:
         """Carry the link no more; how many frames that were under way were delivered early."""
-        early = sum(carriage.flush() for carriage in self.directions.values())
         for socket in self._sockets:
             self._loop.unwatch(socket.fileno())
+            socket.stop_listening()
+        now = self._loop.now()
+        early = sum(carriage.flush(now) for carriage in self.directions.values())
         self.close()
         return early
 
