@@ -1,7 +1,9 @@
 """Waiting for file descriptors and for a time, to the nanosecond that the kernel can: epoll with a timerfd in it.
 
 epoll's own time-out counts in milliseconds. The timer expires a little early, and what is left is spun away: a wake-up
-takes the kernel tens of microseconds, the last ones of which we would otherwise be late.
+takes the kernel a few microseconds on one machine and tens on another, by which we would otherwise be late. How early is
+learned from how late wake-ups are. Once the timer has expired nothing is read any more until the deadline: one batch of
+frames takes longer than what is left.
 """
 
 from __future__ import annotations
@@ -16,9 +18,13 @@ from typing import Final
 
 from testbed.kernel.syscalls import checked
 
-SPIN: Final = 20_000
-"""Nanoseconds before a deadline from which on the clock is read again and again instead of sleeping."""
+SPIN: Final = 60_000
+"""Nanoseconds before a deadline from which on, at most, the clock is read again and again instead of sleeping."""
 
+_FIRST: Final = 20_000  # ns; until something is known of this machine
+# Nine in ten wake-ups shall be in time: the spin settles where as much is added as is taken away.
+_LONGER: Final = 900
+_SHORTER: Final = 100
 _SOON: Final = 5_000  # ns; arming the timer would take as long
 _TFD_TIMER_ABSTIME: Final = 1
 _EXPIRY: Final = struct.Struct("qqqq")  # struct itimerspec: interval and value, each seconds and nanoseconds
@@ -28,14 +34,16 @@ _libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, c
 
 
 class Waiter:
-    """Waits on the machine's monotonic clock."""
+    """Waits on the machine's monotonic clock. spin: the most nanoseconds before a deadline that it may spin; 0: never."""
 
     def __init__(self, spin: int = SPIN) -> None:
-        self._spin = spin
+        self._most = spin
+        self._spin = min(spin, _FIRST)
         self._epoll = select.epoll()
         self._timer = checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
         self._setting = ctypes.create_string_buffer(_EXPIRY.size)
         self._armed: int | None = None
+        self._rang = False
         self._epoll.register(self._timer, select.EPOLLIN)
 
     def close(self) -> None:
@@ -59,25 +67,30 @@ class Waiter:
                 self._arm(0)
                 self._armed = None
             return self._without_timer(poll())
+        now = time.monotonic_ns
         wake = deadline - self._spin
-        now = time.monotonic_ns()
-        if wake - now > _SOON:
+        if wake - now() > _SOON:
             if wake != self._armed:
                 self._arm(wake)
                 self._armed = wake
             ready = self._without_timer(poll())
-            if ready:
+            if not self._rang:
                 return ready
-            now = time.monotonic_ns()
-        while now < deadline:
-            if ready := self._without_timer(poll(0)):
-                return ready
-            now = time.monotonic_ns()
-        return self._without_timer(poll(0))
+            self._learn(now() - wake)
+        elif ready := self._without_timer(poll(0)):
+            return ready
+        while now() < deadline:
+            pass
+        return ()
+
+    def _learn(self, late: int) -> None:
+        """Spin for longer if that would have made up for a wake-up so late, and for less if less would have."""
+        self._spin = min(self._spin + _LONGER, self._most) if late > self._spin else max(self._spin - _SHORTER, 0)
 
     def _without_timer(self, events: Sequence[tuple[int, int]]) -> list[int]:
         ready = [descriptor for descriptor, _ in events]
-        if self._timer in ready:
+        self._rang = self._timer in ready
+        if self._rang:
             ready.remove(self._timer)
             os.read(self._timer, 8)
             self._armed = None
