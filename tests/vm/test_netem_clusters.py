@@ -1,0 +1,85 @@
+"""Clusters whose links netem impairs: the ladder takes it, commands change it in place, and nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster.wiring import free_ends
+from testbed.kernel import namespaces, netem, qdiscs, survey
+from testbed.kernel.qdiscs import Qdisc
+from testbed.spec.model import Description
+
+pytestmark = [pytest.mark.requires("vm", "root", "ping", "netem"), pytest.mark.usefixtures("machine")]
+
+MS = 10**6
+SLOW = float(os.environ.get("TESTBED_SLOW", "1"))
+SLACK = 40 * SLOW  # milliseconds that the best of some round trips may take longer
+
+
+def shortest_round_trip(cluster: RunningCluster) -> float:
+    """Milliseconds."""
+    ping = ["ping", "-n", "-q", "-c15", "-i0.1", f"-W{60 * SLOW:.0f}", "n2"]
+    found = re.search(r"= ([0-9.]+)/", cluster["n1"].run(ping).stdout)
+    assert found is not None
+    return float(found[1])
+
+
+@contextmanager
+def free_ends_of(cluster: RunningCluster) -> Iterator[tuple[Mapping[int, Qdisc], list[int]]]:
+    """The root disciplines of the wire namespace, and the indexes of the first link's free ends, 0 for one not there."""
+    layout = cluster.state.layout
+    opened = namespaces.open_path(cluster.state.namespaces[""])
+    try:
+        there = survey.by_name(survey.interfaces(opened.route))
+        ends = [there[name].index if name in there else 0 for name in free_ends(layout, layout.links[0].name)]
+        yield qdiscs.qdiscs(opened.route), ends
+    finally:
+        opened.close()
+
+
+@pytest.mark.parametrize("kind", ["back_to_back", "star"])
+def test_a_link_is_impaired_changed_in_place_and_healed(kind: str) -> None:
+    description: Description = Cluster.back_to_back() if kind == "back_to_back" else Cluster.star(2)
+    assert isinstance(description, Cluster)
+    with description.up() as cluster:
+        plain = shortest_round_trip(cluster)
+        link = cluster.state.layout.links[0].name
+        cluster.inject(link, delay="30ms")
+        assert cluster.state.datapaths == {link: "netem"}
+        assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK
+        with free_ends_of(cluster) as (found, (a, b)):
+            assert netem.reported(found[a]).latency == netem.reported(found[b]).latency == 30 * MS
+            frames = found[b].frames
+            assert frames >= 15
+        fault = cluster.inject(link, delay="70ms", direction="n1-" + cluster.state.layout.links[0].b.owner)
+        assert 100 <= shortest_round_trip(cluster) <= 100 + plain + SLACK
+        with free_ends_of(cluster) as (found, ends):
+            assert ends == [a, b]
+            assert sorted(netem.reported(found[end]).latency for end in ends) == [30 * MS, 70 * MS]
+            assert found[b].frames >= frames + 15  # changed, not made anew
+        fault.lift()
+        assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK
+        cluster.heal()
+        assert cluster.state.datapaths == {}
+        with free_ends_of(cluster) as (found, _):
+            assert found == {}
+        cluster["n1"].run(["ping", "-n", "-q", "-c1", f"-W{60 * SLOW:.0f}", "n2"])
+
+
+def test_losses_go_to_the_classifier_where_netem_takes_no_seed() -> None:
+    from testbed.kernel.abilities import abilities
+
+    with Cluster.back_to_back().up() as cluster:
+        link = cluster.state.layout.links[0].name
+        cluster.inject(link, loss="100%")
+        assert cluster.state.datapaths == {link: "netem" if abilities().netem_seed else "tc"}
+        ping = ["ping", "-n", "-q", "-c3", "-i0.1", "-W1", "n2"]
+        assert "100% packet loss" in cluster["n1"].run(ping, check=False).stdout
+        cluster.inject(link, loss="0%")
+        cluster["n1"].run(["ping", "-n", "-q", "-c1", f"-W{60 * SLOW:.0f}", "n2"])
