@@ -110,6 +110,21 @@ _LAYOUT: Schema = {
     "type": "object",
     "description": "the cluster with everything derived; what has its default is left out",
 }
+_GRADE: Schema = {"enum": ["trusted", "degraded", "invalid"]}
+_OPTIONAL: Schema = {"type": ["number", "null"]}
+_FINDING = _object(
+    what=_said(_TEXT, "its name in the table of thresholds"),
+    link=_said(_TEXT, "empty: the whole machine"),
+    direction={"enum": ["forward", "backward", ""]},
+    asked=_OPTIONAL,
+    measured=_OPTIONAL,
+    unit=_said(_TEXT, "of asked, measured and interval: ns, bit/s, share, frames"),
+    interval=_said(
+        {"type": ["array", "null"], "items": {"type": "number"}}, "what the sample can be reconciled with, at 1e-6"
+    ),
+    grade=_said({"enum": ["trusted", "undecided", "degraded", "invalid"]}, "undecided: too little was seen"),
+    reason=_TEXT,
+)
 _PROBLEM = _object(path=_TEXT, found=_TEXT, expected=_TEXT, suggestion=_TEXT)
 
 DOCUMENTS: Mapping[str, Schema] = {
@@ -133,6 +148,14 @@ DOCUMENTS: Mapping[str, Schema] = {
         cluster=_TEXT,
         healed=_list(_object(number=_NUMBER, what=_TEXT)),
         idle_rules=_said(_list(_TEXT), "a sentence for each rule that never decided a frame's fate"),
+    ),
+    "check": _object(
+        cluster=_TEXT,
+        grade=_GRADE,
+        seconds=_said({"type": "number"}, "the span"),
+        slow=_said({"type": "number"}, "the slow-machine factor"),
+        findings=_list(_FINDING),
+        notes=_said(_list(_TEXT), "warnings, such as rules that decided nothing"),
     ),
     "events": _object(cluster=_TEXT, events=_list({"type": "object"})),
     "down": _object(clusters=_list(_TEXT)),

@@ -23,6 +23,7 @@ _COMMANDS = {
     "partition": ("faults", "Let nothing pass between groups of nodes."),
     "load": ("faults", "Use up processors, fill links."),
     "heal": ("faults", "Lift what was injected."),
+    "check": ("check", "Measure what links do, and judge it: trusted, degraded or invalid."),
     "events": ("look", "Show what was done to a cluster and what happened to it."),
     "exec": ("enter", "Run a program in a node."),
     "shell": ("enter", "Open a shell in a node."),
@@ -38,8 +39,9 @@ Exit codes:
   0  done                          5  a name in use, or another command at work
   1  another error                 6  the machine does not permit it
   2  a wrong call or description   7  a kernel operation failed; rolled back
-  3  not possible here or yet    130  interrupted; rolled back
-  4  no such cluster, node, file  128+N  ended by signal N; rolled back
+  3  not possible here or yet      8  check: degraded
+  4  no such cluster, node, file   9  check: invalid
+130  interrupted; rolled back  128+N  ended by signal N; rolled back
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""
 
 

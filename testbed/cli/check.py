@@ -1,0 +1,153 @@
+"""``check``: whether links do what was asked of them, measured, with a verdict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from testbed.cli.options import json_option, name_option, print_json
+from testbed.errors import DescriptionError, Problem
+
+if TYPE_CHECKING:
+    from testbed.controller.verdicts import Finding, Grade, Verdict
+
+_EXIT_CODES = {"degraded": 8, "invalid": 9}
+_COLOURS = {"trusted": "green", "undecided": "cyan", "degraded": "yellow", "invalid": "red"}
+
+
+@click.command("check", short_help="Measure what links do, and judge it.")
+@click.argument("target", metavar="[LINK|NODE|all]", required=False)
+@click.option(
+    "--seconds", type=float, help="How long to probe; by default as long as what is asked for needs, 2 to 20."
+)
+@name_option
+@json_option
+@click.pass_context
+def check_command(
+    ctx: click.Context, target: str | None, seconds: float | None, name: str | None, as_json: bool
+) -> None:
+    """Measure what links do with probes of our own, and judge it: trusted, degraded or invalid.
+
+    \b
+    testbed check                    every direction that is impaired
+    testbed check n1                 all links of n1, both directions
+    testbed check all --seconds 30   everything, longer: rare losses need many probes
+
+    Delay, jitter, rate, loss and order are compared with what is asked for; beside them stand what the emulator itself
+    lost or did late in that time, and how late this machine wakes a sleeping process. Exit code 8: degraded, 9: invalid.
+    TESTBED_SLOW=2.5 tells of a machine that takes so many times as long: it scales what such a machine may exceed.
+    """
+    from testbed.cluster.state import Store
+    from testbed.controller.checking import check
+    from testbed.controller.thresholds import Table
+
+    store = Store()
+    state = store.choose(name)
+    verdict = check(state.name, target, seconds, table=Table(slow=_slow_factor()), store=store)
+    if as_json:
+        print_json("check", {"cluster": state.name, **_document(verdict)})
+    else:
+        _print(state.name, verdict, state.datapaths)
+    ctx.exit(_EXIT_CODES.get(verdict.grade.value, 0))
+
+
+def _slow_factor() -> float:
+    said = os.environ.get("TESTBED_SLOW", "1")
+    try:
+        factor = float(said)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < 1e6:
+        raise DescriptionError("the environment", [Problem("TESTBED_SLOW", repr(said), "a factor such as 2.5")])
+    return factor
+
+
+def _document(verdict: Verdict) -> Mapping[str, object]:
+    return {
+        "grade": verdict.grade.value,
+        "seconds": verdict.seconds,
+        "slow": verdict.slow,
+        "findings": [
+            {
+                **asdict(finding),
+                "grade": finding.grade.value,
+                "interval": list(finding.interval) if finding.interval is not None else None,
+            }
+            for finding in verdict.findings
+        ],
+        "notes": list(verdict.notes),
+    }
+
+
+def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str]) -> None:
+    """A block for every direction, one for the machine, and the verdict in a sentence."""
+    blocks: dict[tuple[str, str], list[Finding]] = {}
+    for finding in verdict.findings:
+        blocks.setdefault((finding.link, finding.direction), []).append(finding)
+    machine = [finding for (link, _), findings in blocks.items() if not link for finding in findings]
+    for (link, direction), findings in blocks.items():
+        if link:
+            carrier = datapaths.get(link, "direct")
+            _print_block(f"{link} {direction or 'both ways'}, carried by {carrier}", findings)
+    if machine:
+        _print_block("the machine", machine)
+    for note in verdict.notes:
+        click.echo(f"note: {note}")
+    slow = f", slow-machine factor {verdict.slow:g}" if verdict.slow != 1 else ""
+    click.echo(f"{cluster} is {_styled(verdict.grade)} over {verdict.seconds:.1f} s{slow}{_not_decided(verdict)}")
+
+
+def _not_decided(verdict: Verdict) -> str:
+    count = len(verdict.undecided)
+    return f", as far as it was decided: {count} finding{'s were' if count > 1 else ' was'} not" if count else ""
+
+
+def _print_block(title: str, findings: list[Finding]) -> None:
+    from testbed.controller.verdicts import worst
+
+    click.echo(f"{title}: {_styled(worst(findings))}")
+    rows = [
+        (finding.what, _value(finding.asked, finding.unit), _value(finding.measured, finding.unit), _between(finding))
+        for finding in findings
+    ]
+    rows.insert(0, ("", "asked", "measured", "interval"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for number, row in enumerate(rows):
+        cells = "  ".join(
+            cell.ljust(width) if column in (0, 3) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        finding = findings[number - 1] if number else None
+        told = f"  {_styled(finding.grade)}" if finding is not None else ""
+        reason = f": {finding.reason}" if finding is not None and finding.reason else ""
+        click.echo(f"   {cells}{told}{reason}".rstrip())
+
+
+def _styled(grade: Grade) -> str:
+    return click.style(grade.value, fg=_COLOURS[grade.value])
+
+
+def _between(finding: Finding) -> str:
+    if finding.interval is None:
+        return ""
+    low, high = (_value(end, finding.unit) for end in finding.interval)
+    return f"{low} to {high}"
+
+
+def _value(value: float | None, unit: str) -> str:
+    """With its unit, as a user would write it."""
+    if value is None:
+        return "-"
+    match unit:
+        case "ns":
+            return f"{value / 1e6:.3f} ms"
+        case "bit/s":
+            return f"{value / 1e6:.4g} Mbit/s"
+        case "share":
+            return f"{value:.4g}" if value == 0 else f"{value * 100:.4g}%"
+        case _:
+            return f"{value:,.0f}"

@@ -1,0 +1,105 @@
+"""What a cluster's emulator and the machine say of themselves at one instant; two such accounts tell of a span.
+
+Read from outside, by reading only: the relay's report, the loss classifiers' counters, what the kernel says of its backlog
+and of who waited for a processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.cluster import carrying, names
+from testbed.cluster.state import State, Store
+from testbed.cluster.wiring import free_ends
+from testbed.errors import KernelError
+from testbed.kernel import loss_classifier, namespaces, userns
+from testbed.kernel.loss_classifier import Counters
+from testbed.kernel.survey import by_name, interfaces
+
+_PROCESSORS: Final = Path("/proc/stat")
+_BACKLOG: Final = Path("/proc/net/softnet_stat")
+_STEAL: Final = 7  # in /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal
+_COUNTED: Final = 8  # what follows is in the first two already
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """clock: monotonic nanoseconds. relay: its report, None where none runs. backlog: frames that the kernel dropped because
+    too many waited, on the whole machine. stolen, ticks: processor time that the hypervisor took, of how much. ran, waited:
+    nanoseconds of the relay. loads: nanoseconds of processor time by process number. classifiers: of (link, direction)."""
+
+    clock: int
+    relay: Mapping[str, Any] | None = None
+    backlog: int = 0
+    stolen: int = 0
+    ticks: int = 0
+    ran: int = 0
+    waited: int = 0
+    loads: Mapping[int, int] = field(default_factory=dict)
+    classifiers: Mapping[tuple[str, str], Counters] = field(default_factory=dict)
+
+
+def account(store: Store, state: State) -> Account:
+    """Take it now. KernelError when the relay is there and does not answer."""
+    relay = carrying.report(store, state) if "relay" in state.datapaths.values() else None
+    stolen, ticks = _processors(_PROCESSORS.read_text())
+    ran, waited = _scheduled(relay["pid"]) if relay is not None else (0, 0)
+    loads = {program.pid: _scheduled(program.pid)[0] for one in state.injected for program in one.programs}
+    return Account(
+        time.monotonic_ns(),
+        relay,
+        backlog_drops(_BACKLOG.read_text()),
+        stolen,
+        ticks,
+        ran,
+        waited,
+        loads,
+        _classifiers(state),
+    )
+
+
+def backlog_drops(text: str) -> int:
+    """The sum of the second column, hexadecimal: one line a processor."""
+    return sum(int(line.split()[1], 16) for line in text.splitlines())
+
+
+def _processors(text: str) -> tuple[int, int]:
+    """Stolen and all ticks of all processors."""
+    ticks = [int(word) for word in text.splitlines()[0].split()[1 : 1 + _COUNTED]]
+    return (ticks[_STEAL] if len(ticks) > _STEAL else 0), sum(ticks)
+
+
+def _scheduled(pid: int) -> tuple[int, int]:
+    """For how long a process ran, and for how long it was ready and waited, in nanoseconds; 0 when that is not known."""
+    with contextlib.suppress(OSError, ValueError):
+        ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+        return int(ran), int(waited)
+    return 0, 0
+
+
+def _classifiers(state: State) -> dict[tuple[str, str], Counters]:
+    """As root only: without root there are none."""
+    links = [link for link, datapath in state.datapaths.items() if datapath == "tc"]
+    path = state.namespaces.get(names.WIRE, "")
+    if not links or not userns.is_root() or not os.path.exists(path):
+        return {}
+    found = {}
+    namespace = namespaces.open_path(path)
+    try:
+        indices = {name: one.index for name, one in by_name(interfaces(namespace.route)).items()}
+        for link in links:
+            for direction, end in zip(("forward", "backward"), free_ends(state.layout, link), strict=True):
+                if end not in indices:
+                    raise KernelError(f"{link} has lost its free end {end}: 'testbed up' puts it right")
+                counters = loss_classifier.read_counters(namespace.route, indices[end])
+                if counters is not None:
+                    found[link, direction] = counters
+    finally:
+        namespace.close()
+    return found

@@ -1,0 +1,266 @@
+"""What probes found of one direction, against what was to be expected: findings, by the table of thresholds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.controller import statistics
+from testbed.controller.expecting import Chance, Expectation
+from testbed.controller.planning import Plan
+from testbed.controller.probing import Probed, TrainResult
+from testbed.controller.thresholds import Table
+from testbed.controller.verdicts import Finding, Grade
+
+_FEW: Final = 20  # delays below which not even a median is told
+_FEW_FOR_P99: Final = 100
+_SHARE_OF_OTHERS: Final = 0.02  # of a train, from which on the rate is shared
+_LOAD_OF_OTHERS: Final = 0.05  # of the rate, from which on probes wait behind other frames
+_OFFERED: Final = 1.1  # times the rate that a train must have offered
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The direction that is judged. approximate: what its datapath does only approximately, as somebody asked for; empty
+    if it is exact. ruled: fault rules may decide frames' fates. overflowed: frames that the queue dropped in the span."""
+
+    link: str
+    direction: str
+    expectation: Expectation
+    plan: Plan
+    approximate: str = ""
+    ruled: bool = False
+    overflowed: int = 0
+
+
+def judge(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
+    """The findings of one direction."""
+    return [
+        *_delays(subject, probed, table),
+        *_jitter(subject, probed, table),
+        *_chances(subject, probed, table),
+        *_rate(subject, probed.train, table),
+    ]
+
+
+def judge_down(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
+    """Of a link that is down: nothing passes."""
+    grade = table.grade("down", probed.arrived)
+    reason = "the link is down, and frames pass" if probed.arrived else "the link is down: nothing passes"
+    return [_finding(subject, "down", 0, probed.arrived, table, grade, reason)]
+
+
+def _finding(
+    subject: Subject,
+    what: str,
+    asked: float | None,
+    measured: float | None,
+    table: Table,
+    grade: Grade,
+    reason: str = "",
+    interval: tuple[float, float] | None = None,
+) -> Finding:
+    unit = table.unit(what)
+    return Finding(what, subject.link, subject.direction, asked, measured, unit, grade, reason, interval)
+
+
+# Delay
+
+
+def _delay_open(subject: Subject, probed: Probed) -> str:
+    """Why delays cannot be told, or empty."""
+    expectation = subject.expectation
+    if expectation.delay_open:
+        return expectation.delay_open
+    load = 8 * probed.other_bytes / probed.seconds if probed.seconds else 0.0
+    if expectation.rate and load > _LOAD_OF_OTHERS * expectation.rate:
+        return f"other frames take {load / expectation.rate:.0%} of the rate, and probes wait behind them"
+    if expectation.range and probed.others > _SHARE_OF_OTHERS * probed.sent:
+        return "other frames pass, and where order is kept a late one holds up the probes behind it"
+    return ""
+
+
+def _delays(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
+    expectation, delays = subject.expectation, probed.delays
+    asked = {"delay min": 0.0, "delay p50": 0.5, "delay p99": 0.99}
+    open_reason = _delay_open(subject, probed)
+    found = []
+    for what, share in asked.items():
+        wanted = expectation.delay(share)
+        few = _FEW_FOR_P99 if what == "delay p99" else _FEW
+        if not delays:
+            found.append(_finding(subject, what, wanted, None, table, Grade.UNDECIDED, "no timed probe has arrived"))
+            continue
+        measured = statistics.quantile(delays, share)
+        if open_reason:
+            found.append(_finding(subject, what, wanted, measured, table, Grade.UNDECIDED, open_reason))
+            continue
+        if len(delays) < few:
+            reason = f"{len(delays)} timed probes are too few"
+            found.append(_finding(subject, what, wanted, measured, table, Grade.UNDECIDED, reason))
+            continue
+        error = statistics.rank_error(share, len(delays))
+        late = measured - expectation.delay(share + error)
+        early = expectation.delay(share - error) - measured
+        deviation = {"delay min": early, "delay p50": max(late, early), "delay p99": late}[what]
+        grade = table.grade(what, deviation, wanted)
+        reason = ""
+        if grade is not Grade.TRUSTED:
+            way = "early" if early > late else "late"
+            reason = f"{max(late, early) / 1e6:.3f} ms too {way}"
+        found.append(_finding(subject, what, wanted, measured, table, grade, reason))
+    return found
+
+
+def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
+    """The spread between the quartiles, and the whole distribution, where frames may be late by what a median may."""
+    expectation, delays = subject.expectation, probed.delays
+    if len(delays) < _FEW:
+        if not expectation.range:
+            return []
+        return [_finding(subject, "jitter", expectation.spread, None, table, Grade.UNDECIDED, "too few timed probes")]
+    measured = statistics.quantile(delays, 0.75) - statistics.quantile(delays, 0.25)
+    reason = _delay_open(subject, probed)
+    if reason:
+        return [_finding(subject, "jitter", expectation.spread, measured, table, Grade.UNDECIDED, reason)]
+    error = statistics.rank_error(0.25, len(delays))
+    widest = expectation.delay(0.75 + error) - expectation.delay(0.25 - error)
+    narrowest = max(0, expectation.delay(0.75 - error) - expectation.delay(0.25 + error))
+    outside = max(measured - widest, narrowest - measured, 0)
+    # Where jitter is asked for, the share of it counts; otherwise what a median may deviate.
+    grade = table.grade("jitter", outside, expectation.spread)
+    interval = (narrowest, widest) if expectation.range else None
+    if not expectation.range:
+        said = "" if grade is Grade.TRUSTED else "the delay varies without having been asked to"
+        return [_finding(subject, "jitter", 0, measured, table, grade, said)]
+    bound = statistics.distance_bound(len(delays))
+    limit = table.limits["delay p50"]
+    late = max(limit.degraded, limit.relative_degraded * expectation.delay(0.5)) * table.slow
+    away = statistics.distance_within(delays, expectation.delays, round(late))
+    shape = table.grade("jitter distribution", away - bound)
+    said = "" if grade is Grade.TRUSTED else "between the quartiles; beyond what chance explains"
+    told = "" if shape is Grade.TRUSTED else f"another distribution: {away:.3f} away, chance explains {bound:.3f}"
+    if bound > statistics.COARSEST and shape is Grade.TRUSTED:
+        shape, told = Grade.UNDECIDED, f"{len(delays)} timed probes see a distance of {bound:.0%} at best"
+        grade = Grade.UNDECIDED if grade is Grade.TRUSTED else grade
+        said = said or told
+    return [
+        _finding(subject, "jitter", expectation.spread, measured, table, grade, said, interval),
+        _finding(subject, "jitter distribution", 0, away, table, shape, told),
+    ]
+
+
+# Chance
+
+
+def _chances(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
+    expectation = subject.expectation
+    lost = probed.sent - probed.arrived
+    found = [_chance(subject, "loss", lost, probed.sent, expectation.loss, probed, table)]
+    for what, hits, chance in (
+        ("duplicate", probed.twice, expectation.duplicate),
+        ("corrupt", probed.corrupted, expectation.corrupt),
+        ("reorder", probed.skipped, expectation.reorder),
+    ):
+        if chance.share or chance.open or hits or what == "duplicate":
+            found.append(_chance(subject, what, hits, probed.arrived, chance, probed, table))
+    if not expectation.reorder.share:
+        found.append(_order(subject, probed, table))
+    return found
+
+
+def _chance(
+    subject: Subject, what: str, hits: int, samples: int, chance: Chance, probed: Probed, table: Table
+) -> Finding:
+    """A share of frames, against its interval."""
+    asked = chance.share
+    if not samples:
+        # Everything lost is no sample of what becomes of the others.
+        return _finding(subject, what, asked, None, table, Grade.UNDECIDED, f"no probe {_verb(what)}")
+    measured = hits / samples
+    low, high = interval = statistics.share_interval(hits, samples, chance.inflation)
+
+    def say(grade: Grade, reason: str = "") -> Finding:
+        return _finding(subject, what, asked, measured, table, grade, reason, interval)
+
+    if probed.overrun:
+        return say(Grade.UNDECIDED, f"{probed.overrun} probes were not read in time")
+    if chance.open:
+        return say(Grade.UNDECIDED, chance.open)
+    # What is never to happen, or always, needs no interval.
+    outside = abs(measured - asked) if asked in (0.0, 1.0) else max(low - asked, asked - high)
+    if outside <= 0:
+        if samples < chance.enough:
+            error = (asked * (1 - asked) * chance.inflation / samples) ** 0.5
+            visible = statistics.smallest_visible(asked, error)
+            return say(
+                Grade.UNDECIDED,
+                f"{samples:,} probes see deviations from {visible:.0%} of it on; {chance.enough:,} would see 20%",
+            )
+        return say(Grade.TRUSTED)
+    if subject.ruled:
+        return say(Grade.UNDECIDED, "fault rules are in force, and probes may be among their frames")
+    if what == "loss" and subject.overflowed:
+        return say(Grade.UNDECIDED, f"the queue dropped {subject.overflowed} frames, as a full one does")
+    if subject.approximate:
+        return say(table.grade("approximation", outside), f"approximate here, as asked: {subject.approximate}")
+    return say(table.grade(what, outside), f"{hits:,} of {samples:,}: {_deviation(asked, low, high)}")
+
+
+def _verb(what: str) -> str:
+    return "could be sent" if what == "loss" else "arrived"
+
+
+def _deviation(asked: float, low: float, high: float) -> str:
+    if asked == 0:
+        return "none was asked for"
+    return f"reconciled with {low:.3%} to {high:.3%}, not with {asked:.3%}"
+
+
+def _order(subject: Subject, probed: Probed, table: Table) -> Finding:
+    if not probed.arrived:
+        return _finding(subject, "order", 0, None, table, Grade.UNDECIDED, "no probe arrived")
+    share = probed.overtaken / probed.arrived
+    if not share:
+        return _finding(subject, "order", 0, 0.0, table, Grade.TRUSTED)
+    if subject.ruled:
+        reason = "fault rules are in force, and may have upset the order"
+        return _finding(subject, "order", 0, share, table, Grade.UNDECIDED, reason)
+    reason = f"{probed.overtaken:,} of {probed.arrived:,} probes were overtaken, and order was to be kept"
+    what = "approximation" if subject.approximate and subject.expectation.range else "order"
+    return _finding(subject, "order", 0, share, table, table.grade(what, share), reason)
+
+
+# Rate
+
+
+def _rate(subject: Subject, result: TrainResult | None, table: Table) -> list[Finding]:
+    expectation, plan = subject.expectation, subject.plan
+    asked = expectation.rate
+    if not asked and not plan.no_train:
+        return []
+    if result is None or plan.train is None:
+        return [_finding(subject, "rate", asked or None, None, table, Grade.UNDECIDED, plan.no_train)]
+    # The first quarter fills the queue, and empties a token bucket.
+    later = sorted(result.arrivals)[len(result.arrivals) // 4 :]
+    if len(later) < _FEW:
+        reason = f"{len(result.arrivals)} frames of the train have arrived"
+        return [_finding(subject, "rate", asked, None, table, Grade.UNDECIDED, reason)]
+    try:
+        points = [(when, place * plan.train.bits) for place, when in enumerate(later)]
+        measured = statistics.slope(points) * 1e9
+    except ValueError:
+        return [_finding(subject, "rate", asked, None, table, Grade.UNDECIDED, "all frames arrived at one instant")]
+    reason = ""
+    offered = result.offered * (1 - expectation.loss.share)
+    train_bytes = plan.train.count * plan.train.size
+    if result.overrun:
+        reason = f"{result.overrun} frames of the train were not read in time"
+    elif offered < _OFFERED * asked:
+        reason = f"the train offered {offered / 1e6:.3g} Mbit/s only: this machine sends no more"
+    elif result.others > _SHARE_OF_OTHERS * train_bytes:
+        reason = f"other frames shared the rate: {result.others:,} bytes beside the train's {train_bytes:,}"
+    if reason:
+        return [_finding(subject, "rate", asked, measured, table, Grade.UNDECIDED, reason)]
+    grade = table.grade("rate", abs(measured - asked), asked)
+    return [_finding(subject, "rate", asked, measured, table, grade)]

@@ -1,0 +1,115 @@
+"""How a direction is probed: how often, with how many frames at once, for how long, and how its rate is tried.
+
+Probes are to disturb little: all together they are at most `PACE` frames/s, and at most a tenth of a direction's rate.
+Frames whose delay is measured are further apart than jitter can move them, or order would hold them up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.controller.expecting import Expectation, jitter_samples, needed
+from testbed.controller.probe_frames import SMALLEST
+from testbed.spec.layout import Impairment
+from testbed.wire.line import BITS
+from testbed.wire.serialising import wire_size
+
+PACE: Final = 12_000
+"""Frames/s, of all directions together."""
+
+SHORTEST: Final = 2.0
+LONGEST: Final = 20.0
+"""Seconds of probing when nobody says how long."""
+
+_INTERVAL: Final = 1_000_000  # ns, at least, between two probes whose delay is measured
+_BURST: Final = 256  # frames, at most
+_LOAD: Final = 10  # a direction's rate over that of its probes, at least
+_SECOND: Final = 1_000_000_000
+_TRAIN_SECONDS: Final = 0.2
+_LONGEST_TRAIN: Final = 4.0
+_TRAIN_FRAMES: Final = 100
+_MOST_TRAIN_FRAMES: Final = 40_000
+_ABOVE: Final = 1.5  # the train's rate over the asked one
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """So many frames of so many bytes in so many nanoseconds, above the rate. bits: what one takes of the rate."""
+
+    count: int
+    size: int
+    duration: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every `interval` nanoseconds `burst` probes, the first of which is timed. latest: the longest delay that is asked
+    for. skip_below: see `Expectation`. wanted: probes that would decide everything. train: for the rate, or None;
+    no_train: why not."""
+
+    interval: int
+    burst: int
+    latest: int
+    skip_below: int = 0
+    wanted: int = 0
+    samples: int = 0
+    train: Train | None = None
+    no_train: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Until all that is wanted has been sent."""
+        return max(self.wanted / self.burst, self.samples) * self.interval / _SECOND
+
+
+def plan_for(impairment: Impairment, expectation: Expectation, ways: int, mtu: int) -> Plan:
+    """ways: how many directions are probed at once. mtu: of the way."""
+    pace = PACE / ways
+    if impairment.rate:
+        pace = min(pace, impairment.rate / (8 * wire_size(impairment, SMALLEST)) / _LOAD)
+    wanted = needed(expectation)
+    interval = max(_INTERVAL, expectation.range, math.ceil(_SECOND / pace))
+    burst = 1
+    if wanted:
+        burst = max(1, min(_BURST, int(pace * interval / _SECOND)))
+        if expectation.queue:
+            burst = max(1, min(burst, expectation.queue // (2 * SMALLEST)))
+    train, no_train = None, expectation.rate_open
+    if impairment.rate:
+        train, no_train = _train(impairment, expectation, mtu)
+    samples = jitter_samples() if expectation.range and not expectation.delay_open else 0
+    return Plan(
+        interval, burst, expectation.delays[-1], expectation.skip_below, wanted, samples, train, no_train
+    )  # fmt: skip
+
+
+def seconds_for(plans: Sequence[Plan]) -> float:
+    """How long to probe when nobody says."""
+    return min(LONGEST, max([SHORTEST, *(plan.seconds for plan in plans)]))
+
+
+def _train(impairment: Impairment, expectation: Expectation, mtu: int) -> tuple[Train | None, str]:
+    """Whatever is lost takes no time on the wire, so that more must be sent. The queue may overflow: it stays full."""
+    passed = 1 - expectation.loss.share
+    if passed < 0.05:
+        return None, "nearly everything is lost before it takes time on the wire"
+    size = mtu + 14
+    fits = int(impairment.rate * _LONGEST_TRAIN / 8 / _TRAIN_FRAMES)
+    size = max(SMALLEST, min(size, fits))
+    bits = 8 * wire_size(impairment, size)
+    seconds = max(_TRAIN_SECONDS, _TRAIN_FRAMES * bits / impairment.rate, 20 * expectation.range / _SECOND)
+    if seconds > 2 * _LONGEST_TRAIN:
+        return None, f"{_TRAIN_FRAMES} frames would take {seconds:.0f} s"
+    count = math.ceil(seconds * impairment.rate * _ABOVE / passed / bits)
+    if count > _MOST_TRAIN_FRAMES:
+        return None, f"{impairment.rate / 1e9:g} Gbit/s is more than the probes can fill"
+    return Train(count, size, round(seconds * _SECOND), bits), ""
+
+
+def on_wire(train: Train, rate: int) -> int:
+    """Nanoseconds that a frame of the train takes."""
+    return train.bits * BITS // 8 // rate

@@ -1,0 +1,434 @@
+"""Sending probes over directions of links and hearing them at both ends, by the kernel's time stamps.
+
+First sparse probes over all directions at once, for delay, jitter, loss and order; then, where there is a rate, one train
+after the other. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from array import array
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from testbed.controller import probe_frames
+from testbed.controller.planning import Plan, Train
+from testbed.controller.probe_frames import COUNTED, MARKER, TRAIN, Seen
+from testbed.controller.sleeper import Sleeper
+from testbed.engine.loop import Loop
+from testbed.errors import KernelError
+from testbed.kernel import namespaces
+from testbed.kernel.survey import Counters, interfaces
+from testbed.kernel.taps import Sender, Tap
+from testbed.kernel.waiting import Waiter
+
+_BUFFER: Final = 32 << 20
+_BATCH: Final = 64
+_SECOND: Final = 1_000_000_000
+_QUIET: Final = 250_000_000  # ns of the sleeper alone, for the timer floor
+_WARM_UP: Final = 200_000_000  # ns of markers: until stamps are the kernel's, caches are warm
+_MARKER_EVERY: Final = 20_000_000
+_PATIENCE: Final = 3 * _SECOND  # for what is still under way, beyond its delay
+_CATCH_UP: Final = 0.25  # s of probes that must fit into a tap's buffer
+_NAP: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An interface. namespace: its path."""
+
+    namespace: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction of a link: from where to where, and how it is probed."""
+
+    source: Place
+    sink: Place
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """offered: bit/s that the train would have taken while it was sent. arrivals: when each frame came, wall clock.
+    others: bytes of other frames that came meanwhile. overrun: frames that we ourselves did not read in time."""
+
+    offered: float
+    arrivals: tuple[int, ...]
+    others: int
+    overrun: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What one direction did. sent: probes that really left; arrived: those of them that came, once or more. delays: of
+    the timed ones, without those that skipped the delay. skipped, twice, corrupted, overtaken: of those that arrived.
+    others, other_bytes: frames that were not ours. overrun: probes that we ourselves did not read in time."""
+
+    sent: int
+    arrived: int
+    delays: tuple[int, ...]
+    skipped: int
+    twice: int
+    corrupted: int
+    overtaken: int
+    others: int
+    other_bytes: int
+    overrun: int
+    seconds: float
+    train: TrainResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """ways: in the order asked for. floor, lag: how late a sleeper woke before and while probes ran, sorted. stepped: by how
+    much the wall clock was set meanwhile."""
+
+    ways: tuple[Probed, ...]
+    floor: tuple[int, ...]
+    lag: tuple[int, ...]
+    stepped: int
+
+
+def probe(ways: Sequence[Way], seconds: float, run: int, slow: float) -> Measured:
+    """Probe the ways for so long. run: tells these probes from another check's. slow: multiplies patience.
+
+    To be called where the ways' namespaces can be entered. OSError where an interface is gone.
+    """
+    sleeper = Sleeper()
+    wake_ups: list[tuple[int, int]] = []
+    begun = time.monotonic_ns()
+    try:
+        time.sleep(_QUIET / _SECOND)
+        quiet_until = time.monotonic_ns()
+        offset = _wall_offset()
+        with ExitStack() as stack:
+            session = _Session(stack, ways, run)
+            session.sparse(seconds, slow)
+            found = session.results()
+            trains = [session.train(number, slow) for number in range(len(ways))]
+        stepped = abs(_wall_offset() - offset)
+    finally:
+        wake_ups = sleeper.wake_ups()
+    return Measured(
+        tuple(replace(one, train=train) for one, train in zip(found, trains, strict=True)),
+        tuple(sorted(late for due, late in wake_ups if begun < due < quiet_until)),
+        tuple(sorted(late for due, late in wake_ups if due >= quiet_until)),
+        stepped,
+    )
+
+
+def _wall_offset() -> int:
+    """Of the wall clock from the monotonic one, from the quickest of some readings."""
+    best = (1 << 62, 0)
+    for _ in range(20):
+        before = time.monotonic_ns()
+        wall = time.time_ns()
+        after = time.monotonic_ns()
+        best = min(best, (after - before, wall - (before + after) // 2))
+    return best[1]
+
+
+@dataclass(slots=True)
+class _Track:
+    """What is heard of one way's counted probes, by number."""
+
+    left: array[int] = field(default_factory=lambda: array("q"))
+    came: array[int] = field(default_factory=lambda: array("q"))
+    twice: int = 0
+    corrupted: int = 0
+    unreadable: int = 0
+    overtaken: int = 0
+    highest: int = -1
+    markers: int = 0
+    marked: int = 0  # the latest marker that has come
+    train: list[int] = field(default_factory=list)
+    frames: int = 0  # probes of whatever kind that came in, with their copies
+    bytes: int = 0
+
+
+class _Session:
+    """Taps at all ends, and what they hear."""
+
+    def __init__(self, stack: ExitStack, ways: Sequence[Way], run: int) -> None:
+        self._ways = ways
+        self._run = run
+        self._tracks = [_Track() for _ in ways]
+        self._taps: dict[Place, Tap] = {}
+        self._senders: dict[Place, Sender] = {}
+        self._overrun = dict.fromkeys([place for way in ways for place in (way.source, way.sink)], 0)
+        self._incoming: dict[Place, int] = {way.sink: number for number, way in enumerate(ways)}
+        for place in self._overrun:
+            tap = Tap(place.namespace, place.device, probe_frames.ACCEPTED, _BUFFER)
+            stack.callback(tap.close)
+            self._taps[place] = tap
+        for place in {way.source for way in ways}:
+            sender = Sender(place.namespace, place.device)
+            stack.callback(sender.close)
+            self._senders[place] = sender
+        # Taps with small buffers (without root) must be read in time.
+        self._bursts = [max(1, min(way.plan.burst, self._room(way))) for way in ways]
+        self._seconds = 0.0
+        self._others: list[tuple[int, int]] = [(0, 0)] * len(ways)
+
+    # Sparse probes
+
+    def sparse(self, seconds: float, slow: float) -> None:
+        """Send them, and wait until they have come or nothing more is to be expected."""
+        waiter = Waiter(spin=0)
+        loop = Loop(waiter)
+        for place, tap in self._taps.items():
+            loop.watch(tap.fileno(), partial(self._hear, place))
+        self._mark_for(loop, _WARM_UP)
+        heard = self._received()
+        begun = loop.now()
+        end = begun + round(seconds * _SECOND)
+        for number, way in enumerate(self._ways):
+            first = begun + way.plan.interval * number // len(self._ways)
+            _Pulse(loop, self, number, way.plan.interval, end).start(first)
+        loop.at(end, lambda _: loop.stop())
+        loop.run()
+        self._drain(loop, end, slow)
+        self._seconds = (loop.now() - begun) / _SECOND
+        self._others = self._foreign(heard)
+        for place, tap in self._taps.items():
+            self._overrun[place] += tap.overrun()
+        waiter.close()
+
+    def burst(self, number: int) -> None:
+        """One probe that is timed, and those that go with it."""
+        track, sender = self._tracks[number], self._senders[self._ways[number].source]
+        for _ in range(self._bursts[number]):
+            sender.send(probe_frames.build(self._run, number, COUNTED, len(track.left)))
+            track.left.append(0)
+            track.came.append(0)
+
+    def _room(self, way: Way) -> int:
+        """How many probes may go at once so that the taps' buffers hold what comes in a while."""
+        room = min(self._taps[way.source].room, self._taps[way.sink].room)
+        return int(room * way.plan.interval / _SECOND / _CATCH_UP / 2)
+
+    def _mark(self, number: int) -> None:
+        track = self._tracks[number]
+        track.markers += 1
+        frame = probe_frames.build(self._run, number, MARKER, track.markers)
+        self._senders[self._ways[number].source].send(frame)
+
+    def _mark_for(self, loop: Loop, duration: int) -> None:
+        end = loop.now() + duration
+
+        def again(now: int) -> None:
+            if now >= end:
+                loop.stop()
+                return
+            for number in range(len(self._ways)):
+                self._mark(number)
+            loop.at(now + _MARKER_EVERY, again)
+
+        loop.at(loop.now(), again)
+        loop.run()
+
+    def _drain(self, loop: Loop, end: int, slow: float) -> None:
+        """Until every probe has come, or one that was sent after all of them and then as long as order may be upset."""
+        after = [track.markers for track in self._tracks]
+        longest = max((way.plan.latest for way in self._ways), default=0)
+        limit = end + longest + round(_PATIENCE * slow)
+        settled: dict[int, int] = {}
+
+        def again(now: int) -> None:
+            for number, track in enumerate(self._tracks):
+                if track.marked > after[number] or self._all_came(track):
+                    settled.setdefault(number, now + self._ways[number].plan.latest)
+                elif number not in settled:
+                    self._mark(number)
+            done = len(settled) == len(self._tracks) and now >= max(settled.values(), default=0)
+            if done or now >= limit:
+                loop.stop()
+            else:
+                loop.at(now + _MARKER_EVERY, again)
+
+        loop.at(loop.now(), again)
+        loop.run()
+
+    @staticmethod
+    def _all_came(track: _Track) -> bool:
+        return all(came or not left for left, came in zip(track.left, track.came, strict=True))
+
+    def _hear(self, place: Place, _now: int = 0) -> None:
+        for outgoing, when, length, head in self._taps[place].read(_BATCH):
+            seen = probe_frames.read(head)
+            if not outgoing and place in self._incoming:
+                here = self._tracks[self._incoming[place]]
+                here.frames += 1
+                here.bytes += length
+                here.unreadable += seen is None
+            if seen is not None and seen.run == self._run and seen.way < len(self._ways):
+                self._note(place, seen, outgoing, when)
+
+    def _note(self, place: Place, seen: Seen, outgoing: bool, when: int) -> None:
+        way, track = self._ways[seen.way], self._tracks[seen.way]
+        if outgoing:
+            if seen.kind == COUNTED and place == way.source and seen.number < len(track.left):
+                track.left[seen.number] = when
+            return
+        if place != way.sink:
+            return
+        if seen.kind == MARKER:
+            track.marked = max(track.marked, seen.number)
+        elif seen.kind == TRAIN:
+            track.train.append(when)
+        elif seen.number < len(track.came):
+            if track.came[seen.number]:
+                track.twice += 1
+                return
+            track.came[seen.number] = when
+            track.corrupted += not seen.intact
+            if seen.number < track.highest:
+                track.overtaken += 1
+            else:
+                track.highest = seen.number
+
+    # Trains
+
+    def train(self, number: int, slow: float) -> TrainResult | None:
+        """Fill a direction for a short time; None where that is not planned."""
+        way = self._ways[number]
+        train = way.plan.train
+        if train is None:
+            return None
+        source, sink = self._taps[way.source], self._taps[way.sink]
+        source.hear_outgoing(False)
+        self._empty()
+        heard = self._received()
+        track = self._tracks[number]
+        sender = self._senders[way.source]
+        frames = [probe_frames.build(self._run, number, TRAIN, place, train.size) for place in range(train.count)]
+        poll = select.poll()
+        poll.register(sink, select.POLLIN)
+        begun = time.monotonic_ns()
+        for place, frame in enumerate(frames):
+            due = begun + train.duration * place // train.count
+            while (now := time.monotonic_ns()) < due:
+                if due - now > _NAP * _SECOND:
+                    poll.poll((due - now) // 2_000_000)
+                self._hear(way.sink)
+            sender.send(frame)
+            if not place % 16:
+                self._hear(way.sink)
+        took = time.monotonic_ns() - begun
+        self._await_train(way, train, track, poll, slow)
+        source.hear_outgoing(True)
+        _, other_bytes = self._foreign(heard)[number]
+        offered = train.bits * train.count * _SECOND / took
+        return TrainResult(offered, tuple(track.train), other_bytes, sink.overrun())
+
+    def _await_train(self, way: Way, train: Train, track: _Track, poll: select.poll, slow: float) -> None:
+        """Until all has come, or nothing has come for longer than delay and rate explain."""
+        quiet = way.plan.latest + 20 * train.duration // train.count + round(_PATIENCE * slow) // 10
+        last, known = time.monotonic_ns(), len(track.train)
+        while known < train.count and time.monotonic_ns() - last < quiet:
+            poll.poll(5)
+            self._hear(way.sink)
+            if len(track.train) > known:
+                last, known = time.monotonic_ns(), len(track.train)
+
+    def _empty(self) -> None:
+        """Read what still waits: markers."""
+        for place, tap in self._taps.items():
+            waiting = select.poll()
+            waiting.register(tap, select.POLLIN)
+            while waiting.poll(0):
+                self._hear(place)
+
+    # What else is on the way
+
+    def _received(self) -> list[tuple[int, int]]:
+        """Of every way, frames and bytes that its sink has received, without ours that have been read."""
+        namespaces_of = {way.sink.namespace for way in self._ways}
+        seen = {path: _counters(path) for path in namespaces_of}
+        found = []
+        for way, track in zip(self._ways, self._tracks, strict=True):
+            counters = seen[way.sink.namespace].get(way.sink.device)
+            if counters is None:
+                raise KernelError(f"the interface {way.sink.device} has gone while it was probed")
+            found.append((counters.rx_packets - track.frames, counters.rx_bytes - track.bytes))
+        return found
+
+    def _foreign(self, before: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Frames and bytes since then that were not ours."""
+        now = self._received()
+        return [
+            (max(0, frames - earlier[0]), max(0, size - earlier[1]))
+            for (frames, size), earlier in zip(now, before, strict=True)
+        ]
+
+    # What it comes to
+
+    def results(self) -> list[Probed]:
+        return [self._result(number) for number in range(len(self._ways))]
+
+    def _result(self, number: int) -> Probed:
+        way, track = self._ways[number], self._tracks[number]
+        sent = arrived = skipped = 0
+        delays = []
+        for place, (left, came) in enumerate(zip(track.left, track.came, strict=True)):
+            if not left:
+                continue
+            sent += 1
+            if not came:
+                continue
+            arrived += 1
+            if came - left < way.plan.skip_below:
+                skipped += 1
+            elif place % self._bursts[number] == 0:
+                delays.append(came - left)
+        arrived = min(sent, arrived + track.unreadable)
+        frames, size = self._others[number]
+        return Probed(
+            sent,
+            arrived,
+            tuple(sorted(delays)),
+            skipped,
+            track.twice,
+            track.corrupted + track.unreadable,
+            track.overtaken,
+            frames,
+            size,
+            self._overrun[way.source] + self._overrun[way.sink],
+            self._seconds,
+        )
+
+
+class _Pulse:
+    """Sends one way's probes, each as far from the one before as planned: what is missed is not made up for."""
+
+    def __init__(self, loop: Loop, session: _Session, number: int, interval: int, end: int) -> None:
+        self._loop = loop
+        self._session = session
+        self._number = number
+        self._interval = interval
+        self._end = end
+        self._timer = loop.timer(self._send)
+
+    def start(self, when: int) -> None:
+        self._timer.set(when)
+
+    def _send(self, now: int) -> None:
+        if now < self._end:
+            self._session.burst(self._number)
+            self._timer.set(self._loop.now() + self._interval)
+
+
+def _counters(path: str) -> dict[str, Counters]:
+    """The counters of a namespace's interfaces, by name."""
+    namespace = namespaces.open_path(path)
+    try:
+        return {interface.name: interface.counters for interface in interfaces(namespace.route)}
+    finally:
+        namespace.close()

@@ -1,0 +1,270 @@
+"""What two accounts, and the events between them, say of a span: what the emulator lost or did late, and how the machine
+was. No probes; nothing is asked of the links' users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from testbed.cluster.injections import BOTH, in_force
+from testbed.cluster.state import State
+from testbed.controller import statistics
+from testbed.controller.accounts import Account
+from testbed.controller.expecting import expect
+from testbed.controller.thresholds import Table
+from testbed.controller.verdicts import Finding, Grade
+from testbed.kernel.loss_classifier import Counters
+
+_FEW: Final = 100  # frames below which no 99th percentile is told
+_LOST: Final = ("overrun", "oversized", "unsent")
+Event = Mapping[str, Any]
+
+
+def _finding(
+    table: Table, what: str, measured: float, reason: str = "", place: tuple[str, str] = ("", ""), asked: float = 0.0
+) -> Finding:
+    """Of something of which nothing is to be. place: link and direction. asked: what a relative limit is a share of."""
+    return Finding(what, *place, 0.0, measured, table.unit(what), table.grade(what, measured, asked), reason)
+
+
+# The emulator
+
+
+def relay_findings(
+    state: State, before: Account, after: Account, events: Sequence[Event], table: Table
+) -> list[Finding]:
+    """Of every direction that the relay carries. events: all there are, also from before the span."""
+    carried = [link for link in state.layout.links if state.datapaths.get(link.name) == "relay"]
+    span = [event for event in events if event["clock"] >= before.clock]
+    found = _gaps(span, after, before, table, carried=bool(carried))
+    if after.relay is None:
+        return found
+    for link in carried:
+        for direction in BOTH:
+            now = after.relay["links"].get(link.name, {}).get(direction)
+            if now is None:
+                reason = "the state says that the relay carries it, the relay does not"
+                found.append(Finding("relay lost", link.name, direction, 0, None, "frames", Grade.INVALID, reason))
+                continue
+            earlier = _earlier(before, after, link.name, direction, events)
+            delay = in_force(link, direction, state.injected).impairment.delay
+            found += _one_direction(table, link.name, direction, now, earlier, delay)
+    return found
+
+
+def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, *, carried: bool) -> list[Finding]:
+    found = []
+    open_since: Event | None = None
+    for event in span:
+        match event["event"]:
+            case "relay died":
+                open_since = event
+            case "relay restarted":
+                open_since = None
+                begun, ended = event["gap"]
+                lost = f"{event['lost']} frames were lost meanwhile, beside {event['also_lost']}"
+                reason = f"the relay died and was started again; {lost}"
+                found.append(_finding(table, "relay gap", max(1, ended - begun), reason))
+            case "relay not restarted":
+                open_since = open_since or event
+    if carried and after.relay is None:
+        since = open_since["clock"] if open_since is not None else before.clock
+        found.append(_finding(table, "relay gap", max(1, after.clock - since), "no relay runs that should carry links"))
+    elif (
+        not found
+        and before.relay is not None
+        and after.relay is not None
+        and before.relay["begun"] != after.relay["begun"]
+        and not any(event["event"] == "replugged" for event in span)
+    ):
+        found.append(_finding(table, "relay gap", 1, "the relay is another one than before"))
+    if carried and not found:
+        found.append(_finding(table, "relay gap", 0))
+    return found
+
+
+def _earlier(before: Account, after: Account, link: str, direction: str, events: Sequence[Event]) -> Mapping[str, Any]:
+    """What the same relay had counted at the beginning of the span. Without an account of then: what it had told."""
+    relay = after.relay
+    if relay is None:
+        return {}
+    if before.relay is not None:
+        if before.relay["begun"] != relay["begun"]:
+            return {}
+        known: Mapping[str, Any] = before.relay["links"].get(link, {}).get(direction, {})
+        return known
+    told = [
+        event
+        for event in events
+        if event["event"] == "relay behind"
+        and relay["begun"] <= event["time"]
+        and event["clock"] < before.clock
+        and (event["link"], event["direction"]) == (link, direction)
+    ]
+    return {"told": sum(event["lost"] for event in told)}
+
+
+def _one_direction(
+    table: Table, link: str, direction: str, now: Mapping[str, Any], earlier: Mapping[str, Any], delay: int
+) -> list[Finding]:
+    emulator, had = now["emulator"], earlier.get("emulator", {})
+    since = {name: count - had.get(name, 0) for name, count in emulator.items()}
+    lost = sum(since[name] for name in _LOST) - earlier.get("told", 0)
+    detail = ", ".join(f"{since[name]} {name}" for name in _LOST if since[name])
+    place = link, direction
+    found = [_finding(table, "relay lost", max(0, lost), detail, place)]
+    if since["unfinished"] > 0:
+        reason = "a sender's offloads are on that should be off: receivers may drop these frames"
+        found.append(_finding(table, "relay unfinished", since["unfinished"], reason, place))
+    if since["down"] > 0:
+        reason = "they could not leave"
+        found.append(_finding(table, "relay at a down end", since["down"], reason, place))
+    had_buckets = earlier.get("lateness", {}).get("buckets", [0] * len(now["lateness"]["buckets"]))
+    counts = [count - less for count, less in zip(now["lateness"]["buckets"], had_buckets, strict=True)]
+    if (frames := sum(counts)) > 0:
+        late = bucket_quantile(counts, 0.99)
+        if frames < _FEW:
+            reason = f"{frames} frames are too few"
+            found.append(Finding("relay lateness p99", link, direction, 0, late, "ns", Grade.UNDECIDED, reason))
+        else:
+            reason = "since the relay began, not in the span alone" if "told" in earlier else ""
+            found.append(_finding(table, "relay lateness p99", late, reason, place, delay))
+    return found
+
+
+def bucket_quantile(counts: Sequence[int], share: float) -> float:
+    """Of values of which only the number of binary digits is known: the n-th count is of those with n digits. Even
+    within a power of two."""
+    wanted, seen = share * sum(counts), 0
+    for digits, count in enumerate(counts):
+        if count and seen + count >= wanted:
+            low = (1 << digits) >> 1
+            return low + low * (wanted - seen) / count
+        seen += count
+    return 0.0
+
+
+def classifier_findings(before: Account, after: Account, table: Table) -> list[Finding]:
+    """Of every direction that a loss classifier decides."""
+    found = []
+    for (link, direction), now in after.classifiers.items():
+        had = before.classifiers.get((link, direction), Counters())
+        # A classifier that was put in place since has counted from nothing.
+        had = had if had.offered <= now.offered else Counters()
+        counts = {
+            "without room in the table of flows": now.untold - had.untold,
+            "passed by a busy Gilbert-Elliott state": now.unsteady - had.unsteady,
+            "that stood for several (an offload is on)": now.merged - had.merged,
+        }
+        detail = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+        total = sum(counts.values())
+        found.append(_finding(table, "classifier inexact", total, detail, (link, direction)))
+    return found
+
+
+def replug_findings(events: Iterable[Event], since: int, table: Table) -> list[Finding]:
+    found = []
+    for event in events:
+        if event["clock"] >= since and event["event"] == "replugged" and (event["lost"] or event["early"]):
+            reason = f"{event['lost']} lost, {event['early']} early, from {event['before']} to {event['after']}"
+            found.append(_finding(table, "replugged", event["lost"] + event["early"], reason, (event["link"], "")))
+    return found
+
+
+# Losses, by what the carriers have counted
+
+
+def counted_losses(state: State, before: Account, after: Account, table: Table, *, changed: bool) -> list[Finding]:
+    """Losses that the relay and classifiers have decided, against what was asked. changed: something was injected or
+    healed meanwhile."""
+    found = []
+    for link in state.layout.links:
+        for direction in BOTH:
+            counted = _counted(before, after, link.name, direction)
+            chance = expect(
+                in_force(link, direction, state.injected).impairment, {}, bucket=False, injected_rules=False
+            )
+            if counted is None or not counted[1] or chance.loss.open:
+                continue
+            lost, offered = counted
+            asked = chance.loss.share
+            interval = statistics.share_interval(lost, offered, chance.loss.inflation)
+            outside = lost / offered if asked == 0 else max(interval[0] - asked, asked - interval[1], 0)
+            grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by the carrier's own counters"
+            if changed:
+                grade, reason = Grade.UNDECIDED, "what is asked for changed in the span"
+            elif grade is Grade.TRUSTED and offered < chance.loss.enough:
+                grade, reason = Grade.UNDECIDED, f"{offered:,} frames are too few; {chance.loss.enough:,} would see 20%"
+            found.append(Finding("loss", link.name, direction, asked, lost / offered, "share", grade, reason, interval))
+    return found
+
+
+def _counted(before: Account, after: Account, link: str, direction: str) -> tuple[int, int] | None:
+    """Lost, by chance or pattern, of so many that were not decided by rules; None where nobody counts."""
+    if (now := after.classifiers.get((link, direction))) is not None:
+        had = before.classifiers.get((link, direction), Counters())
+        had = had if had.offered <= now.offered else Counters()
+        return now.lost - had.lost, now.offered - had.offered
+    earlier = _relay_counters(before, link, direction)
+    counters = _relay_counters(after, link, direction)
+    if counters is None or after.relay is None:
+        return None
+    if earlier is None or before.relay is None or before.relay["begun"] != after.relay["begun"]:
+        earlier = dict.fromkeys(counters, 0)
+    since = {name: count - earlier[name] for name, count in counters.items()}
+    return since["loss"] + since["gemodel"] + since["loss_pattern"], since["offered"] - since["rule"]
+
+
+def _relay_counters(account: Account, link: str, direction: str) -> Mapping[str, int] | None:
+    if account.relay is None:
+        return None
+    found: Mapping[str, int] | None = account.relay["links"].get(link, {}).get(direction, {}).get("counters")
+    return found
+
+
+def overflowed(before: Account, after: Account, link: str, direction: str) -> int:
+    """Frames that the relay's model dropped because the queue was full."""
+    now, had = _relay_counters(after, link, direction), _relay_counters(before, link, direction)
+    if now is None:
+        return 0
+    return now["queue"] - (had["queue"] if had is not None and had["queue"] <= now["queue"] else 0)
+
+
+# The machine
+
+
+def machine_findings(before: Account, after: Account, table: Table) -> list[Finding]:
+    span = after.clock - before.clock
+    reason = "counted for the whole machine: this cluster's frames, or another's"
+    drops = after.backlog - before.backlog
+    found = [_finding(table, "softnet drops", drops, reason if drops else "")]
+    ticks = after.ticks - before.ticks
+    if ticks > 0:
+        found.append(_finding(table, "steal", (after.stolen - before.stolen) / ticks))
+    same = before.relay is not None and after.relay is not None and before.relay["pid"] == after.relay["pid"]
+    if same and span > 0:
+        found.append(_finding(table, "relay waiting", (after.waited - before.waited) / span))
+    if after.loads and span > 0:
+        used = sum(ran - before.loads.get(pid, 0) for pid, ran in after.loads.items())
+        found.append(_finding(table, "load", max(0, used) / span, "of one processor, by loads that were injected"))
+    return found
+
+
+def sleeper_findings(floor: Sequence[int], lag: Sequence[int], table: Table) -> list[Finding]:
+    """floor, lag: how late a sleeper woke before and while probes ran, sorted."""
+    found = []
+    for what, values in (("timer floor p99", floor), ("scheduling lag p99", lag)):
+        if values:
+            p50, p99 = (statistics.quantile(values, share) for share in (0.5, 0.99))
+            reason = f"p50 {p50 / 1e6:.3f} ms, worst {values[-1] / 1e6:.3f} ms of {len(values):,} wake-ups"
+            found.append(_finding(table, what, p99, reason))
+    return found
+
+
+def changes(events: Iterable[Event], since: int) -> list[str]:
+    """What was injected and healed in the span, in words."""
+    return [
+        f"{event['event']}: {event['what']}"
+        for event in events
+        if event["clock"] >= since and event["event"] in ("inject", "heal")
+    ]
