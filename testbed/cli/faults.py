@@ -54,6 +54,8 @@ def _impairment_options(command: Command) -> Command:
 @click.argument("target", metavar="LINK|NODE|all")
 @_impairment_options
 @click.option("--rule", "rules", multiple=True, metavar="'RULE'", help="A fault: 'drop tcp.dport == 5001 and nth(3)'.")
+@click.option("--replay", type=click.Path(dir_okay=False, resolve_path=True), default="",
+              help="Let the fates of a log come again, which 'up --fates' has written, instead of chance.")  # fmt: skip
 @click.option(
     "--direction", metavar="A-B|out|in", default="", help="From A to B, out of the node or into it; else both."
 )
@@ -63,6 +65,7 @@ def _impairment_options(command: Command) -> Command:
 def inject_command(
     target: str,
     rules: Sequence[str],
+    replay: str,
     direction: str,
     duration: str | None,
     name: str | None,
@@ -91,7 +94,9 @@ def inject_command(
         if key in said:
             said[key] = _absolute(said[key])
     keys = Impairments(**said).said()
-    done = injecting.inject(store, cluster, target, keys, rules=rules, direction=direction, seconds=_seconds(duration))
+    done = injecting.inject(
+        store, cluster, target, keys, rules=rules, replay=replay, direction=direction, seconds=_seconds(duration)
+    )
     pair = example(done.state, done.injection.links)
     trip = round_trip(done.state, *pair) if pair is not None else None
     _tell(cluster, done, as_json, trip)

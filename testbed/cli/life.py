@@ -41,6 +41,12 @@ _SILENT_SECONDS = 1.0
     show_default=True,
     help="Who shall carry impaired links; only what is asked for by name may be approximate.",
 )
+@click.option(
+    "--fates",
+    type=click.Path(dir_okay=False, resolve_path=True),
+    default="",
+    help="Let the relay append every fate that is not a pass to this file; 'inject --replay' repeats them.",
+)
 @click.option("--unimpaired", is_flag=True, help="Leave out the declared delays, rates and losses of links.")
 @json_option
 def up_command(
@@ -49,6 +55,7 @@ def up_command(
     dry_run: bool,
     replace_other: bool,
     datapath: Asked,
+    fates: str,
     unimpaired: bool,
     as_json: bool,
 ) -> None:
@@ -85,6 +92,7 @@ def up_command(
             dry_run=dry_run,
             progress=progress,
             asked=datapath,
+            log=fates,
         )
     state = outcome.state
     operations = [str(operation) for operation in outcome.operations]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from pathlib import Path
 
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import Progress, silent
@@ -36,6 +37,7 @@ class Cluster(Description):
         keep: bool = False,
         origin: str = "",
         datapath: Asked = "auto",
+        fates: str | Path = "",
         progress: Progress = silent,
     ) -> RunningCluster:
         """Bring the cluster up.
@@ -46,8 +48,9 @@ class Cluster(Description):
         name: by default the description's own; unless it is kept, made unique by this process's number, so that tests in
         parallel do not meet. origin: with `keep`, what tells this cluster from another of the same name, usually its
         file; this program's path if not said. datapath: who shall carry impaired links; the ladder decides if not said.
-        Raises TestbedError: UnsupportedError before anything is touched,
-        ConflictError for a name in use, KernelError after a failure that has been rolled back.
+        fates: a file to which the relay appends every fate that is not a pass; `inject` can replay it. Raises
+        TestbedError: UnsupportedError before anything is touched, ConflictError for a name in use, KernelError after a
+        failure that has been rolled back.
         """
         if name is None:
             name = self.name if keep else f"{self.name[:40]}-{os.getpid()}-{next(_numbers)}"
@@ -60,5 +63,6 @@ class Cluster(Description):
             lasting=keep,
             progress=progress,
             asked=datapath,
+            log=str(Path(fates).absolute()) if fates else "",
         )
         return RunningCluster(store, outcome.state)

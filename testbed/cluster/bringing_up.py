@@ -26,9 +26,10 @@ def bring_up(
     dry_run: bool = False,
     progress: Progress = silent,
     asked: Asked = "auto",
+    log: str = "",
 ) -> Outcome:
     """Bring a cluster up or converge it; the arguments and errors are those of `lifecycle.up`."""
-    wish = Wish(name, layout, origin, lasting, identity(), asked=asked)
+    wish = Wish(name, layout, origin, lasting, identity(), asked=asked, log=log)
     act = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
     if userns.is_root():
         return act(wish, progress=progress)

@@ -12,6 +12,7 @@ from testbed.cluster.treatments import Treatment
 from testbed.cluster.wiring import free_ends
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
 from testbed.kernel.datapaths import Abilities, Asked, choose
+from testbed.runtime.logs import read_log
 from testbed.runtime.orders import Carried, Orders, Treated
 from testbed.spec.layout import Layout, Link
 from testbed.wire.direction import Direction
@@ -30,8 +31,9 @@ class Decisions:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def decide(layout: Layout, injected: Iterable[Injection], asked: Asked, base: Path) -> Decisions:
-    """asked: the datapath of links that do not say theirs. base: where relative paths of tables and traces begin.
+def decide(layout: Layout, injected: Iterable[Injection], asked: Asked, base: Path, log: str = "") -> Decisions:
+    """asked: the datapath of links that do not say theirs. base: where relative paths of tables and traces begin. log: the
+    file to which the relay writes fates, or empty; then it is the relay that carries, nobody else writes them down.
 
     DescriptionError, RuleError and BrokenFileError for what is wrong in what is wanted; UnsupportedError with every link
     that cannot be carried so here.
@@ -55,7 +57,7 @@ def decide(layout: Layout, injected: Iterable[Injection], asked: Asked, base: Pa
         for side, direction in zip(sides, BOTH, strict=True):
             _try(layout, link, direction, side, files)
         try:
-            treatment, said = _choose(link, sides, asked, down=down)
+            treatment, said = _choose(link, sides, "relay" if log and asked == "auto" else asked, down=down)
         except UnsupportedError as error:
             refusals.append(f"  {link.name}: {error}")
             continue
@@ -63,11 +65,11 @@ def decide(layout: Layout, injected: Iterable[Injection], asked: Asked, base: Pa
         if said:
             notes[link.name] = said
         if treatment.datapath == "relay":
-            forward, backward = [Treated(side.impairment, side.rules) for side in sides]
+            forward, backward = [Treated(side.impairment, side.rules, side.replay) for side in sides]
             carried.append(Carried(link.name, *free_ends(layout, link.name), forward, backward))
     if refusals:
         raise UnsupportedError("\n".join([f"{layout.name} cannot have its impairments:", *refusals]))
-    return Decisions(treatments, notes, Orders(layout.seed, tuple(carried), files), files)
+    return Decisions(treatments, notes, Orders(layout.seed, tuple(carried), files, log), files)
 
 
 def _choose(link: Link, sides: list[InForce], asked: Asked, *, down: bool) -> tuple[Treatment, tuple[str, ...]]:
@@ -99,6 +101,8 @@ def _try(layout: Layout, link: Link, direction: str, side: InForce, files: Mappi
     rules = RuleSet(standard_fields(), [other.name for other in layout.links])
     for text in (*side.impairment.rules, *side.rules.values()):
         rules.add(0, text)
+    if side.replay:
+        read_log(Path(side.replay))
     Direction(link.name, "forward" if direction == "forward" else "backward", side.impairment,
               seed=layout.seed, rules=rules, files=files)  # fmt: skip
 

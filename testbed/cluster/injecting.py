@@ -37,23 +37,29 @@ def inject(
     keys: Mapping[str, object],
     *,
     rules: Sequence[str] = (),
+    replay: str = "",
     direction: str = "",
     seconds: float = 0,
 ) -> Injected:
     """Set what `keys` name on links of a running cluster; both directions unless `direction` says one.
 
-    target: what `injections.links_of` understands. keys: canonical values, as `Impairments.said` gives them. seconds: after
-    which it heals by itself; 0: never. When this returns, the first frame offered sees it. Raises NotFoundError,
-    DescriptionError for contradictions, RuleError, UnsupportedError for what no datapath can do here.
+    target: what `injections.links_of` understands. keys: canonical values, as `Impairments.said` gives them. replay: the
+    path of a log of fates, which decides instead of chance. seconds: after which it heals by itself; 0: never. When this
+    returns, the first frame offered sees it. Raises NotFoundError, DescriptionError for contradictions, RuleError,
+    UnsupportedError for what no datapath can do here.
     """
-    if not keys and not rules:
+    if not (keys or rules or replay):
         raise DescriptionError("nothing to inject", [Problem("", "", "an impairment (--loss 5%) or a rule")])
 
     def make(state: State, number: int) -> Injection:
         places = places_of(links_of(state.layout, target), target, direction)
-        what = f"{described(keys, rules)} on {target}" + (f" ({direction})" if direction else "")
+        said = [described(keys, rules)] if keys or rules else []
+        said += [f"replay of {replay}"] if replay else []
+        what = f"{', '.join(said)} on {target}" + (f" ({direction})" if direction else "")
         placed = tuple((place, text) for place in places for text in rules)
-        return Injection(number, what, places if keys else (), dict(keys), placed, until=_until(seconds))
+        return Injection(
+            number, what, places if keys or replay else (), dict(keys), placed, replay, until=_until(seconds)
+        )
 
     return _add(store, name, make)
 

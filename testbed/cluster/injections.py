@@ -14,6 +14,7 @@ from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.kernel.processes import Identity
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import Impairment, Layout, Link
+from testbed.wire.fates import without_chance
 
 DirectionName: TypeAlias = Literal["forward", "backward"]
 Place: TypeAlias = tuple[str, DirectionName]
@@ -30,7 +31,8 @@ class Injection:
     """One thing that was injected, until it is healed.
 
     number: its own in this cluster's life. what: for users. places: where keys count: impairment keys with their values.
-    rules: fault rules, each with its place. down: links that carry nothing. until: when it heals by itself, monotonic
+    rules: fault rules, each with its place. replay: the path of a log of fates that decides instead of chance. down: links
+    that carry nothing. programs: processes that load nodes or links. until: when it heals by itself, monotonic
     nanoseconds; 0: never.
     """
 
@@ -39,6 +41,7 @@ class Injection:
     places: tuple[Place, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
     rules: tuple[tuple[Place, str], ...] = ()
+    replay: str = ""
     down: tuple[str, ...] = ()
     programs: tuple[Identity, ...] = ()
     until: int = 0
@@ -55,6 +58,7 @@ class Injection:
             "places": [list(place) for place in self.places],
             "keys": {key: list(value) if isinstance(value, tuple) else value for key, value in self.keys.items()},
             "rules": [[*place, text] for place, text in self.rules],
+            "replay": self.replay,
             "down": list(self.down),
             "programs": [str(program) for program in self.programs],
             "until": self.until,
@@ -69,6 +73,7 @@ class Injection:
             tuple((link, direction) for link, direction in data["places"]),
             {key: tuple(value) if isinstance(value, list) else value for key, value in data["keys"].items()},
             tuple(((link, direction), text) for link, direction, text in data["rules"]),
+            data["replay"],
             tuple(data["down"]),
             tuple(Identity.parse(program) for program in data["programs"]),
             data["until"],
@@ -77,15 +82,18 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What one direction does now. rules: the injected ones, by a name that stays theirs."""
+    """What one direction does now. rules: the injected ones, by a name that stays theirs. replay: the path of a log of
+    fates, from which the impairment's chances come then, or empty."""
 
     impairment: Impairment
     rules: Mapping[str, str] = field(default_factory=dict)
+    replay: str = ""
 
     @property
     def whole(self) -> Impairment:
         """With the injected rules among its own: what whoever carries it must be able to do."""
-        return replace(self.impairment, rules=(*self.impairment.rules, *self.rules.values()))
+        replay = (f"replay {self.replay}",) if self.replay else ()
+        return replace(self.impairment, rules=(*self.impairment.rules, *self.rules.values(), *replay))
 
 
 def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]) -> InForce:
@@ -96,8 +104,10 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
     declared: Impairment = getattr(link, direction)
     keys: dict[str, Any] = {}
     rules: dict[str, str] = {}
+    replay = ""
     for injection in injected:
         if (link.name, direction) in injection.places:
+            replay = injection.replay or replay
             for key, value in injection.keys.items():
                 if value and key in _DISPLACED:
                     keys[_DISPLACED[key]] = _NOTHING[_DISPLACED[key]]
@@ -114,7 +124,7 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
     ]
     if problems:
         raise DescriptionError("what would be in force", problems)
-    return InForce(impairment, rules)
+    return InForce(without_chance(impairment) if replay else impairment, rules, replay)
 
 
 _UNIMPAIRED = Impairment()

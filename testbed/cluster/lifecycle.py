@@ -38,7 +38,8 @@ def silent(done: int, total: int) -> None:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A cluster as somebody wants it up. owner: the process that asks; the cluster ends with it unless it is lasting.
-    keeper: the process that already holds namespaces for it (rootless). asked: who shall carry its impaired links."""
+    keeper: the process that already holds namespaces for it (rootless). asked: who shall carry its impaired links. log: the
+    file to which the relay writes fates, or empty."""
 
     name: str
     layout: Layout
@@ -47,6 +48,7 @@ class Wish:
     owner: Identity
     keeper: Identity | None = None
     asked: Asked = "auto"
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def up(
         before = _usable(store, wish, replace_other=replace_other, dry_run=dry_run)
         _refuse_taken_names(wish, known)
         injected = still_there(wish.layout, before.injected) if before else ()
-        decisions = decide(wish.layout, injected, wish.asked, _base(wish.origin))
+        decisions = decide(wish.layout, injected, wish.asked, _base(wish.origin), wish.log)
         state = _intent(wish, before, injected, decisions)
         if dry_run:
             with _workshop(wish) as workshop:
@@ -110,7 +112,7 @@ def alter(store: Store, name: str, edit: Edit) -> Outcome:
         wish = _as_it_is(before, before.owner)
         injected = edit(before)
         issued = max([before.issued, *(injection.number for injection in injected)])
-        decisions = decide(wish.layout, injected, wish.asked, _base(wish.origin))
+        decisions = decide(wish.layout, injected, wish.asked, _base(wish.origin), wish.log)
         state = replace(_intent(wish, before, injected, decisions), issued=issued)
         try:
             if _relay_alone(before, decisions):
@@ -141,6 +143,7 @@ def _as_it_is(state: State, owner: Identity) -> Wish:
         owner,
         state.keeper if named else None,
         state.asked,
+        state.log,
     )
 
 
@@ -247,6 +250,7 @@ def _intent(wish: Wish, before: State | None, injected: tuple[Injection, ...], d
         keeper=wish.keeper or (before.keeper if before else None),
         previous=before.layout if before else None,
         asked=wish.asked,
+        log=wish.log,
         injected=injected,
         issued=before.issued if before else 0,
         datapaths={link: one.datapath for link, one in decisions.treatments.items() if one.spliced},
@@ -377,7 +381,7 @@ def _roll_back(store: Store, state: State, before: State | None, error: BaseExce
             removal.remove(store, state, grace=0)
             return
         wish = Wish(before.name, before.layout, before.origin, before.lasting, state.owner, before.keeper, before.asked)
-        decisions = decide(before.layout, before.injected, before.asked, _base(before.origin))
+        decisions = decide(before.layout, before.injected, before.asked, _base(before.origin), before.log)
         halfway = replace(
             before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths
         )

@@ -176,6 +176,7 @@ class RunningCluster:
         target: str,
         *,
         direction: str = "",
+        replay: str | Path = "",
         seconds: float = 0,
         **impairments: Unpack[ImpairmentKeys],
     ) -> Fault:
@@ -185,16 +186,26 @@ class RunningCluster:
                 ...
             cluster.inject("n1--s1", direction="n1-s1", rules=["drop udp and nth(3)"])
 
-        target: a node or switch (all its links), a link, or "all". direction: "out" of the node or "in", "a-b" by the ends'
-        names; both if not said. seconds: after which it heals by itself. When this returns, the first frame offered sees
-        it. Raises NotFoundError, DescriptionError, RuleError, UnsupportedError.
+        target: a node or switch (all its links), a link, or "all". direction: "out" of the node or "in", "a-b" by the
+        ends' names; both if not said. replay: a log of fates that decides instead of chance. seconds: after which it
+        heals by itself. When this returns, the first frame offered sees it. Raises NotFoundError, DescriptionError,
+        RuleError, UnsupportedError.
         """
         from testbed.spec.elements import Impairments  # parses; most programs never inject
 
         keys = Impairments(**impairments).said()
         rules = keys.pop("rules", ())
         return self._fault(
-            injecting.inject(self._store, self.name, target, keys, rules=rules, direction=direction, seconds=seconds)
+            injecting.inject(
+                self._store,
+                self.name,
+                target,
+                keys,
+                rules=rules,
+                replay=str(replay and Path(replay).absolute()),
+                direction=direction,
+                seconds=seconds,
+            )
         )
 
     def cut(self, target: str, seconds: float = 0) -> Fault:

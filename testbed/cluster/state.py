@@ -55,6 +55,11 @@ class State:
     "removing" name the intent of `owner`; after its death they say what was left half-way. lasting: it stays until it is
     taken down; otherwise it ends with `owner`. keeper: the process that holds its namespaces, if one does. namespaces:
     key -> path. inodes: key -> inode, once known. previous: the layout that a change began from.
+
+    asked: the datapath that links were to have. injected: what is injected, and issued, how many injections there have
+    ever been. datapaths: link -> who carries it, where that is not "direct"; notes: what is approximate there, or why
+    others were not taken. log: the file to which the relay writes fates, or empty. steward: the process that looks after
+    the relay and timed faults, if one does.
     """
 
     name: str
@@ -73,6 +78,7 @@ class State:
     issued: int = 0
     datapaths: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    log: str = ""
     steward: Identity | None = None
 
     @property
@@ -102,6 +108,7 @@ class State:
                 "issued": self.issued,
                 "datapaths": dict(self.datapaths),
                 "notes": dict(self.notes),
+                "log": self.log,
                 "steward": str(self.steward) if self.steward else None,
             },
             separators=(",", ":"),
@@ -130,6 +137,7 @@ class State:
             issued=data["issued"],
             datapaths=data["datapaths"],
             notes={link: tuple(notes) for link, notes in data["notes"].items()},
+            log=data["log"],
             steward=Identity.parse(data["steward"]) if data["steward"] else None,
         )
 

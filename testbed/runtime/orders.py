@@ -18,10 +18,12 @@ from testbed.wire.line import NOTHING
 
 @dataclass(frozen=True, slots=True)
 class Treated:
-    """What one direction shall do. rules: injected ones, by a name that stays theirs."""
+    """What one direction shall do. rules: injected ones, by a name that stays theirs. replay: the path of a log of fates
+    that decides what the impairment leaves to no chance any more."""
 
     impairment: Impairment = NOTHING
     rules: Mapping[str, str] = field(default_factory=dict)
+    replay: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,12 @@ class Orders:
 
 
 def _treated(treated: Treated) -> dict[str, Any]:
-    return {"impairment": impairment_to_json(treated.impairment), "rules": dict(treated.rules)}
+    impairment = impairment_to_json(treated.impairment)
+    return {"impairment": impairment, "rules": dict(treated.rules), "replay": treated.replay}
 
 
 def _to_treated(data: Mapping[str, Any]) -> Treated:
-    return Treated(impairment_from_json(data["impairment"]), data["rules"])
+    return Treated(impairment_from_json(data["impairment"]), data["rules"], data["replay"])
 
 
 class Places:

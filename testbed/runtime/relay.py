@@ -8,13 +8,15 @@ shorter; how late a frame left beyond its due time is counted, and being late fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, Literal
 
 from testbed.engine.loop import Loop
 from testbed.kernel.packets import Arena, PacketSocket
+from testbed.runtime.logs import read_log
 from testbed.runtime.orders import Carried, Orders, Treated
 from testbed.wire.direction import Direction
-from testbed.wire.fates import Record
+from testbed.wire.fates import Record, Replay
 from testbed.wire.fields import Fields
 from testbed.wire.rules import Handle, RuleSet
 
@@ -178,6 +180,8 @@ class LinkCarriage:
             self.carried.name, name, treated.impairment, seed=seed, now=loop.now(), rules=rules, files=files, log=log
         )
         carriage = Carriage(loop, model, rules, source, out)
+        if treated.replay:
+            rules.add(loop.now(), Replay(read_log(Path(treated.replay))))
         carriage.set_rules(loop.now(), treated.rules)
         return carriage
 
@@ -240,7 +244,7 @@ class Relay:
         early = {name: self.release(name) for name in list(self.links) if name not in wanted}
         for name, link in wanted.items():
             known = self.links.get(name)
-            if known is not None and (known.carried.a, known.carried.b) == (link.a, link.b) and known.still_there():
+            if known is not None and _continues(known.carried, link) and known.still_there():
                 if known.carried != link:
                     known.change(link, orders.files)
                 continue
@@ -270,6 +274,16 @@ class Relay:
         """A sentence for each rule, in force, lifted or gone with its link, that has never decided a frame's fate."""
         carried = [link.directions[name].idle_rules() for link in self.links.values() for name in DIRECTIONS]
         return [*self._idle, *(sentence for sentences in carried for sentence in sentences)]
+
+
+def _continues(before: Carried, after: Carried) -> bool:
+    """Whether the same sockets and the same counts go on. A replay begins with the first frame."""
+    return (before.a, before.b, before.forward.replay, before.backward.replay) == (
+        after.a,
+        after.b,
+        after.forward.replay,
+        after.backward.replay,
+    )
 
 
 def _check(link: Carried, orders: Orders, fields: Fields) -> None:
