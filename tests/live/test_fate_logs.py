@@ -1,0 +1,64 @@
+"""What the relay decided in one run comes again in another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import frames
+import pytest
+
+from testbed import Cluster, RunningCluster, TestbedError
+from testbed.errors import NotFoundError
+from testbed.runtime.logs import read_log
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+COUNT = 300
+
+
+def arrived(cluster: RunningCluster) -> list[int]:
+    """The numbers of the frames from n1 that arrive at n2, in order; the last of COUNT is sent until it does."""
+    with frames.nics(cluster) as nics:
+        for number in range(COUNT):
+            nics["n1"].send(frames.frame(frames.mac(cluster, "n2"), frames.mac(cluster, "n1"), number))
+        got: list[int] = []
+        while not got or got[-1] < COUNT:
+            nics["n1"].send(frames.frame(frames.mac(cluster, "n2"), frames.mac(cluster, "n1"), COUNT))
+            frames.wait_until_readable(nics["n2"], 10)
+            got += frames.numbers(frames.received(nics["n2"]))
+        return [number for number in got if number < COUNT]
+
+
+def test_the_fates_of_one_run_come_again_in_another(tmp_path: Path) -> None:
+    log = tmp_path / "fates.jsonl"
+    with Cluster.back_to_back().up(fates=log) as cluster, cluster.inject("n1", loss="20%", duplicate="10%"):
+        first = arrived(cluster)
+    assert {record.cause for record in read_log(log)} == {"loss", "duplicate"}
+    with Cluster.back_to_back(seed=99).up() as cluster, cluster.inject("all", replay=log):
+        assert arrived(cluster) == first
+    with Cluster.back_to_back(seed=99).up() as cluster, cluster.inject("n1", loss="20%", duplicate="10%"):
+        assert arrived(cluster) != first
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("garbage\n", "line 1: not a record of a fate"),
+        (
+            '{"link": "a", "direction": "forward", "epoch": 0, "flow": [1, 2, 3], "n": 1, "cause": "loss", '
+            '"fate": {"drop": true}, "detail": ""}\n'
+            '{"link": "a", "direction": "forward", "epoch": 1, "flow": [1, 2, 3], "n": 1, "cause": "loss", '
+            '"fate": {"drop": true}, "detail": ""}\n',
+            "line 2: a forward was changed",
+        ),
+    ],
+)
+def test_what_is_no_log_of_one_stretch_is_refused_with_its_line(tmp_path: Path, lines: str, words: str) -> None:
+    log = tmp_path / "fates.jsonl"
+    log.write_text(lines)
+    with Cluster.back_to_back().up() as cluster:
+        with pytest.raises(TestbedError, match=words):
+            cluster.inject("all", replay=log)
+        with pytest.raises(NotFoundError, match=r"nothing\.jsonl"):
+            cluster.inject("all", replay=tmp_path / "nothing.jsonl")
+        assert not cluster.state.injected
