@@ -54,7 +54,7 @@ def _impairment_options(command: Command) -> Command:
 @click.argument("target", metavar="LINK|NODE|all")
 @_impairment_options
 @click.option("--rule", "rules", multiple=True, metavar="'RULE'", help="A fault: 'drop tcp.dport == 5001 and nth(3)'.")
-@click.option("--replay", type=click.Path(dir_okay=False, resolve_path=True), default="",
+@click.option("--replay", type=click.Path(dir_okay=False, resolve_path=True), default=None,
               help="Let the fates of a log come again, which 'up --fates' has written, instead of chance.")  # fmt: skip
 @click.option(
     "--direction", metavar="A-B|out|in", default="", help="From A to B, out of the node or into it; else both."
@@ -65,7 +65,7 @@ def _impairment_options(command: Command) -> Command:
 def inject_command(
     target: str,
     rules: Sequence[str],
-    replay: str,
+    replay: str | None,
     direction: str,
     duration: str | None,
     name: str | None,
@@ -95,7 +95,7 @@ def inject_command(
             said[key] = _absolute(said[key])
     keys = Impairments(**said).said()
     done = injecting.inject(
-        store, cluster, target, keys, rules=rules, replay=replay, direction=direction, seconds=_seconds(duration)
+        store, cluster, target, keys, rules=rules, replay=replay or "", direction=direction, seconds=_seconds(duration)
     )
     pair = example(done.state, done.injection.links)
     trip = round_trip(done.state, *pair) if pair is not None else None

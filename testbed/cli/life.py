@@ -55,7 +55,7 @@ def up_command(
     dry_run: bool,
     replace_other: bool,
     datapath: Asked,
-    fates: str,
+    fates: str | None,
     unimpaired: bool,
     as_json: bool,
 ) -> None:
@@ -92,7 +92,7 @@ def up_command(
             dry_run=dry_run,
             progress=progress,
             asked=datapath,
-            log=fates,
+            log=fates or "",
         )
     state = outcome.state
     operations = [str(operation) for operation in outcome.operations]
