@@ -2,8 +2,8 @@
 
 epoll's own time-out counts in milliseconds. The timer expires a little early, and what is left is spun away: a wake-up
 takes the kernel a few microseconds on one machine and tens on another, by which we would otherwise be late. How early is
-learned from how late wake-ups are. Once the timer has expired nothing is read any more until the deadline: one batch of
-frames takes longer than what is left.
+learned from how late wake-ups are. Shortly before the deadline nothing is read any more: a batch of frames would take
+longer than what is left.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing import Final
 
 from testbed.kernel.syscalls import checked
 
-SPIN: Final = 60_000
+SPIN: Final = 50_000
 """Nanoseconds before a deadline from which on, at most, the clock is read again and again instead of sleeping."""
 
 _FIRST: Final = 20_000  # ns; until something is known of this machine
-# Nine in ten wake-ups shall be in time: the spin settles where as much is added as is taken away.
-_LONGER: Final = 900
+# Two in three wake-ups shall be in time: the spin settles where as much is added as is taken away. More of them would
+# cost more of the processor than the others are late.
+_LONGER: Final = 200
 _SHORTER: Final = 100
+_CLOSE: Final = 15_000  # ns; a frame takes about as long from its socket to the other one
 _SOON: Final = 5_000  # ns; arming the timer would take as long
 _TFD_TIMER_ABSTIME: Final = 1
 _EXPIRY: Final = struct.Struct("qqqq")  # struct itimerspec: interval and value, each seconds and nanoseconds
@@ -37,6 +39,8 @@ class Waiter:
     """Waits on the machine's monotonic clock. spin: the most nanoseconds before a deadline that it may spin; 0: never."""
 
     def __init__(self, spin: int = SPIN) -> None:
+        self.spun = 0
+        """Nanoseconds spent spinning until now."""
         self._most = spin
         self._spin = min(spin, _FIRST)
         self._epoll = select.epoll()
@@ -79,8 +83,13 @@ class Waiter:
             self._learn(now() - wake)
         elif ready := self._without_timer(poll(0)):
             return ready
-        while now() < deadline:
-            pass
+        begun = moment = now()
+        while moment < deadline:
+            if deadline - moment > _CLOSE and (ready := self._without_timer(poll(0))):
+                self.spun += moment - begun
+                return ready
+            moment = now()
+        self.spun += moment - begun
         return ()
 
     def _learn(self, late: int) -> None:
