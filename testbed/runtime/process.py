@@ -33,7 +33,8 @@ class Process:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._loop = Loop(Waiter())
+        self._waiter = Waiter()
+        self._loop = Loop(self._waiter)
         self._relay = Relay(self._loop, standard_fields())
         self._begun = time.time_ns()
         self._told: dict[str, tuple[int, int]] = {}
@@ -90,6 +91,7 @@ class Process:
             "pid": os.getpid(),
             "begun": self._begun,
             "time": time.time_ns(),
+            "processor": {"used": time.process_time_ns(), "spun": self._waiter.spun},
             "links": {
                 name: {
                     direction: _direction(link.directions[direction], link.sockets()[direction], self._loop.now())
