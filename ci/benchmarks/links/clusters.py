@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import LineProcess
+from benchmarks.contenders import ContenderError, LineProcess
 
 PROCESS = Path(__file__).with_name("process.py")
 RELAY_CPU = 1
 """The processor that the relay and whatever receives have; what sends has the other one, 0."""
+
+PATIENCE = 20.0  # s for a relay to work off what waits
+GLANCE, IDLE = 0.05, 0.1  # s between two looks at its processor time, and the share of a processor that is rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +80,27 @@ class Running:
 
 
 class Relay:
-    """What a relay has said of itself, and its processor time until then, in seconds."""
+    """What a relay has said of itself."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         self.pid: int = report["pid"]
-        self.cpu = time.clock_gettime(~self.pid << 3 | 2)  # CLOCK_PROCESS_CPUTIME_ID of another process
+        self.spun = report["processor"]["spun"] / 1e9  # s of its processor time in which it waited for a deadline to come
         self._directions = [direction for link in report["links"].values() for direction in link.values()]
+
+    def cpu(self) -> float:
+        """Seconds of processor time that it has used until now."""
+        return time.clock_gettime(~self.pid << 3 | 2)  # CLOCK_PROCESS_CPUTIME_ID of another process
+
+    def wait(self) -> float:
+        """Wait until it has nothing more to do, without asking it, which would cost it time; its processor time then."""
+        deadline = time.monotonic() + PATIENCE
+        used = self.cpu()
+        while time.monotonic() < deadline:
+            time.sleep(GLANCE)
+            before, used = used, self.cpu()
+            if used - before < IDLE * GLANCE:
+                return used
+        raise ContenderError(f"the relay had not come to rest after {PATIENCE:g} s")
 
     def pin(self, cpu: int = RELAY_CPU) -> None:
         os.sched_setaffinity(self.pid, {cpu})

@@ -1,12 +1,10 @@
 """What the relay can do: frames per second of processor time, and what more links add to the cost of a frame."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.contenders import ContenderError
-from benchmarks.links.clusters import RELAY_CPU, Clusters, Place, Relay, Running
+from benchmarks.links.clusters import RELAY_CPU, Clusters, Place, Running
 from benchmarks.links.traffic import FRAME, SENDER, Traffic
 from benchmarks.rows import Row
 
@@ -25,8 +23,6 @@ FEW, MANY = 2, 200
 LOADS = (20_000, 60_000)  # frames/s that the relay carries, over all links
 LINKS = "CPU per frame, {load} frames/s in all"
 
-_SETTLING = 10.0  # s for the relay to deliver what it holds
-
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -42,25 +38,13 @@ class Trial:
 def trial(traffic: Traffic, cluster: Running, pairs: list[tuple[Place, Place]], rate: float, batch: int) -> Trial:
     """One trial at `rate` frames/s sent, each of which meets as many links as there are between its ends."""
     before = cluster.relay()
+    used = before.wait()
     sent = traffic.send(pairs, rate, int(rate * SECONDS), batch=batch)
-    after = settled(cluster)
+    used = before.wait() - used
+    after = cluster.relay()
     offered = after.counted("offered") - before.counted("offered")
     lost = after.lost - before.lost + after.counted("queue") - before.counted("queue")
-    return Trial(sent["sent"], sent["sent"] / sent["seconds"], offered, lost, after.cpu - before.cpu)
-
-
-def settled(cluster: Running) -> Relay:
-    """What the relay says once it holds nothing more."""
-    deadline = time.monotonic() + _SETTLING
-    last = -1
-    while time.monotonic() < deadline:
-        relay = cluster.relay()
-        offered = relay.counted("offered")
-        if not relay.held and offered == last:
-            return relay
-        last = offered
-        time.sleep(0.02)  # asking costs the relay a little; it is not measured
-    raise ContenderError(f"the relay still held frames after {_SETTLING:g} s")
+    return Trial(sent["sent"], sent["sent"] / sent["seconds"], offered, lost, used)
 
 
 def capacity(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
@@ -120,10 +104,13 @@ def many_links(clusters: Clusters, traffic: Traffic, repeat: int, progress: Call
     By turns."""
     costs: dict[tuple[int, int], list[float]] = {}
     keys = {"delay": "1ms", "rate": "1gbit"}
-    progress(f"a star of {MANY}")
+    progress(f"stars of {FEW} and {MANY}")
     with clusters.up("star", FEW, **keys) as few, clusters.up("star", MANY, **keys) as many:
         for cluster in (few, many):
             cluster.relay().pin()
+            nodes = list(cluster.nodes.values())
+            # The switch learns where everybody is: what it does not know it floods.
+            traffic.send(list(zip(nodes, nodes[1:] + nodes[:1], strict=True)), 1_000, len(nodes))
         for turn in range(repeat + 1):
             for load in LOADS:
                 for links, cluster in ((FEW, few), (MANY, many)):

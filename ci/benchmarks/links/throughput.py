@@ -37,6 +37,7 @@ def delayed(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callabl
             for name, cluster in ((DELAYED, slow), (PLAIN, plain)):
                 progress(f"TCP, {name}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
                 before = cluster.relay() if cluster is slow else None
+                used = before.wait() if before is not None else 0.0
                 # The sink beside the sender: the relay needs a processor for itself.
                 sink = SENDER if cluster is slow else RECEIVER
                 run = traffic.tcp(cluster.nodes["n1"], cluster.nodes["n2"], SECONDS if turn else SHORT, sink)
@@ -48,9 +49,8 @@ def delayed(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callabl
                 note(name, SINK_USE, "1", run["received"]["cpu"] / took)
                 note(name, "segments sent again", "1", run["sent"]["retransmitted"])
                 if before is not None:
-                    after = cluster.relay()
-                    note(name, RELAY_USE, "1", (after.cpu - before.cpu) / took)
-                    note(name, "frames lost in the relay", "1", after.lost - before.lost)
+                    note(name, RELAY_USE, "1", (before.wait() - used) / took)
+                    note(name, "frames lost in the relay", "1", cluster.relay().lost - before.lost)
     settings = {
         "delay": DELAY, "seconds": SECONDS, "by": "traffic.c", "write": 1 << 17,
         "processors": {"sender": SENDER, "relay": RELAY_CPU, "receiver": {DELAYED: SENDER, PLAIN: RECEIVER}},

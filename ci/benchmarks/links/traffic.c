@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <time.h>
@@ -117,12 +118,17 @@ static uint16_t internet_checksum(const void *from, int words) {
     return ~sum;
 }
 
+static void own_mac(int s, uint8_t *mac) {
+    struct ifreq request = {.ifr_name = DEVICE};
+    if (ioctl(s, SIOCGIFHWADDR, &request)) die("reading a MAC");
+    memcpy(mac, request.ifr_hwaddr.sa_data, 6);
+}
+
 /* A UDP packet to an address that nobody has: a node that gets it drops it at once. */
 static void fill(struct frame *frame, const char *mac, int size) {
     memset(frame, 0, sizeof *frame);
     uint8_t *m = frame->destination;
     if (sscanf(mac, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", m, m + 1, m + 2, m + 3, m + 4, m + 5) != 6) die(mac);
-    memcpy(frame->source, "\x02\x00\xbe\xec\x00\x01", 6);
     frame->type = htons(ETH_P_IP);
     frame->version = 0x45;
     frame->length = htons(size);
@@ -148,7 +154,7 @@ static int do_send(char **a, int n) {
         return 1;
     }
     int *sockets = calloc(spaces, sizeof *sockets);
-    uint8_t (*macs)[6] = calloc(spaces, sizeof *macs);
+    uint8_t (*macs)[12] = calloc(spaces, sizeof *macs); /* destination and source */
     static struct frame frames[MOST_BATCH];
     static struct iovec vectors[MOST_BATCH];
     static struct mmsghdr messages[MOST_BATCH];
@@ -158,9 +164,11 @@ static int do_send(char **a, int n) {
         force_buffer(sockets[i], SO_SNDBUFFORCE, 16 << 20);
         fill(&frames[0], a[6 + 2 * i], size);
         memcpy(macs[i], frames[0].destination, 6);
+        own_mac(sockets[i], macs[i] + 6);
     }
     for (int i = 0; i < batch; i++) {
         fill(&frames[i], a[6], size);
+        memcpy(frames[i].destination, macs[0], 12);
         vectors[i] = (struct iovec){&frames[i], size + ETH_HLEN};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
     }
@@ -179,7 +187,7 @@ static int do_send(char **a, int n) {
         }
         uint64_t stamp = clock_ns(CLOCK_REALTIME);
         for (int i = 0; i < batch; i++) {
-            if (spaces > 1) memcpy(frames[i].destination, macs[turn], 6);
+            if (spaces > 1) memcpy(frames[i].destination, macs[turn], 12);
             frames[i].number = sent + i;
             frames[i].sent = stamp;
         }
