@@ -44,7 +44,7 @@ _SILENT_SECONDS = 1.0
 @click.option(
     "--fates",
     type=click.Path(dir_okay=False, resolve_path=True),
-    default="",
+    default=None,
     help="Let the relay append every fate that is not a pass to this file; 'inject --replay' repeats them.",
 )
 @click.option("--unimpaired", is_flag=True, help="Leave out the declared delays, rates and losses of links.")
