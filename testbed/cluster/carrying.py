@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from testbed.cluster import names, steward
+from testbed.cluster import names
 from testbed.cluster.applying import Workshop
 from testbed.cluster.state import State, Store
 from testbed.cluster.wiring import wire_ends
@@ -17,6 +17,9 @@ from testbed.kernel.survey import interfaces
 from testbed.runtime import events
 from testbed.runtime.calls import NotThereError, call
 from testbed.runtime.orders import Orders, Places
+
+Healing: TypeAlias = "Callable[[Store, str, int], object]"
+"""What heals one injection of a cluster."""
 
 
 class Replugging:
@@ -75,7 +78,7 @@ def _leaving(directory: Path, orders: Orders) -> list[str]:
     return [link.name for link in known.links if link.name not in staying] if known is not None else []
 
 
-def engage(store: Store, state: State, orders: Orders, healing: steward.Healing) -> Identity | None:
+def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Identity | None:
     """Have the orders in force when this returns; the steward, if one is needed.
 
     The state must be written, with what is injected.
@@ -87,6 +90,11 @@ def engage(store: Store, state: State, orders: Orders, healing: steward.Healing)
             replace_file(places.orders, orders.to_json())
     elif known is not None:
         remove_file(places.orders)
+    timed = any(injection.until for injection in state.injected)
+    if not (orders.links or timed or state.steward is not None):
+        return None
+    from testbed.cluster import steward  # with the relay's code, which a cluster without impairments does not need
+
     if not steward.needed(state, orders):
         if state.steward is not None:
             steward.ensure(store, state, healing)  # it looks, and ends

@@ -14,7 +14,6 @@ from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.kernel.processes import Identity
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import Impairment, Layout, Link
-from testbed.wire.fates import without_chance
 
 DirectionName: TypeAlias = Literal["forward", "backward"]
 Place: TypeAlias = tuple[str, DirectionName]
@@ -124,7 +123,11 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
     ]
     if problems:
         raise DescriptionError("what would be in force", problems)
-    return InForce(without_chance(impairment) if replay else impairment, rules, replay)
+    if replay:
+        from testbed.wire.fates import without_chance  # seldom needed, and status is to be quick
+
+        impairment = without_chance(impairment)
+    return InForce(impairment, rules, replay)
 
 
 _UNIMPAIRED = Impairment()

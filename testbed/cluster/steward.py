@@ -14,10 +14,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.cluster import names
+from testbed.cluster.carrying import Healing
 from testbed.cluster.state import State, Store
 from testbed.engine.loop import Loop
 from testbed.errors import TestbedError
@@ -37,8 +38,6 @@ LOG: Final = "processes.log"
 
 _AGAIN: Final = 1_000_000_000  # ns until what failed is tried again
 _QUICK_DEATHS: Final = 3  # so many relays may die within _AGAIN of their start; then each waits for so long
-
-Healing = Callable[[Store, str, int], object]
 
 
 def needed(state: State, orders: Orders) -> bool:

@@ -13,7 +13,8 @@ from typing import Any
 
 from testbed.spec.layout import Impairment
 from testbed.spec.layout_json import impairment_from_json, impairment_to_json
-from testbed.wire.line import NOTHING
+
+_NOTHING = Impairment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Treated:
     """What one direction shall do. rules: injected ones, by a name that stays theirs. replay: the path of a log of fates
     that decides what the impairment leaves to no chance any more."""
 
-    impairment: Impairment = NOTHING
+    impairment: Impairment = _NOTHING
     rules: Mapping[str, str] = field(default_factory=dict)
     replay: str = ""
 

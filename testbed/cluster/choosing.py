@@ -1,0 +1,98 @@
+"""Choosing who carries each impaired link, after trying whether what is asked of it makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from testbed.cluster.injections import BOTH, InForce, Injection, in_force, is_down
+from testbed.cluster.treatments import Treatment
+from testbed.cluster.wiring import free_ends
+from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
+from testbed.kernel import abilities, loss_classifier
+from testbed.kernel.datapaths import Asked, choose
+from testbed.runtime.logs import read_log
+from testbed.runtime.orders import Carried, Treated
+from testbed.spec.layout import Layout, Link
+from testbed.wire.direction import Direction
+from testbed.wire.headers import standard_fields
+from testbed.wire.rules import RuleSet
+
+
+class Chooser:
+    """The choices for one cluster, link by link; see `deciding.decide` for the arguments and what is raised."""
+
+    def __init__(self, layout: Layout, injected: tuple[Injection, ...], asked: Asked, base: Path) -> None:
+        self.treatments: dict[str, Treatment] = {}
+        self.notes: dict[str, tuple[str, ...]] = {}
+        self.carried: list[Carried] = []
+        self.files: dict[str, str] = {}
+        self._layout = layout
+        self._injected = injected
+        self._asked: Asked = asked
+        self._base = base
+        self._refusals: list[str] = []
+
+    def choose(self, link: Link) -> None:
+        sides = [in_force(link, direction, self._injected) for direction in BOTH]
+        down = is_down(link, self._injected)
+        if not (down or any(side.whole for side in sides)):
+            return
+        for side in sides:
+            self.files.update(_texts(side, self._base))
+        for side, direction in zip(sides, BOTH, strict=True):
+            _try(self._layout, link, direction, side, self.files)
+        try:
+            treatment, said = _choose(link, sides, self._asked, down=down)
+        except UnsupportedError as error:
+            self._refusals.append(f"  {link.name}: {error}")
+            return
+        self.treatments[link.name] = treatment
+        if said:
+            self.notes[link.name] = said
+        if treatment.datapath == "relay":
+            forward, backward = [Treated(side.impairment, side.rules, side.replay) for side in sides]
+            self.carried.append(Carried(link.name, *free_ends(self._layout, link.name), forward, backward))
+
+    def refuse(self) -> None:
+        """UnsupportedError if a link cannot be carried, with every one that cannot."""
+        if self._refusals:
+            raise UnsupportedError("\n".join([f"{self._layout.name} cannot have its impairments:", *self._refusals]))
+
+
+def _choose(link: Link, sides: list[InForce], asked: Asked, *, down: bool) -> tuple[Treatment, tuple[str, ...]]:
+    forward, backward = [side.whole for side in sides]
+    if link.datapath == "direct":
+        raise UnsupportedError(
+            'it is declared datapath = "direct": one pair of interfaces, with nothing between them that could be '
+            "impaired or cut"
+        )
+    if not (forward or backward):
+        return Treatment(down=down), ()
+    wish: Asked = asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # spec has checked it
+    choice = choose(forward, backward, abilities.abilities(), wish, loss_classifier.refusal)
+    return Treatment(choice.datapath, forward, backward, down), choice.notes
+
+
+def _try(layout: Layout, link: Link, direction: str, side: InForce, files: Mapping[str, str]) -> None:
+    """Raises what the model would: whoever carries the direction, what is asked of it must make sense."""
+    rules = RuleSet(standard_fields(), [other.name for other in layout.links])
+    for text in (*side.impairment.rules, *side.rules.values()):
+        rules.add(0, text)
+    if side.replay:
+        read_log(Path(side.replay))
+    Direction(link.name, "forward" if direction == "forward" else "backward", side.impairment,
+              seed=layout.seed, rules=rules, files=files)  # fmt: skip
+
+
+def _texts(side: InForce, base: Path) -> dict[str, str]:
+    """The files that an impairment names, by the names that it gives them."""
+    found = {}
+    for path in (side.impairment.jitter_file, side.impairment.rate_trace):
+        if path:
+            try:
+                found[path] = (base / path).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                reason = reason_of(error) if isinstance(error, OSError) else f"{base / path} is not text"
+                raise (NotFoundError if isinstance(error, FileNotFoundError) else TestbedError)(reason) from error
+    return found
