@@ -43,7 +43,7 @@ from testbed.cluster.operations import (
 from testbed.cluster.ownership import Mark
 from testbed.cluster.removal import end_programs
 from testbed.errors import ConflictError, KernelError, reason_of
-from testbed.kernel import cgroups, loss_classifier, messages, namespaces, netem, offloads, processes, shapers, syscalls
+from testbed.kernel import cgroups, messages, namespaces, offloads, processes, syscalls
 from testbed.kernel.files import write_setting
 from testbed.kernel.netlink import RequestError
 from testbed.kernel.survey import ROUTING, Contents, node_contents, wire_contents
@@ -251,16 +251,10 @@ class Workshop:
                 return [messages.remove_clsact(index)]
             case SetDown(_, _, index):
                 return [messages.set_down(index)]
-            case SetNetem():
-                return [netem.request(operation.index, operation.options)]
-            case SetShaper():
-                return shapers.requests(operation.index, operation.options, operation.before)
+            case SetNetem() | SetShaper() | SetLoss() | RemoveLoss():
+                return self._discipline(operation, needed)
             case RemoveQdisc(_, index):
                 return [messages.remove_qdisc(index)]
-            case SetLoss():
-                return [messages.add_clsact(operation.index), self._classifier(operation, needed)]
-            case RemoveLoss(_, index):
-                return [loss_classifier.detach(index)]
             case AddAddress(_, _, index, address):
                 return [messages.add_address(index, address)]
             case RemoveAddress(_, _, index, address):
@@ -272,8 +266,27 @@ class Workshop:
             case _:
                 raise AssertionError(f"no request for {operation!r}")
 
+    def _discipline(self, operation: SetNetem | SetShaper | SetLoss | RemoveLoss, needed: ExitStack) -> list[bytes]:
+        from testbed.kernel import (  # encoders, which an unimpaired cluster does not need
+            loss_classifier,
+            netem,
+            shapers,
+        )
+
+        match operation:
+            case SetNetem():
+                return [netem.request(operation.index, operation.options)]
+            case SetShaper():
+                return shapers.requests(operation.index, operation.options, operation.before)
+            case SetLoss():
+                return [messages.add_clsact(operation.index), self._classifier(operation, needed)]
+            case RemoveLoss(_, index):
+                return [loss_classifier.detach(index)]
+
     def _classifier(self, operation: SetLoss, needed: ExitStack) -> bytes:
         """The request that hooks a new classifier in; it goes on in the counters of the one that it takes the place of."""
+        from testbed.kernel import loss_classifier
+
         with loss_classifier.opened(self.open(names.WIRE).route, operation.index) as old:
             counters = old.maps["counters"] if old is not None else None
             new = needed.enter_context(loss_classifier.load(operation.losses, counters))

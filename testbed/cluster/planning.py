@@ -16,9 +16,9 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from testbed.cluster import names
-from testbed.cluster.disciplines import Discipline, disciplines, in_force
 from testbed.cluster.operations import (
     AddAddress,
     AddForwarding,
@@ -51,6 +51,9 @@ from testbed.cluster.treatments import Treatments
 from testbed.cluster.wiring import Cable, Device, Wiring
 from testbed.kernel.survey import Contents, Interface
 from testbed.spec.layout import Layout, Nic, Node, Switch
+
+if TYPE_CHECKING:
+    from testbed.cluster.disciplines import Discipline
 
 # Which veth ends belong together is seen by their telling each other's index. So the indexes in the wire namespace are
 # none that a node has, and the two ends of a direct link have indexes that occur nowhere else in the cluster. The first
@@ -352,6 +355,10 @@ class _Planner:
         return self.wiring.joins + spliced
 
     def _disciplines(self, files: Mapping[str, str]) -> list[Discipline]:
+        if not self.wiring.splices:
+            return []
+        from testbed.cluster.disciplines import disciplines  # encoders, which an unimpaired cluster does not need
+
         mtus = {device: cable.mtu for cable in self.wiring.cables for device in (cable.near, cable.far)}
         return [
             wish
@@ -405,6 +412,8 @@ class _Planner:
                 self.operations.append(RemoveLoss(device[1], found.index))
 
     def _set_disciplines(self) -> None:
+        if self.disciplines:
+            from testbed.cluster.disciplines import in_force
         for wish in self.disciplines:
             if not in_force(wish, self.wire) or (isinstance(wish, SetLoss) and wish.index in self.parted):
                 self.operations.append(wish)
