@@ -6,14 +6,17 @@ import itertools
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import Progress, silent
 from testbed.cluster.running import RunningCluster
 from testbed.cluster.state import Store
-from testbed.kernel.datapaths import Asked
 from testbed.spec.model import Description
 from testbed.spec.resolving import resolve
+
+if TYPE_CHECKING:
+    from testbed.kernel.datapaths import Asked
 
 _numbers = itertools.count(1)
 

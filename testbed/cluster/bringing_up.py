@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from testbed.cluster import keeper, lifecycle, removal
 from testbed.cluster.lifecycle import Outcome, Progress, Wish, silent
 from testbed.cluster.requirements import check_supported
 from testbed.cluster.state import Store
 from testbed.kernel import processes, userns
-from testbed.kernel.datapaths import Asked
 from testbed.kernel.processes import identity
 from testbed.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from testbed.kernel.datapaths import Asked
 
 
 def bring_up(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.cluster.injections import Injection
 from testbed.cluster.treatments import Treatment
-from testbed.kernel.datapaths import Asked
 from testbed.runtime.orders import Orders
 from testbed.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from testbed.kernel.datapaths import Asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.cluster import carrying, keeper, names, removal
 from testbed.cluster.applying import Workshop, taken
@@ -21,12 +22,14 @@ from testbed.cluster.state import PATIENCE, State, Store, file_source
 from testbed.cluster.treatments import Treatments
 from testbed.errors import ConflictError, KernelError, TestbedError, reason_of
 from testbed.kernel import cgroups, namespaces, processes
-from testbed.kernel.datapaths import Asked
 from testbed.kernel.files import make_directory, remove_file, write_in_place
 from testbed.kernel.processes import Identity
 from testbed.kernel.signals import undisturbed
 from testbed.runtime import events
 from testbed.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from testbed.kernel.datapaths import Asked
 
 Progress = Callable[[int, int], None]  # how many operations are done, of how many
 

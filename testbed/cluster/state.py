@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from testbed.cluster.injections import Injection
 from testbed.cluster.names import check_cluster
@@ -33,12 +33,14 @@ from testbed.errors import (
     TestbedError,
     UnreadableStateError,
 )
-from testbed.kernel.datapaths import Asked
 from testbed.kernel.files import make_directory, remove_directory, replace_file
 from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
 from testbed.spec.layout import Layout
 from testbed.spec.layout_json import from_json, to_json
+
+if TYPE_CHECKING:
+    from testbed.kernel.datapaths import Asked
 
 FORMAT = 1
 
