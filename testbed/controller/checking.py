@@ -26,7 +26,7 @@ from testbed.controller import spans
 from testbed.controller.accounts import Account, account
 from testbed.controller.expecting import expect
 from testbed.controller.judging import Subject, judge, judge_down
-from testbed.controller.planning import plan_for, seconds_for
+from testbed.controller.planning import LONGEST, SHORTEST, plan_for
 from testbed.controller.probing import Measured, Place, Way, probe
 from testbed.controller.thresholds import TABLE, Table
 from testbed.controller.verdicts import Finding, Grade, Verdict, verdict_of
@@ -116,8 +116,9 @@ def check(
             if down:
                 findings += judge_down(subject, probed, table)
                 continue
-            lost = spans.overflowed(before, after, subject.link, subject.direction)
-            findings += judge(replace(subject, overflowed=lost), probed, table)
+            place = subject.link, subject.direction
+            lost, ruled = spans.overflowed(before, after, *place), spans.ruled(before, after, *place)
+            findings += judge(replace(subject, overflowed=lost, ruled=subject.ruled or ruled), probed, table)
         findings += spans.sleeper_findings(measured.floor, measured.lag, table)
         findings.append(_stepped(measured.stepped, table))
     findings += spans.relay_findings(state, before, after, told, table)
@@ -164,13 +165,16 @@ def _chosen(store: Store, state: State, target: str | None) -> tuple[list[tuple[
         force = in_force(link, direction, state.injected)
         datapath = state.datapaths.get(link.name, "direct")
         # TBF is what tc shapes with; all other datapaths serialise.
-        expectation = expect(
-            force.impairment, texts, bucket=datapath == "tc", injected_rules=bool(force.rules)
-        )  # fmt: skip
+        expectation = expect(force.impairment, texts, bucket=datapath == "tc")
         plan = plan_for(force.impairment, expectation, len(directions), _mtu(layout, link))
         source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
         subject = Subject(
-            link.name, direction, expectation, plan, _approximate(datapath, force.impairment), bool(force.whole.rules)
+            link.name,
+            direction,
+            expectation,
+            plan,
+            _approximate(datapath, force.impairment),
+            bool(force.impairment.rules),
         )
         subjects.append((subject, is_down(link, state.injected)))
         ways.append(Way(_place(state, wiring, source), _place(state, wiring, sink), plan))
@@ -223,9 +227,9 @@ def _measure(state: State, ways: Sequence[Way], seconds: float | None, slow: flo
     """Probe in a process of its own: where there is no root, inside the cluster's user namespace."""
     if not ways:
         return None
-    length = seconds if seconds is not None else seconds_for([way.plan for way in ways])
+    shortest, longest = (seconds, seconds) if seconds is not None else (SHORTEST, LONGEST)
     run = (os.getpid() << 16 ^ time.monotonic_ns()) & 0xFFFF_FFFF
-    act = partial(_probe, ways, length, run, slow)
+    act = partial(_probe, ways, shortest, longest, run, slow)
     if userns.is_root():
         return in_child(act)
     if state.keeper is None or not state.keeper.alive:
@@ -233,9 +237,9 @@ def _measure(state: State, ways: Sequence[Way], seconds: float | None, slow: flo
     return userns.call_inside(state.keeper.pid, act)
 
 
-def _probe(ways: Sequence[Way], seconds: float, run: int, slow: float) -> Measured:
+def _probe(ways: Sequence[Way], seconds: float, longest: float, run: int, slow: float) -> Measured:
     try:
-        return probe(ways, seconds, run, slow)
+        return probe(ways, seconds, longest, run, slow)
     except FileNotFoundError as error:
         raise KernelError(f"a namespace of the cluster is gone: {error.filename}") from error
     except OSError as error:

@@ -76,9 +76,9 @@ class Expectation:
         return self.delay(0.75) - self.delay(0.25)
 
 
-def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool, injected_rules: bool) -> Expectation:
+def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = False) -> Expectation:
     """texts: path -> text of the files that the impairment names, as far as they can be read. bucket: the rate is a token
-    bucket's, which lets a lone frame pass at once. injected_rules: there are rules beside the impairment's own."""
+    bucket's, which lets a lone frame pass at once. Fault rules are not thought of."""
     on_wire = 0
     if impairment.rate and not bucket:
         on_wire = wire_size(impairment, SMALLEST) * BITS // impairment.rate
@@ -86,7 +86,6 @@ def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool, in
     delays = tuple(delay + on_wire for delay in delays)
     if impairment.rate_trace:
         delay_open = delay_open or "a trace lets frames pass at its own times"
-    ruled = bool(impairment.rules) or injected_rules
     reorder = Chance(impairment.reorder)
     skip_below = 0
     if impairment.reorder:
@@ -102,7 +101,7 @@ def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool, in
         impairment.rate,
         _queue(impairment),
         skip_below,
-        delay_open or ("fault rules may delay frames" if ruled else ""),
+        delay_open,
         "a trace's rate is another at every time" if impairment.rate_trace else "",
     )
 

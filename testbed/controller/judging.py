@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from testbed.controller import statistics
 from testbed.controller.expecting import Chance, Expectation
 from testbed.controller.planning import Plan
-from testbed.controller.probing import Probed, TrainResult
+from testbed.controller.probing import Probed
 from testbed.controller.thresholds import Table
 from testbed.controller.verdicts import Finding, Grade
 
@@ -16,13 +17,16 @@ _FEW: Final = 20  # delays below which not even a median is told
 _FEW_FOR_P99: Final = 100
 _SHARE_OF_OTHERS: Final = 0.02  # of a train, from which on the rate is shared
 _LOAD_OF_OTHERS: Final = 0.05  # of the rate, from which on probes wait behind other frames
-_OFFERED: Final = 1.1  # times the rate that a train must have offered
+_LONG_WAIT: Final = 1_000_000  # ns; half of what the queue holds, if that is shorter
+_WAITED: Final = 2  # frames' times beyond a lone frame's delay: it has certainly been queued
+_RULED: Final = "fault rules have decided frames' fates meanwhile, perhaps these probes'"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """The direction that is judged. approximate: what its datapath does only approximately, as somebody asked for; empty
-    if it is exact. ruled: fault rules may decide frames' fates. overflowed: frames that the queue dropped in the span."""
+    if it is exact. ruled: fault rules have decided frames' fates in the span. overflowed: frames that the queue dropped in
+    it."""
 
     link: str
     direction: str
@@ -39,7 +43,7 @@ def judge(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
         *_delays(subject, probed, table),
         *_jitter(subject, probed, table),
         *_chances(subject, probed, table),
-        *_rate(subject, probed.train, table),
+        *_rate(subject, probed, table),
     ]
 
 
@@ -108,6 +112,8 @@ def _delays(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
         if grade is not Grade.TRUSTED:
             way = "early" if early > late else "late"
             reason = f"{max(late, early) / 1e6:.3f} ms too {way}"
+            if subject.ruled:
+                grade, reason = Grade.UNDECIDED, f"{reason}, {_RULED}"
         found.append(_finding(subject, what, wanted, measured, table, grade, reason))
     return found
 
@@ -130,6 +136,8 @@ def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     # Where jitter is asked for, the share of it counts; otherwise what a median may deviate.
     grade = table.grade("jitter", outside, expectation.spread)
     interval = (narrowest, widest) if expectation.range else None
+    if subject.ruled and grade is not Grade.TRUSTED:
+        return [_finding(subject, "jitter", expectation.spread, measured, table, Grade.UNDECIDED, _RULED, interval)]
     if not expectation.range:
         said = "" if grade is Grade.TRUSTED else "the delay varies without having been asked to"
         return [_finding(subject, "jitter", 0, measured, table, grade, said)]
@@ -199,7 +207,7 @@ def _chance(
             )
         return say(Grade.TRUSTED)
     if subject.ruled:
-        return say(Grade.UNDECIDED, "fault rules are in force, and probes may be among their frames")
+        return say(Grade.UNDECIDED, _RULED)
     if what == "loss" and subject.overflowed:
         return say(Grade.UNDECIDED, f"the queue dropped {subject.overflowed} frames, as a full one does")
     if subject.approximate:
@@ -224,8 +232,7 @@ def _order(subject: Subject, probed: Probed, table: Table) -> Finding:
     if not share:
         return _finding(subject, "order", 0, 0.0, table, Grade.TRUSTED)
     if subject.ruled:
-        reason = "fault rules are in force, and may have upset the order"
-        return _finding(subject, "order", 0, share, table, Grade.UNDECIDED, reason)
+        return _finding(subject, "order", 0, share, table, Grade.UNDECIDED, _RULED)
     reason = f"{probed.overtaken:,} of {probed.arrived:,} probes were overtaken, and order was to be kept"
     what = "approximation" if subject.approximate and subject.expectation.range else "order"
     return _finding(subject, "order", 0, share, table, table.grade(what, share), reason)
@@ -234,33 +241,60 @@ def _order(subject: Subject, probed: Probed, table: Table) -> Finding:
 # Rate
 
 
-def _rate(subject: Subject, result: TrainResult | None, table: Table) -> list[Finding]:
-    expectation, plan = subject.expectation, subject.plan
+def _rate(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
+    expectation, plan, result = subject.expectation, subject.plan, probed.train
     asked = expectation.rate
     if not asked and not plan.no_train:
         return []
+
+    def say(grade: Grade, reason: str = "", measured: float | None = None) -> list[Finding]:
+        return [_finding(subject, "rate", asked or None, measured, table, grade, reason)]
+
     if result is None or plan.train is None:
-        return [_finding(subject, "rate", asked or None, None, table, Grade.UNDECIDED, plan.no_train)]
-    # The first quarter fills the queue, and empties a token bucket.
-    later = sorted(result.arrivals)[len(result.arrivals) // 4 :]
-    if len(later) < _FEW:
-        reason = f"{len(result.arrivals)} frames of the train have arrived"
-        return [_finding(subject, "rate", asked, None, table, Grade.UNDECIDED, reason)]
-    try:
-        points = [(when, place * plan.train.bits) for place, when in enumerate(later)]
-        measured = statistics.slope(points) * 1e9
-    except ValueError:
-        return [_finding(subject, "rate", asked, None, table, Grade.UNDECIDED, "all frames arrived at one instant")]
-    reason = ""
-    offered = result.offered * (1 - expectation.loss.share)
+        return say(Grade.UNDECIDED, plan.no_train)
+    if len(result.frames) < _FEW:
+        return say(Grade.UNDECIDED, f"{len(result.frames)} frames of the train have arrived")
     train_bytes = plan.train.count * plan.train.size
     if result.overrun:
-        reason = f"{result.overrun} frames of the train were not read in time"
-    elif offered < _OFFERED * asked:
-        reason = f"the train offered {offered / 1e6:.3g} Mbit/s only: this machine sends no more"
-    elif result.others > _SHARE_OF_OTHERS * train_bytes:
-        reason = f"other frames shared the rate: {result.others:,} bytes beside the train's {train_bytes:,}"
-    if reason:
-        return [_finding(subject, "rate", asked, measured, table, Grade.UNDECIDED, reason)]
-    grade = table.grade("rate", abs(measured - asked), asked)
-    return [_finding(subject, "rate", asked, measured, table, grade)]
+        return say(Grade.UNDECIDED, f"{result.overrun} frames of the train were not read in time")
+    if result.others > _SHARE_OF_OTHERS * train_bytes:
+        return say(Grade.UNDECIDED, f"other frames shared the rate: {result.others:,} bytes beside {train_bytes:,}")
+    # What the carrier is late by must not be taken for waiting in the queue.
+    lone = max(expectation.delay(1), statistics.quantile(probed.delays, 0.99) if probed.delays else 0)
+    waited = min(_LONG_WAIT, 8 * 10**9 * expectation.queue // asked // 2)
+    queued = lone + max(waited, _WAITED * plan.train.bits * 10**9 // asked)
+    measured = rate_of_queued(result.frames, plan.train.bits, queued)
+    if measured is not None:
+        return say(table.grade("rate", abs(measured - asked), asked), measured=measured)
+    # Nothing waited: either the rate is not there, or we did not come up to it.
+    passed = plan.train.bits * len(result.frames) * 1e9 / max(1, result.frames[-1][1] - result.frames[0][1])
+    if passed > plan.train.enough * (1 - expectation.loss.share):
+        grade = table.grade("rate", passed - asked, asked)
+        return say(grade, "the train passed without waiting for the rate", passed)
+    offered = result.offered * (1 - expectation.loss.share)
+    return say(
+        Grade.UNDECIDED, f"the train offered {offered / 1e6:.4g} Mbit/s only: this machine sends no more", passed
+    )
+
+
+def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued: int) -> float | None:
+    """The rate, bit/s, at which frames came that had to wait for it; None where no long row of them did.
+
+    frames: when each left and came, in nanoseconds, in the order in which they came. bits: of a frame. queued: from which
+    delay on a frame has waited. While frames wait one comes at every frame's time, whatever the sender does: the longest
+    row of such frames is measured. The first quarter counts for nothing: in it a token bucket is emptied.
+    """
+    best = 0, 0  # how many frames, in what time
+    begun: int | None = None
+    count = 0
+    for left, came in frames[len(frames) // 4 :]:
+        if came - left <= queued:
+            begun = None
+            continue
+        if begun is None:
+            begun, count = came, 0
+        else:
+            count += 1
+            best = max(best, (count, came - begun))
+    count, time = best
+    return count * bits * 1e9 / time if count >= max(_FEW, len(frames) // 8) and time else None

@@ -7,14 +7,12 @@ Frames whose delay is measured are further apart than jitter can move them, or o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from testbed.controller.expecting import Expectation, jitter_samples, needed
 from testbed.controller.probe_frames import SMALLEST
 from testbed.spec.layout import Impairment
-from testbed.wire.line import BITS
 from testbed.wire.serialising import wire_size
 
 PACE: Final = 12_000
@@ -32,24 +30,29 @@ _TRAIN_SECONDS: Final = 0.2
 _LONGEST_TRAIN: Final = 4.0
 _TRAIN_FRAMES: Final = 100
 _MOST_TRAIN_FRAMES: Final = 40_000
-_ABOVE: Final = 1.5  # the train's rate over the asked one
+_ABOVE: Final = 1.3  # the train's rate over the asked one
+
+ENOUGH: Final = 1.05
+"""Times the rate: what a train must have offered, or it has not shown that no more passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """So many frames of so many bytes in so many nanoseconds, above the rate. bits: what one takes of the rate."""
+    """So many frames of so many bytes in so many nanoseconds, above the rate. bits: what one takes of the rate.
+    enough: bit/s that must have been offered."""
 
     count: int
     size: int
     duration: int
     bits: int
+    enough: float
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Every `interval` nanoseconds `burst` probes, the first of which is timed. latest: the longest delay that is asked
-    for. skip_below: see `Expectation`. wanted: probes that would decide everything. train: for the rate, or None;
-    no_train: why not."""
+    for. skip_below: see `Expectation`. wanted, samples: so many probes, so many of them timed, would decide everything.
+    train: for the rate, or None; no_train: why not."""
 
     interval: int
     burst: int
@@ -59,11 +62,6 @@ class Plan:
     samples: int = 0
     train: Train | None = None
     no_train: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """Until all that is wanted has been sent."""
-        return max(self.wanted / self.burst, self.samples) * self.interval / _SECOND
 
 
 def plan_for(impairment: Impairment, expectation: Expectation, ways: int, mtu: int) -> Plan:
@@ -87,11 +85,6 @@ def plan_for(impairment: Impairment, expectation: Expectation, ways: int, mtu: i
     )  # fmt: skip
 
 
-def seconds_for(plans: Sequence[Plan]) -> float:
-    """How long to probe when nobody says."""
-    return min(LONGEST, max([SHORTEST, *(plan.seconds for plan in plans)]))
-
-
 def _train(impairment: Impairment, expectation: Expectation, mtu: int) -> tuple[Train | None, str]:
     """Whatever is lost takes no time on the wire, so that more must be sent. The queue may overflow: it stays full."""
     passed = 1 - expectation.loss.share
@@ -107,9 +100,4 @@ def _train(impairment: Impairment, expectation: Expectation, mtu: int) -> tuple[
     count = math.ceil(seconds * impairment.rate * _ABOVE / passed / bits)
     if count > _MOST_TRAIN_FRAMES:
         return None, f"{impairment.rate / 1e9:g} Gbit/s is more than the probes can fill"
-    return Train(count, size, round(seconds * _SECOND), bits), ""
-
-
-def on_wire(train: Train, rate: int) -> int:
-    """Nanoseconds that a frame of the train takes."""
-    return train.bits * BITS // 8 // rate
+    return Train(count, size, round(seconds * _SECOND), bits, ENOUGH * impairment.rate / passed), ""

@@ -181,9 +181,7 @@ def counted_losses(state: State, before: Account, after: Account, table: Table, 
     for link in state.layout.links:
         for direction in BOTH:
             counted = _counted(before, after, link.name, direction)
-            chance = expect(
-                in_force(link, direction, state.injected).impairment, {}, bucket=False, injected_rules=False
-            )
+            chance = expect(in_force(link, direction, state.injected).impairment, {})
             if counted is None or not counted[1] or chance.loss.open:
                 continue
             lost, offered = counted
@@ -228,6 +226,19 @@ def overflowed(before: Account, after: Account, link: str, direction: str) -> in
     if now is None:
         return 0
     return now["queue"] - (had["queue"] if had is not None and had["queue"] <= now["queue"] else 0)
+
+
+def ruled(before: Account, after: Account, link: str, direction: str) -> bool:
+    """Whether an injected rule has decided a frame's fate in the span."""
+    now, had = _rules(after, link, direction), _rules(before, link, direction)
+    return any(rule["decided"] > had.get(name, {"decided": 0})["decided"] for name, rule in now.items())
+
+
+def _rules(account: Account, link: str, direction: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = {}
+    if account.relay is not None:
+        found = account.relay["links"].get(link, {}).get(direction, {}).get("rules", {})
+    return found
 
 
 # The machine

@@ -25,7 +25,6 @@ FRAME_IN_BUFFER: Final = 1024
 
 _SOL_PACKET: Final = 263
 _PACKET_STATISTICS: Final = 6
-_PACKET_IGNORE_OUTGOING: Final = 23
 _SO_ATTACH_FILTER: Final = 26
 _SO_RCVBUFFORCE: Final = 33
 _SO_TIMESTAMPNS: Final = 35
@@ -92,10 +91,6 @@ class Tap:
     def room(self) -> int:
         """How many small frames may wait to be read."""
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // FRAME_IN_BUFFER
-
-    def hear_outgoing(self, wanted: bool) -> None:
-        """Whether what leaves is heard, too; it is at first."""
-        self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, int(not wanted))
 
     def read(self, most: int) -> list[Heard]:
         """What waits, but no more frames than this."""
