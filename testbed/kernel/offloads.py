@@ -68,6 +68,14 @@ def on(descriptor: int, device: str) -> bool | None:
         raise
 
 
+def active(descriptor: int, device: str) -> frozenset[str]:
+    """The names, as the kernel gives them, of all features that an interface has on, receiving ones too."""
+    blocks = _features(descriptor, device)
+    return frozenset(
+        name for at, name in enumerate(_names(descriptor, device)) if name and blocks[at // 32][2] >> at % 32 & 1
+    )
+
+
 def switch(device: str, wanted: bool) -> None:
     """Let an interface of the calling thread's network namespace take unfinished frames, all that it can, or none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:

@@ -28,8 +28,8 @@ _FILTER = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
 _MIRRED = struct.Struct("=IIiiiiI")  # index, capab, action, refcnt, bindcnt, eaction, ifindex
 _U32 = struct.Struct("=I")
 _STATS = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
-_UNCLAIMED = struct.Struct("=QQ")  # rx_nohandler, rx_otherhost_dropped: behind 15 more
-_UNCLAIMED_AT, _SINCE_5_19 = 23 * 8, 25 * 8
+_OTHERHOST = struct.Struct("=Q")  # rx_otherhost_dropped, behind 24 others; since 5.19
+_OTHERHOST_AT = 24 * 8
 
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH = 18, 22, 26, 30
 NLM_F_REQUEST_DUMP = 0x301
@@ -57,8 +57,7 @@ ROUTING = {4: "/proc/sys/net/ipv4/ip_forward", 6: "/proc/sys/net/ipv6/conf/all/f
 class Counters:
     """Frames and bytes of an interface since it was made; dropped counts the kernel's own drops.
 
-    rx_unclaimed: frames that came in and that nobody took, as on a link's free end while no datapath carries the link. IP
-    and what nobody knows are in it; ARP and IP for everybody are not, nor anything for another's address before 5.19.
+    Before 5.19 rx_otherhost (IP for another's hardware address) is not told, and is 0.
     """
 
     rx_packets: int
@@ -67,7 +66,13 @@ class Counters:
     tx_bytes: int
     rx_dropped: int
     tx_dropped: int
-    rx_unclaimed: int = 0
+    rx_otherhost: int = 0
+
+    @property
+    def rx_unclaimed(self) -> int:
+        """Frames that came in and that nobody took, as on a link's free end while nothing carries the link. IP for one
+        address is in it, and all that the kernel does not know; ARP for everybody and IP for everybody are not."""
+        return self.rx_dropped + self.rx_otherhost
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +159,9 @@ def _interface(entry: memoryview) -> Interface:
             alias = _text(value)
         elif attribute == IFLA_STATS64:
             rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _STATS.unpack_from(value)
-            unclaimed = sum(_UNCLAIMED.unpack_from(value, _UNCLAIMED_AT)) if len(value) >= _SINCE_5_19 else 0
-            counters = Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, unclaimed)
+            told = len(value) >= _OTHERHOST_AT + _OTHERHOST.size
+            (otherhost,) = _OTHERHOST.unpack_from(value, _OTHERHOST_AT) if told else (0,)
+            counters = Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, otherhost)
         elif attribute == IFLA_LINKINFO:
             for inner, payload in attributes(value):
                 if inner == IFLA_INFO_KIND:

@@ -1,0 +1,477 @@
+"""Links of a running cluster are spliced and become whole again: what goes through them then, what their neighbours
+notice, and that in the end everything is as it was.
+
+A loop in the test stands in for the relay: it copies frames from one free end to the other, and looks at each of them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import frames
+import pytest
+from machine import Machine
+from tools import forwarding, inside, ping, ports, tell, wire_path
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster import names
+from testbed.cluster.applying import Workshop
+from testbed.cluster.operations import Operation
+from testbed.cluster.planning import Existing, plan
+from testbed.cluster.treatments import Treatment, Treatments
+from testbed.cluster.wiring import free_ends
+from testbed.kernel import offloads, survey
+from testbed.kernel.namespaces import open_path
+from testbed.spec.layout import Impairment
+from testbed.spec.model import Link, Node, Switch
+
+pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+NAME = "splices"
+NOTHING = Impairment()
+RELAY = Treatment("relay")
+RATE = Impairment(rate=10**9)
+
+
+def treat(cluster: RunningCluster, treatments: Treatments, before: Treatments | None = None) -> list[Operation]:
+    """Have links of a running cluster treated so; what it took. Doing it again takes nothing."""
+
+    def change() -> list[Operation]:
+        with Workshop(NAME, lambda _: "", named=False) as workshop:
+            workshop.paths = dict(cluster.state.namespaces)
+            nics = frozenset((node.name, nic.name) for node in layout.nodes for nic in node.nics)
+            existing = Existing(workshop.contents(list(workshop.paths)), {}, nics, {}, before or {})
+            operations = plan(layout, existing, treatments)
+            workshop.apply(operations, lambda _: None)
+            return operations
+
+    layout = cluster.state.layout
+    operations = change()
+    before = treatments
+    assert change() == []
+    return operations
+
+
+def link_of(cluster: RunningCluster, *owners: str) -> str:
+    return next(link.name for link in cluster.state.layout.links if {link.a.owner, link.b.owner} == set(owners))
+
+
+def features(namespace: str) -> dict[str, frozenset[str]]:
+    opened = open_path(namespace)
+    try:
+        found = survey.interfaces(opened.route)
+        return {one.name: offloads.active(opened.route.fileno(), one.name) for one in found if one.kind == "veth"}
+    finally:
+        opened.close()
+
+
+def counters(namespace: str, device: str) -> survey.Counters:
+    opened = open_path(namespace)
+    try:
+        return survey.by_name(survey.interfaces(opened.route))[device].counters
+    finally:
+        opened.close()
+
+
+def everything(cluster: RunningCluster) -> dict[str, object]:
+    """All of a cluster that does not change by use."""
+    wire = wire_path(cluster.state)
+    return {
+        "inside": {key: inside(path) for key, path in cluster.state.namespaces.items()},
+        "ports": ports(wire),
+        "forwarding": forwarding(wire),
+        "disciplines": {
+            key: [(one["kind"], one["dev"]) for one in tell(path, "tc", "qdisc", "show") if one["kind"] != "clsact"]
+            for key, path in cluster.state.namespaces.items()
+        },
+        "features": {key: features(path) for key, path in cluster.state.namespaces.items()},
+    }
+
+
+@pytest.fixture(params=["node and switch", "switch and node", "two nodes", "two switches", "a ring's trunk"])
+def spliceable(request: pytest.FixtureRequest, machine: Machine) -> Iterator[tuple[RunningCluster, str]]:  # noqa: ARG001
+    """A cluster whose nodes n1 and n2 speak over a link, and that link."""
+    nodes = [Node(name=name) for name in ("n1", "n2", "n3")]
+    switches = [Switch(name=name) for name in ("s1", "s2", "s3")]
+    wires, owners = {
+        "node and switch": (["n1 s1", "n2 s1", "n3 s1"], ("n1", "s1")),
+        "switch and node": (["s1 n1", "n2 s1", "n3 s1"], ("n1", "s1")),
+        "two nodes": (["n1 n2", "n3 s1"], ("n1", "n2")),
+        "two switches": (["n1 s1", "n2 s2", "n3 s1", "s1 s2"], ("s1", "s2")),
+        "a ring's trunk": (["n1 s1", "n2 s2", "n3 s3", "s1 s2", "s2 s3", "s3 s1"], ("s1", "s2")),
+    }[request.param]
+    links = [Link(ends=wire.split()) for wire in wires]
+    with Cluster(name=NAME, nodes=nodes, switches=switches, links=links, network6="fd00::/48").up(name=NAME) as cluster:
+        yield cluster, link_of(cluster, *owners)
+
+
+class Copier:
+    """Copies frames between the free ends of a link, as the relay will, and looks at what TCP and UDP put on the wire."""
+
+    def __init__(self, a: socket.socket, b: socket.socket) -> None:
+        self.ends = (a, b)
+        self.sizes: Counter[str] = Counter()  # protocol -> the largest frame
+        self.wrong: Counter[str] = Counter()  # protocol -> frames with a wrong checksum
+        self.seen: Counter[str] = Counter()
+        self._stop, self._told = os.pipe()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Copier:
+        for end in self.ends:
+            end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
+            end.setsockopt(263, 23, 1)  # PACKET_IGNORE_OUTGOING
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._told)
+        self._thread.join()
+        os.close(self._stop)
+
+    def _run(self) -> None:
+        a, b = self.ends
+        while True:
+            ready, _, _ = select.select([self._stop, a, b], [], [])
+            if self._stop in ready:
+                return
+            for end in ready:
+                other = b if end is a else a
+                for frame in frames.received(end):
+                    self._look(frame)
+                    other.send(frame)
+
+    def _look(self, frame: bytes) -> None:
+        ethertype, network = frame[12:14], frame[14:]
+        if ethertype == b"\x08\x00":
+            size, protocol = (network[0] & 15) * 4, network[9]
+            segment, ends = network[size : int.from_bytes(network[2:4], "big")], network[12:20]
+            whole = not int.from_bytes(network[6:8], "big") & 0x3FFF  # no fragment
+        elif ethertype == b"\x86\xdd":
+            segment, ends, protocol, whole = network[40:], network[8:40], network[6], True
+        else:
+            return
+        if protocol not in (socket.IPPROTO_TCP, socket.IPPROTO_UDP):
+            return
+        name = ("TCP" if protocol == socket.IPPROTO_TCP else "UDP") + str(network[0] >> 4)
+        self.seen[name] += 1
+        self.sizes[name] = max(self.sizes[name], len(frame))
+        if whole and _sum(ends + struct.pack("!HH", protocol, len(segment)) + segment) != 0xFFFF:
+            self.wrong[name] += 1
+
+
+def _sum(data: bytes) -> int:
+    """RFC 1071."""
+    padded = data + bytes(len(data) % 2)
+    total = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+@contextmanager
+def copied(cluster: RunningCluster, link: str) -> Iterator[Copier]:
+    a, b = free_ends(cluster.state.layout, link)
+    wire = wire_path(cluster.state)
+    with frames.opened(wire, a, 3) as one, frames.opened(wire, b, 3) as other, Copier(one, other) as copier:
+        yield copier
+
+
+AMOUNT = 2 << 20
+
+_SERVER = """
+import socket, sys
+kind, address = sys.argv[1:]
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+if kind == "tcp":
+    with socket.create_server((address, 5001), family=family) as listening:
+        print("ready", flush=True)
+        with listening.accept()[0] as peer:
+            count = 0
+            while data := peer.recv(1 << 20):
+                count += len(data)
+            peer.send(b"x")
+else:
+    with socket.socket(family, socket.SOCK_DGRAM) as receiver:
+        receiver.bind((address, 5001))
+        print("ready", flush=True)
+        count = 0
+        while (data := receiver.recv(1 << 16)) != b"end":
+            count += len(data)
+print(count)
+"""
+
+_CLIENT = """
+import socket, sys
+kind, address, amount = sys.argv[1:]
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+if kind == "tcp":
+    with socket.create_connection((address, 5001)) as peer:
+        peer.sendall(bytes(int(amount)))
+        peer.shutdown(socket.SHUT_WR)
+        peer.recv(1)
+else:
+    with socket.socket(family, socket.SOCK_DGRAM) as sender:
+        sender.connect((address, 5001))
+        for size in (100, 1400, 4000):  # the last in fragments
+            sender.send(bytes(size))
+        try:
+            sender.setsockopt(socket.IPPROTO_UDP, 103, 1200)  # UDP_SEGMENT
+            sender.send(bytes(12000))
+            sender.setsockopt(socket.IPPROTO_UDP, 103, 0)
+        except OSError:  # a kernel without it, or before 6.11
+            sender.setsockopt(socket.IPPROTO_UDP, 103, 0)
+            sender.send(bytes(12000))
+        sender.send(b"end")
+"""
+
+
+def transfer(cluster: RunningCluster, kind: str, source: str, target: str, address: str) -> int:
+    """Bytes that came from one node to another."""
+    server = cluster[target].popen([sys.executable, "-c", _SERVER, kind, address], stdout=subprocess.PIPE)
+    with server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+            cluster[source].run([sys.executable, "-c", _CLIENT, kind, address, str(AMOUNT)], timeout=30)
+            return int(server.stdout.readline())
+        finally:
+            server.kill()
+
+
+def addresses(cluster: RunningCluster, node: str) -> list[str]:
+    """IPv4 and IPv6."""
+    return [address.partition("/")[0] for address in cluster[node].layout.nics[0].addresses]
+
+
+def test_everything_goes_through_a_spliced_link_as_it_would_be_on_a_wire(
+    spliceable: tuple[RunningCluster, str],
+) -> None:
+    cluster, link = spliceable
+    before = everything(cluster)
+    ping(cluster, "n1", "n2")
+    treat(cluster, {link: RELAY})
+    with copied(cluster, link) as copier:
+        for address in addresses(cluster, "n2"):
+            cluster["n1"].run(["ping", "-n", "-q", "-c3", "-i0.2", "-W5", address])
+            assert transfer(cluster, "tcp", "n1", "n2", address) == AMOUNT
+            assert transfer(cluster, "udp", "n1", "n2", address) == 100 + 1400 + 4000 + 12000
+    assert copier.seen.keys() == {"TCP4", "TCP6", "UDP4", "UDP6"}
+    assert copier.seen["TCP4"] > AMOUNT // 1500
+    assert not copier.wrong
+    assert max(copier.sizes.values()) <= 1514
+    treat(cluster, {})
+    assert everything(cluster) == before
+    ping(cluster, "n1", "n2")
+    assert transfer(cluster, "tcp", "n1", "n2", addresses(cluster, "n2")[0]) == AMOUNT
+
+
+def test_frames_that_nobody_spliced_for_come_finished_through_the_switch() -> None:
+    """n2's own link is whole and its offloads are on: the patch at the switch has what leaves it finished."""
+    with Cluster.star(2).up(name=NAME) as cluster:
+        link = link_of(cluster, "n1", "s1")
+        treat(cluster, {link: RELAY})
+        with copied(cluster, link) as copier:
+            assert transfer(cluster, "tcp", "n2", "n1", addresses(cluster, "n1")[0]) == AMOUNT
+        assert not copier.wrong
+        assert copier.sizes["TCP4"] == 1514
+
+
+@pytest.mark.parametrize(
+    "datapath",
+    [pytest.param("tc", marks=pytest.mark.requires("bpf")), pytest.param("netem", marks=pytest.mark.requires("netem"))],
+)
+def test_the_kernel_carries_a_spliced_link(spliceable: tuple[RunningCluster, str], datapath: Any) -> None:
+    cluster, link = spliceable
+    before = everything(cluster)
+    rated = Treatment(datapath, RATE, RATE)
+    treat(cluster, {link: rated})
+    for address in addresses(cluster, "n2"):
+        cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W5", address])
+    assert transfer(cluster, "tcp", "n1", "n2", addresses(cluster, "n2")[0]) == AMOUNT
+    losing = Treatment(datapath, Impairment(rate=10**9, loss=1.0), RATE)
+    treat(cluster, {link: losing}, {link: rated})
+    # Forward is lost, so that neither way there is an answer.
+    for source, target in (("n1", "n2"), ("n2", "n1")):
+        lost = ["ping", "-n", "-q", "-c1", "-W1", addresses(cluster, target)[0]]
+        assert cluster[source].run(lost, check=False).returncode == 1
+    treat(cluster, {link: rated}, {link: losing})
+    ping(cluster, "n1", "n2")
+    treat(cluster, {link: RELAY}, {link: rated})
+    with copied(cluster, link):
+        ping(cluster, "n1", "n2")
+    treat(cluster, {link: rated}, {link: RELAY})
+    ping(cluster, "n2", "n1")
+    treat(cluster, {}, {link: rated})
+    assert everything(cluster) == before
+    ping(cluster, "n1", "n2")
+
+
+@pytest.mark.requires("bpf")
+def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  # noqa: ARG001
+    """And a broadcast comes once to everybody."""
+    with Cluster.ring(3).up(name=NAME) as cluster:
+        rated = Treatment("tc", RATE, RATE)
+        treat(cluster, {link.name: rated for link in cluster.state.layout.links})
+        with frames.nics(cluster) as nics:
+            for number in range(3):
+                nics["n1"].send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n1"), number))
+            for node in ("n2", "n3"):
+                assert all_received(nics[node], 2) == [0, 1, 2]
+            assert frames.received(nics["n1"]) == []
+        ping(cluster, "n1", "n3")
+
+
+# Neighbours, and what is lost on the way
+
+
+@contextmanager
+def stream(
+    cluster: RunningCluster, source: str, destination: bytes, nics: Mapping[str, socket.socket]
+) -> Iterator[list[int]]:
+    """Numbered frames, one every 100 us, as long as the block lasts; afterwards the list holds all their numbers."""
+    sent: list[int] = []
+    done = threading.Event()
+    own = frames.mac(cluster, source)
+
+    def send() -> None:
+        number = 0
+        while not done.is_set():
+            nics[source].send(frames.frame(destination, own, number))
+            sent.append(number)
+            number += 1
+            time.sleep(0.0001)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        done.set()
+        thread.join()
+
+
+def wait_for_more(sent: list[int], count: int, deadline: float = 30) -> None:
+    wanted, until = len(sent) + count, time.monotonic() + deadline
+    while len(sent) < wanted:
+        assert time.monotonic() < until, f"not {count} frames within {deadline} s"
+        time.sleep(0.001)
+
+
+def all_received(end: socket.socket, last: int) -> list[int]:
+    """The numbers of frames that come in, until the last, or until nothing comes any more."""
+    found: list[int] = []
+    while not found or found[-1] < last:
+        if not select.select([end], [], [], 1)[0]:
+            break
+        found += frames.numbers(frames.received(end))
+    return found
+
+
+@pytest.mark.parametrize("shape", [Cluster.star(3), Cluster.ring(3)], ids=["star", "ring"])
+def test_neighbours_lose_nothing_while_a_link_is_spliced_and_made_whole(shape: Cluster) -> None:
+    with shape.up(name=NAME) as cluster, frames.nics(cluster) as nics:
+        nics["n3"].setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
+        link = link_of(cluster, "n1", "s1")
+        indexes = {key: {one.name: one.index for one in inside(path).links.values()} for key, path in _paths(cluster)}
+        with stream(cluster, "n2", frames.mac(cluster, "n3"), nics) as sent:
+            for _ in range(5):
+                treat(cluster, {link: RELAY})
+                treat(cluster, {})
+        assert all_received(nics["n3"], sent[-1]) == sent
+        assert indexes == {
+            key: {one.name: one.index for one in inside(path).links.values()} for key, path in _paths(cluster)
+        }
+
+
+def _paths(cluster: RunningCluster) -> list[tuple[str, str]]:
+    return list(cluster.state.namespaces.items())
+
+
+@pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
+def test_no_frame_is_doubled_while_links_are_spliced_and_made_whole(datapath: Any) -> None:
+    """All links of a ring at once, and broadcasts, which would circulate first."""
+    treatment = RELAY if datapath == "relay" else Treatment("tc", RATE, RATE)
+    with Cluster.ring(3).up(name=NAME) as cluster, frames.nics(cluster) as nics:
+        for end in nics.values():
+            end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
+        with stream(cluster, "n1", frames.BROADCAST, nics) as sent:
+            for _ in range(5):
+                treat(cluster, {link.name: treatment for link in cluster.state.layout.links})
+                treat(cluster, {})
+        for node in ("n2", "n3"):
+            found = all_received(nics[node], sent[-1])
+            assert len(found) == len(set(found))
+            assert found == sorted(found)
+            if datapath == "tc":
+                assert len(found) > len(sent) / 2
+        assert frames.received(nics["n1"]) == []
+
+
+def test_frames_that_a_splice_costs_are_counted() -> None:
+    """Nobody reads the free ends here: all that comes in on them is lost, and counted there."""
+    with Cluster.star(2).up(name=NAME) as cluster, frames.nics(cluster) as nics:
+        link = link_of(cluster, "n1", "s1")
+        wire = wire_path(cluster.state)
+        a, b = free_ends(cluster.state.layout, link)
+        for source, target, free in (("n1", "n2", a), ("n2", "n1", b)):
+            for end in nics.values():
+                end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
+                frames.received(end)
+            # Both are known at the switch: nothing is sent to more ports than it has to.
+            for one, other in ((source, target), (target, source)):
+                nics[one].send(frames.frame(frames.mac(cluster, other), frames.mac(cluster, one), 0))
+                frames.wait_until_readable(nics[other])
+                assert len(frames.received(nics[other])) == 1
+            before = counters(wire, a).rx_unclaimed if free == a else 0
+            with stream(cluster, source, frames.mac(cluster, target), nics) as sent:
+                treat(cluster, {link: RELAY})
+                wait_for_more(sent, 50)
+            lost = counters(wire, free).rx_unclaimed - before
+            came = all_received(nics[target], sent[-1])
+            assert lost >= 49  # one may have been on its way
+            assert len(came) + lost == len(sent)
+            treat(cluster, {})
+
+
+# Down
+
+
+@pytest.mark.parametrize("spliced", [False, True])
+def test_a_link_that_is_down_carries_nothing_and_takes_the_carrier_from_its_nics(
+    spliceable: tuple[RunningCluster, str], spliced: bool
+) -> None:
+    cluster, link = spliceable
+    before = everything(cluster)
+    whole = RELAY if spliced else Treatment()
+    treat(cluster, {link: Treatment(whole.datapath, down=True)})
+    owners = {end.split(":")[0] for end in link.split("--")}
+    for node in owners & {"n1", "n2"}:
+        (nic,) = tell(cluster.state.namespaces[node], "ip", "link", "show", "eth0")
+        assert "NO-CARRIER" in nic["flags"]
+    if "s2" not in owners or len(cluster.state.layout.links) < 6:  # a ring has another way, of which it does not know
+        lost = ["ping", "-n", "-q", "-c1", "-W1", addresses(cluster, "n2")[0]]
+        assert cluster["n1"].run(lost, check=False).returncode == 1
+    treat(cluster, {})
+    assert everything(cluster) == before
+    ping(cluster, "n1", "n2")
+
+
+def test_names_of_free_ends_are_those_in_the_kernel(spliceable: tuple[RunningCluster, str]) -> None:
+    cluster, link = spliceable
+    treat(cluster, {link: RELAY})
+    there = inside(cluster.state.namespaces[names.WIRE]).links
+    for end in free_ends(cluster.state.layout, link):
+        assert there[end].up
+        assert there[end].master == ""
+    treat(cluster, {})
