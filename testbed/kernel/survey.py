@@ -71,7 +71,8 @@ class Counters:
     @property
     def rx_unclaimed(self) -> int:
         """Frames that came in and that nobody took, as on a link's free end while nothing carries the link. IP for one
-        address is in it, and all that the kernel does not know; ARP for everybody and IP for everybody are not."""
+        address is in it, and all that the kernel does not know; ARP for everybody and IP for everybody are not, nor the
+        frame or two that a switch has in hand while the end leaves it."""
         return self.rx_dropped + self.rx_otherhost
 
 
