@@ -7,7 +7,7 @@ shorter; how late a frame left beyond its due time is counted, and being late fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,7 +15,7 @@ from testbed.engine.loop import Loop
 from testbed.kernel.packets import Arena, PacketSocket
 from testbed.runtime.logs import read_log
 from testbed.runtime.orders import Carried, Orders, Treated
-from testbed.wire.direction import Direction
+from testbed.wire.direction import Delivery, Direction
 from testbed.wire.fates import Record, Replay
 from testbed.wire.fields import Fields
 from testbed.wire.rules import Handle, RuleSet
@@ -40,12 +40,16 @@ class Lateness:
         self.worst = 0
         self.late = 0
 
-    def count(self, nanoseconds: int) -> None:
-        self.buckets[nanoseconds.bit_length()] += 1
-        if nanoseconds > self.worst:
-            self.worst = nanoseconds
-        if nanoseconds > LATE:
-            self.late += 1
+    def count(self, now: int, due: Sequence[Delivery]) -> None:
+        """These frames leave now; the one that was due first comes first."""
+        buckets = self.buckets
+        for when, _ in due:
+            buckets[(now - when).bit_length()] += 1
+        most = now - due[0][0]
+        if most > self.worst:
+            self.worst = most
+        if most > LATE:
+            self.late += sum(now - when > LATE for when, _ in due)
 
     def quantile(self, share: float) -> int:
         """An upper bound of the lateness of that share of the frames, at most twice the true value."""
@@ -60,7 +64,7 @@ class Lateness:
 class Carriage:
     """One direction of a link, between two sockets."""
 
-    __slots__ = ("_handles", "_last", "_out", "_rules", "_source", "_timer", "lateness", "model")
+    __slots__ = ("_handles", "_last", "_now", "_out", "_rules", "_source", "_timer", "lateness", "model")
 
     def __init__(self, loop: Loop, model: Direction, rules: RuleSet, source: PacketSocket, out: PacketSocket) -> None:
         self.model = model
@@ -69,6 +73,7 @@ class Carriage:
         self._handles: dict[str, Handle] = {}
         self._source = source
         self._out = out
+        self._now = loop.now
         self._timer = loop.timer(self.deliver)
         self._last = loop.now()  # when the last frame came: nothing that is still to come is older
 
@@ -98,10 +103,9 @@ class Carriage:
         """Send what is due."""
         due = self.model.poll(now)
         if due:
-            count = self.lateness.count
+            # Not `now`: frames may have been read since.
+            self.lateness.count(self._now(), due)
             self._out.send([frame for _, frame in due])
-            for when, _ in due:
-                count(now - when)
         self._timer.set(self.model.deadline)
 
     def set_rules(self, now: int, wanted: Mapping[str, str]) -> None:
