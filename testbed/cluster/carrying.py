@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from testbed.cluster import names
 from testbed.cluster.applying import Workshop
@@ -17,6 +19,8 @@ from testbed.kernel.survey import interfaces
 from testbed.runtime import events
 from testbed.runtime.calls import NotThereError, call
 from testbed.runtime.orders import Orders, Places
+
+_MOST_PROCESSES: Final = 4
 
 Healing: TypeAlias = "Callable[[Store, str, int], object]"
 """What heals one injection of a cluster."""
@@ -38,11 +42,11 @@ class Replugging:
         self._ends = dict(zip((link.name for link in after.layout.links), wire_ends(after.layout), strict=True))
         leaving = _leaving(self._directory, orders)
         self._dropped = self._read() if self._links else {}
-        self._early: Mapping[str, int] = {}
-        if leaving:
+        self._early: dict[str, int] = {}
+        for number, links in leaving.items():
             with contextlib.suppress(NotThereError):
-                answer = call(Places(self._directory).socket, {"do": "release", "links": leaving})
-                self._early = answer["early"]
+                answer = call(Places(self._directory).socket(number), {"do": "release", "links": links})
+                self._early.update(answer["early"])
 
     def tell(self) -> None:
         """An event for each link: from whom to whom, how many frames were lost on the way or came early."""
@@ -71,11 +75,20 @@ def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]
     return sorted(link for link in {*before, *after} if before.get(link) != after.get(link))
 
 
-def _leaving(directory: Path, orders: Orders) -> list[str]:
-    """The links that the relay carries and is to carry no more."""
+def _leaving(directory: Path, orders: Orders) -> dict[int, list[str]]:
+    """The links that the relay carries and is to carry no more, by the number of its process."""
     known = Places(directory).read_orders()
     staying = {link.name for link in orders.links}
-    return [link.name for link in known.links if link.name not in staying] if known is not None else []
+    leaving: dict[int, list[str]] = {}
+    for link in known.links if known is not None else ():
+        if known is not None and link.name not in staying:
+            leaving.setdefault(known.process_of(link.name), []).append(link.name)
+    return leaving
+
+
+def _processes() -> int:
+    """How many processes a relay has here: it leaves two processors to those whose frames it carries."""
+    return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) - 2))
 
 
 def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Identity | None:
@@ -85,6 +98,7 @@ def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Iden
     """
     places = Places(store.directory(state.name))
     known = places.read_orders()
+    orders = replace(orders, processes=known.processes if known is not None else _processes())
     if orders.links:
         if known != orders:
             replace_file(places.orders, orders.to_json())
@@ -101,19 +115,44 @@ def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Iden
             wait_until_gone(state.steward)
         return None
     identity = steward.ensure(store, state, healing)
-    if known is not None and orders.links:  # the same orders, too: a free end may be another interface by now
-        call(places.socket, {"do": "load"})
+    if known is not None:  # the same orders, too: a free end may be another interface by now
+        for number in range(orders.processes):
+            if orders.share(number).links:
+                call(places.socket(number), {"do": "load"})
     return identity
 
 
 def report(store: Store, state: State) -> dict[str, Any] | None:
-    """What the relay says of itself now; None where there is none."""
+    """What the relay says of itself now; None where there is none, or not all of it.
+
+    Of several processes the links and sentences are together. "processes" is what each says of itself; "pid" is the first
+    one's, "begun" when the last one began, "processor" the sum.
+    """
     places = Places(store.directory(state.name))
-    try:
-        call(places.socket, {"do": "report"})
-    except NotThereError:
+    orders = places.read_orders()
+    whole: dict[str, Any] = {"processes": [], "links": {}, "idle_rules": []}
+    for number in range(orders.processes) if orders is not None else ():
+        if orders is None or not orders.share(number).links:
+            continue
+        try:
+            call(places.socket(number), {"do": "report"})
+        except NotThereError:
+            return None
+        said = places.read_report(number)
+        whole["links"].update(said.pop("links"))
+        whole["idle_rules"] += said.pop("idle_rules")
+        whole["processes"].append(said)
+    each = whole["processes"]
+    if not each:
         return None
-    return places.read_report()
+    used, spun = (sum(one["processor"][key] for one in each) for key in ("used", "spun"))
+    return {
+        **whole,
+        "pid": each[0]["pid"],
+        "begun": max(one["begun"] for one in each),
+        "time": max(one["time"] for one in each),
+        "processor": {"used": used, "spun": spun},
+    }
 
 
 def idle_rules(store: Store, state: State, numbers: Sequence[int] = ()) -> list[str]:

@@ -15,7 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from testbed.cluster import names
 from testbed.cluster.carrying import Healing
@@ -62,6 +62,13 @@ def ensure(store: Store, state: State, healing: Healing) -> processes.Identity |
     return daemons.start(NAME, (), steward.prepare, steward.run, str(directory / LOG))
 
 
+class _Relay(NamedTuple):
+    """A process of the relay that runs, and the descriptor that tells of its end."""
+
+    identity: processes.Identity
+    handle: int
+
+
 class _Steward:
     """Its life, in its process."""
 
@@ -72,10 +79,11 @@ class _Steward:
         self._keeper = state.keeper
         self._healing = healing
         self._places = Places(store.directory(state.name))
-        self._relay: processes.Identity | None = None
-        self._relay_handle = -1
+        self._relays: dict[int, _Relay] = {}
         self._deaths: list[int] = []
-        self._died = 0  # when the relay died, wall-clock nanoseconds; 0: it has not
+        self._died: dict[
+            int, int
+        ] = {}  # process of the relay -> when it died, wall-clock nanoseconds, until it is back
         self._unheard = 0  # what the kernel had dropped at the free ends when a relay last ran
 
     def prepare(self) -> None:
@@ -95,7 +103,8 @@ class _Steward:
         self._loop.run()
 
     def _end(self) -> None:
-        self._stop_relay()
+        for number in list(self._relays):
+            self._stop_relay(number)
         self._loop.stop()
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
@@ -114,75 +123,71 @@ class _Steward:
         orders = self._places.read_orders() or Orders(0)
         if state is None:
             return False
-        if not orders.links:
-            self._stop_relay()
-        elif self._relay is None:
-            self._start_relay()
+        wanted = {number for number in range(orders.processes) if orders.share(number).links}
+        for number in sorted(self._relays.keys() - wanted):
+            self._stop_relay(number)
+        for number in sorted(wanted - self._relays.keys()):
+            self._start_relay(number)
         ends = [injection.until for injection in state.injected if injection.until]
         self._alarm.set(min(ends) if ends else None)
         return needed(state, orders)
 
-    # The relay
+    # The relay's processes
 
-    def _start_relay(self) -> None:
+    def _start_relay(self, number: int) -> None:
         made: list[Process] = []
 
         def prepare() -> None:
             syscalls.end_with_parent(signal.SIGKILL)
-            made.append(Process(self._places))
+            made.append(Process(self._places, number))
             made[0].prepare()
 
         log = str(self._places.directory / LOG)
-        self._relay = daemons.start(RELAY_NAME, (), prepare, lambda: made[0].run(), log)
-        self._relay_handle = os.pidfd_open(self._relay.pid)
-        self._loop.watch(self._relay_handle, self._relay_died)
+        identity = daemons.start(RELAY_NAME, (), prepare, lambda: made[0].run(), log)
+        relay = self._relays[number] = _Relay(identity, os.pidfd_open(identity.pid))
+        self._loop.watch(relay.handle, lambda now: self._relay_died(number, now))
         unheard = self._read_unheard()
-        if self._died:
+        if number in self._died:
             events.record(
                 self._places.directory,
                 "relay restarted",
-                pid=self._relay.pid,
-                gap=[self._died, time.time_ns()],
+                pid=identity.pid,
+                gap=[self._died.pop(number), time.time_ns()],
                 lost=unheard - self._unheard,
                 also_lost="what the one that died held and what waited in its sockets",
             )
-            self._died = 0
         self._unheard = unheard
 
-    def _relay_died(self, now: int) -> None:
-        self._died = time.time_ns()
-        relay = self._let_relay_go()
-        events.record(self._places.directory, "relay died", pid=relay.pid)
+    def _relay_died(self, number: int, now: int) -> None:
+        self._died[number] = time.time_ns()
+        relay = self._let_relay_go(number)
+        events.record(self._places.directory, "relay died", pid=relay.identity.pid)
         self._deaths = [*(then for then in self._deaths if now - then < _AGAIN), now]
         if len(self._deaths) <= _QUICK_DEATHS:
-            self._restart(now)
+            self._restart(number, now)
         else:
-            self._loop.at(now + _AGAIN, self._restart)
+            self._loop.at(now + _AGAIN, lambda later: self._restart(number, later))
 
-    def _restart(self, now: int) -> None:
-        if self._relay is not None:
+    def _restart(self, number: int, now: int) -> None:
+        if number in self._relays:
             return
         try:
-            self._start_relay()
+            self._start_relay(number)
         except (TestbedError, OSError) as error:
             events.record(self._places.directory, "relay not restarted", reason=str(error))
-            self._loop.at(now + _AGAIN, self._restart)
+            self._loop.at(now + _AGAIN, lambda later: self._restart(number, later))
 
-    def _stop_relay(self) -> None:
-        if self._relay is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._relay_handle, signal.SIGKILL)
-            self._let_relay_go()
+    def _stop_relay(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._relays[number].handle, signal.SIGKILL)
+        self._let_relay_go(number)
 
-    def _let_relay_go(self) -> processes.Identity:
-        """Forget a relay that has ended, or is about to."""
-        relay = self._relay
-        if relay is None:
-            raise AssertionError("there is no relay")
-        self._relay = None
-        self._loop.unwatch(self._relay_handle)
-        os.close(self._relay_handle)
-        os.waitpid(relay.pid, 0)
+    def _let_relay_go(self, number: int) -> _Relay:
+        """Forget a process of the relay that has ended, or is about to."""
+        relay = self._relays.pop(number)
+        self._loop.unwatch(relay.handle)
+        os.close(relay.handle)
+        os.waitpid(relay.identity.pid, 0)
         return relay
 
     def _read_unheard(self) -> int:

@@ -1,15 +1,17 @@
 """What the relay is to do: a file beside the cluster's state, which outlives the relay.
 
-Whoever changes it writes it whole and then tells the relay; a relay that is started again finds what its predecessor had.
+Where there are processors to spare a relay is several processes, each with its share of the links. Whoever changes the
+orders writes them whole and then tells the relay; a process that is started again finds what its predecessor had.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from testbed.spec.layout import Impairment
 from testbed.spec.layout_json import impairment_from_json, impairment_to_json
@@ -41,12 +43,20 @@ class Carried:
 @dataclass(frozen=True, slots=True)
 class Orders:
     """files: path -> text of the tables and traces that impairments name. log: where fates other than pass are written
-    down, or empty."""
+    down, or empty. processes: among which the links are shared out."""
 
     seed: int
     links: tuple[Carried, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     log: str = ""
+    processes: int = 1
+
+    def share(self, number: int) -> Orders:
+        """What the process of that number, from 0, is to do. A link stays with its process whatever others come and go."""
+        return replace(self, links=tuple(link for link in self.links if self.process_of(link.name) == number))
+
+    def process_of(self, link: str) -> int:
+        return crc32(link.encode()) % self.processes
 
     def to_json(self) -> str:
         return json.dumps(
@@ -64,6 +74,7 @@ class Orders:
                 ],
                 "files": dict(self.files),
                 "log": self.log,
+                "processes": self.processes,
             },
             separators=(",", ":"),
         )
@@ -76,7 +87,7 @@ class Orders:
             Carried(link["name"], link["a"], link["b"], _to_treated(link["forward"]), _to_treated(link["backward"]))
             for link in data["links"]
         )
-        return cls(data["seed"], links, data["files"], data["log"])
+        return cls(data["seed"], links, data["files"], data["log"], data["processes"])
 
 
 def _treated(treated: Treated) -> dict[str, Any]:
@@ -94,8 +105,14 @@ class Places:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.orders = directory / "relay.json"
-        self.report = directory / "relay.report"
-        self.socket = directory / "relay"
+
+    def socket(self, number: int) -> Path:
+        """Where the relay's process of that number listens."""
+        return self.directory / f"relay.{number}"
+
+    def report(self, number: int) -> Path:
+        """Where it writes its report."""
+        return self.directory / f"report.{number}"
 
     def read_orders(self) -> Orders | None:
         """What the relay is to do; None where there has never been one."""
@@ -104,7 +121,7 @@ class Places:
         except FileNotFoundError:
             return None
 
-    def read_report(self) -> dict[str, Any]:
-        """What the relay last said of itself. FileNotFoundError."""
-        said: dict[str, Any] = json.loads(self.report.read_text())
+    def read_report(self, number: int) -> dict[str, Any]:
+        """What a process of the relay last said of itself. FileNotFoundError."""
+        said: dict[str, Any] = json.loads(self.report(number).read_text())
         return said

@@ -29,10 +29,11 @@ _NICENESS: Final = -10  # where the kernel keeps real time from us
 
 
 class Process:
-    """One relay and what surrounds it."""
+    """One process of a relay: its share of the links, and what surrounds them."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, number: int) -> None:
         self._places = places
+        self._number = number
         self._waiter = Waiter()
         self._loop = Loop(self._waiter)
         self._relay = Relay(self._loop, standard_fields())
@@ -45,7 +46,7 @@ class Process:
         """Have the orders in force. Raises what `Relay.load` does."""
         _go_first()
         self._load()
-        Listener(self._loop, self._places.socket, self._answer)
+        Listener(self._loop, self._places.socket(self._number), self._answer)
         self._loop.at(self._loop.now() + _WATCH, self._watch)
         # A collection would stop every link for milliseconds. What runs per frame leaves no cycles behind.
         gc.collect()
@@ -63,7 +64,7 @@ class Process:
             case "release":
                 return {"early": {name: self._relay.release(name) for name in request["links"]}}
             case "report":
-                replace_file(self._places.report, json.dumps(self._report()))
+                replace_file(self._places.report(self._number), json.dumps(self._report()))
                 return {}
             case other:
                 return {"error": f"the relay does not know how to {other}"}
@@ -71,7 +72,7 @@ class Process:
     def _load(self) -> dict[str, int]:
         orders = self._places.read_orders() or Orders(0)
         self._open_log(orders.log)
-        return self._relay.load(orders, self._write)
+        return self._relay.load(orders.share(self._number), self._write)
 
     def _open_log(self, path: str) -> None:
         if path == self._log_path:

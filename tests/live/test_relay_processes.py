@@ -1,0 +1,45 @@
+"""A relay of several processes, as a machine with many processors has it: each carries its share of the links."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster import carrying
+from testbed.cluster.state import Store
+from testbed.runtime.orders import Places
+
+pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
+
+
+def pids(cluster: RunningCluster) -> list[int]:
+    report = carrying.report(Store(), cluster.state)
+    assert report is not None
+    return [process["pid"] for process in report["processes"]]
+
+
+def test_links_are_shared_out_and_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carrying, "_processes", lambda: 3)
+    with Cluster.star(6).up() as cluster:
+        with cluster.inject("all", delay="1ms"):
+            report = carrying.report(Store(), cluster.state)
+            orders = Places(Store().directory(cluster.name)).read_orders()
+            assert report is not None
+            assert orders is not None
+            assert len(pids(cluster)) == len({orders.process_of(link.name) for link in orders.links}) > 1
+            assert report["links"].keys() == {link.name for link in orders.links}
+            first = pids(cluster)
+            for node in ("n2", "n3", "n4", "n5", "n6"):
+                cluster["n1"].run(["ping", "-q", "-c1", "-W10", node])
+            with cluster.inject("n2", delay="3ms"):
+                assert pids(cluster) == first
+                said = cluster["n1"].run(["ping", "-c1", "-W10", "n2"]).stdout
+                assert float(said.split("time=")[1].split()[0]) > 8.0
+            assert pids(cluster) == first
+        assert carrying.report(Store(), cluster.state) is None
+        with cluster.inject("n1", delay="1ms"):
+            assert len(pids(cluster)) == 1
+        events = (Store().directory(cluster.name) / "events.jsonl").read_text().splitlines()
+        assert not [event for event in map(json.loads, events) if event["event"] in ("relay died", "relay restarted")]
