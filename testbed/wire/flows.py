@@ -12,6 +12,7 @@ frame carries beyond its flow key never enters.
 
 from __future__ import annotations
 
+import struct
 from typing import Final, NamedTuple
 
 from testbed.wire import hashing
@@ -22,7 +23,9 @@ MOST_CACHED: Final = 65_536
 
 _TCP: Final = 6
 _UDP: Final = 17
-_IPV4_BYTES: Final = IPV4.to_bytes(2, "big")
+_WITH_PORTS: Final = frozenset({_TCP, _UDP})
+# Of an IPv4 frame that is as usual: EtherType, version and header length, fragment, protocol, both ports.
+_ORDINARY: Final = struct.Struct("!12xHB5xHxB10xI")
 
 
 class Flow(NamedTuple):
@@ -71,7 +74,9 @@ class Flows:
         }
         self._by_flow: dict[Flow, Counted] = {}
         self._by_mac: dict[bytes, tuple[Counted, Located] | None] = {}  # Ethernet header; None: more must be looked at
-        self._by_port: dict[bytes, tuple[Counted, Located]] = {}  # the bytes of an ordinary IPv4 frame that decide
+        self._by_port: dict[
+            tuple[bytes, int, int], tuple[Counted, Located]
+        ] = {}  # what decides of an ordinary IPv4 frame
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
     def __len__(self) -> int:
@@ -85,22 +90,18 @@ class Flows:
             known = by_mac[head]
             if known is not None:
                 return known
-            # 0x45: an IPv4 header without options; not a later fragment: then its ports, if it has any, stand at 34.
-            if (
-                head[12:] == _IPV4_BYTES
-                and frame[14:15] == b"\x45"
-                and len(frame) >= 38
-                and not (frame[21] or frame[20] & 0x1F)
-            ):
-                protocol = frame[23]
-                raw = head + frame[23:24] + (frame[34:38] if protocol in (_TCP, _UDP) else b"")
-                known = self._by_port.get(raw)
-                if known is None:
-                    known = (self._counted(frame), locate(frame))
-                    if len(self._by_port) >= MOST_CACHED:
-                        self._by_port.clear()
-                    self._by_port[raw] = known
-                return known
+            if len(frame) >= _ORDINARY.size:
+                ethertype, version, fragment, protocol, ports = _ORDINARY.unpack_from(frame)
+                # 0x45: an IPv4 header without options; not a later fragment: then its ports, if it has any, stand at 34.
+                if ethertype == IPV4 and version == 0x45 and not fragment & 0x1FFF:
+                    raw = (head, protocol, ports if protocol in _WITH_PORTS else 0)
+                    known = self._by_port.get(raw)
+                    if known is None:
+                        known = (self._counted(frame), locate(frame))
+                        if len(self._by_port) >= MOST_CACHED:
+                            self._by_port.clear()
+                        self._by_port[raw] = known
+                    return known
             return self._counted(frame), None
         counted = self._counted(frame)
         if len(by_mac) >= MOST_CACHED:
@@ -129,7 +130,7 @@ def flow_of(frame: bytes, readers: dict[int, tuple[Reader, ...]]) -> Flow:
     if ethertype in (IPV4, IPV6):
         protocol, begin = located[2], located[3]
         port = 0
-        if protocol in (_TCP, _UDP) and begin >= 0 and len(frame) >= begin + 4:
+        if protocol in _WITH_PORTS and begin >= 0 and len(frame) >= begin + 4:
             port = min(frame[begin] << 8 | frame[begin + 1], frame[begin + 2] << 8 | frame[begin + 3])
         return Flow(ethertype, destination, source, (max(protocol, 0), port))
     values = tuple([max(read(frame, located), 0) for read in readers.get(ethertype, ())])
