@@ -74,9 +74,8 @@ class Flows:
         }
         self._by_flow: dict[Flow, Counted] = {}
         self._by_mac: dict[bytes, tuple[Counted, Located] | None] = {}  # Ethernet header; None: more must be looked at
-        self._by_port: dict[
-            tuple[bytes, int, int], tuple[Counted, Located]
-        ] = {}  # what decides of an ordinary IPv4 frame
+        # Ethernet header, protocol and ports of an IPv4 frame that is as usual.
+        self._by_port: dict[tuple[bytes, int, int], tuple[Counted, Located]] = {}
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
     def __len__(self) -> int:
