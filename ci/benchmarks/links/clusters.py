@@ -84,7 +84,9 @@ class Relay:
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         self.pid: int = report["pid"]
-        self.spun = report["processor"]["spun"] / 1e9  # s of its processor time in which it waited for a deadline to come
+        self.spun = (
+            report["processor"]["spun"] / 1e9
+        )  # s of its processor time in which it waited for a deadline to come
         self._directions = [direction for link in report["links"].values() for direction in link.values()]
 
     def cpu(self) -> float:

@@ -61,7 +61,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         Target("unimpaired: round trip above ip's by", UNIMPAIRED, "1", apart(throughput.ROUND_TRIP)),
         *(
             Target(
-                f"a frame with {relay.MANY} links over one with {relay.FEW}, {load:,}/s",
+                f"cost of a frame: {relay.MANY} links over {relay.FEW}, {load:,}/s",
                 MANY_LINKS,
                 "×",
                 relative("links", many, few, relay.LINKS.format(load=load)),

@@ -8,10 +8,11 @@
  *   ping CPU NETNS SPIN ADDRESS PORT COUNT        round trips
  *   timers CPU INTERVAL COUNT                     how late a timerfd in an epoll set wakes its process
  *
- * RATE is in frames/s over all namespaces together, 0: as fast as it goes; who falls behind the rate slips, so that there
- * are no bursts but those of BATCH. SIZE is that of the IP packet. Times are nanoseconds. Who waits for others prints
- * "ready" and a port first; "catch" leaves the frames in its socket until its standard input ends, so that it takes no
- * processor time meanwhile. The answer is one line of JSON.
+ * CPU -1: wherever the kernel puts it. RATE is in frames/s over all namespaces together, 0: as fast as it goes; who falls
+ * behind the rate slips, so that there are no bursts but those of BATCH. "send" and "timers" run in real time, as the relay
+ * does. SIZE is that of the IP packet. Times are nanoseconds. Who waits for others prints "ready" and a port first; "catch"
+ * leaves the frames in its socket until its standard input ends, so that it takes no processor time meanwhile. The answer
+ * is one line of JSON.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -69,8 +70,15 @@ static int64_t cpu(void) { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
 static void pin(const char *text) {
     cpu_set_t set;
     CPU_ZERO(&set);
+    if (atoi(text) < 0) return;
     CPU_SET(atoi(text), &set);
     if (sched_setaffinity(0, sizeof set, &set)) die("pinning to a processor");
+}
+
+/* As the relay runs, where that is allowed: nothing but the kernel keeps it from its schedule. */
+static void insist(void) {
+    struct sched_param lowest = {.sched_priority = 1};
+    sched_setscheduler(0, SCHED_FIFO, &lowest);
 }
 
 static void enter(const char *path) {
@@ -172,6 +180,7 @@ static int do_send(char **a, int n) {
         vectors[i] = (struct iovec){&frames[i], size + ETH_HLEN};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
     }
+    insist();
     long sent = 0, refused = 0, slipped = 0;
     double step = rate ? batch * 1e9 / rate : 0, due = now();
     int64_t start = due, used = cpu();
@@ -365,6 +374,7 @@ static int do_timers(char **a, int n) {
     int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK), set = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
     if (timer < 0 || set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, timer, &event)) die("a timer");
+    insist();
     for (long i = 0; i < count; i++) {
         int64_t due = now() + interval;
         struct itimerspec when = {.it_value = {due / 1000000000, due % 1000000000}};

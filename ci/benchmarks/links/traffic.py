@@ -12,8 +12,8 @@ from benchmarks.contenders import ContenderError
 from benchmarks.links.clusters import Place
 
 SOURCE = Path(__file__).with_name("traffic.c")
-SENDER, RECEIVER = 0, 1
-"""The processors of what sends, and of what receives or carries."""
+SENDER, RECEIVER, ANYWHERE = 0, 1, -1
+"""The processors of what sends, and of what receives or carries; or wherever the kernel puts it."""
 
 PATIENCE = 120.0  # s for any role to end
 FRAME = 1500  # bytes of IP
@@ -46,11 +46,13 @@ class Traffic:
             yield found
             found |= _said("catch", process)
 
-    def tcp(self, source: Place, sink: Place, seconds: float, receiver: int = RECEIVER) -> dict[str, Any]:
-        """bits: per second, as the sink saw them. sent, received: what source and sink said. receiver: its processor."""
+    def tcp(
+        self, source: Place, sink: Place, seconds: float, *, sender: int = SENDER, receiver: int = RECEIVER
+    ) -> dict[str, Any]:
+        """bits: per second, as the sink saw them. sent, received: what source and sink said. sender, receiver: processors."""
         with self._started("sink", receiver, sink.namespace) as process:
             port = _ready("sink", process)
-            sent = self.run("source", SENDER, source.namespace, sink.address, port, seconds)
+            sent = self.run("source", sender, source.namespace, sink.address, port, seconds)
             received = _said("sink", process)
         return {"bits": received["bytes"] * 8 / received["seconds"], "sent": sent, "received": received}
 

@@ -1,0 +1,87 @@
+"""What the rows about links are made to say."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
+
+from benchmarks.links import relay, throughput
+from benchmarks.links.lateness import FRAME_LATE, TESTBED
+from benchmarks.links.relay import Trial, highest
+from benchmarks.links.targets import targets
+from benchmarks.rows import Row
+
+
+def row(subject: str, contender: str, measure: str, *samples: float) -> Row:
+    return Row(subject, contender, measure, 2, "1", samples, {})
+
+
+def reached(rows: Sequence[Row], words: str) -> bool | None:
+    return next(target.reached for target in targets(rows) if words in target.name)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(120_000, True), (119_999, False)])
+def test_a_hundred_and_twenty_thousand_frames_a_second_are_the_least(rate: float, expected: bool) -> None:
+    rows = [row("relay", "testbed", relay.CLEAN, rate - 1, rate, rate + 1)]
+    assert reached(rows, "without unasked-for loss") is expected
+
+
+@pytest.mark.parametrize(("late", "expected"), [(49e-6, True), (50e-6, False)])
+def test_lateness_is_the_median_of_the_runs(late: float, expected: bool) -> None:
+    rows = [row("lateness", TESTBED, FRAME_LATE.format("p50"), 1e-6, late, 1.0)]
+    assert reached(rows, "p50") is expected
+
+
+@pytest.mark.parametrize(("ours", "expected"), [(0.95, True), (0.94, False), (2.0, True)])
+def test_unimpaired_tcp_may_be_five_per_cent_slower_and_as_fast_as_it_likes(ours: float, expected: bool) -> None:
+    rows = [row("unimpaired", name, throughput.TCP, value) for name, value in (("testbed", ours), ("ip", 1.0))]
+    assert reached(rows, "unimpaired: TCP") is expected
+
+
+@pytest.mark.parametrize(("ours", "expected"), [(1.05, True), (1.06, False), (0.5, True)])
+def test_unimpaired_round_trips_may_be_five_per_cent_longer(ours: float, expected: bool) -> None:
+    rows = [row("unimpaired", name, throughput.ROUND_TRIP, value) for name, value in (("testbed", ours), ("ip", 1.0))]
+    assert reached(rows, "unimpaired: round trip") is expected
+
+
+@pytest.mark.parametrize(("cost", "expected"), [(1.49, True), (1.5, False)])
+def test_a_frame_among_many_links_costs_less_than_one_and_a_half_times_as_much(cost: float, expected: bool) -> None:
+    measure = relay.LINKS.format(load=relay.LOADS[0])
+    rows = [row("links", "2 links", measure, 1.0), row("links", "200 links", measure, cost)]
+    assert reached(rows, f"{relay.LOADS[0]:,}/s") is expected
+
+
+def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
+    assert {target.reached for target in targets([])} == {None}
+
+
+def carried_by(capacity: float, rate: float, lost: int = 0) -> Trial:
+    """A second at `rate` of a relay that can do `capacity` frames/s."""
+    return Trial(sent=int(rate), rate=rate, seconds=1.0, offered=int(rate), lost=lost, cpu=rate / capacity)
+
+
+@pytest.mark.parametrize("capacity", [10_000.0, 45_000.0, 123_456.0, 400_000.0])
+def test_the_search_ends_just_below_what_the_relay_can_do(capacity: float) -> None:
+    best = highest(lambda rate: carried_by(capacity, rate))
+    assert best is not None
+    assert capacity / relay.FINEST <= best.rate <= capacity
+
+
+def test_a_relay_that_always_loses_frames_has_no_clean_rate() -> None:
+    assert highest(lambda rate: carried_by(1e6, rate, lost=1)) is None
+
+
+def test_one_trial_that_was_disturbed_does_not_end_the_search() -> None:
+    trials = 0
+
+    def disturbed(rate: float) -> Trial:
+        nonlocal trials
+        trials += 1
+        return carried_by(100_000, rate, lost=1 if trials % relay.ATTEMPTS else 0)
+
+    best = highest(disturbed)
+    assert best is not None
+    assert best.rate > 100_000 / relay.FINEST
