@@ -30,7 +30,7 @@ _COUNTED: Final = 8  # what follows is in the first two already
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """clock: monotonic nanoseconds. relay: its report, None where none runs. backlog: frames that the kernel dropped because
+    """clock: monotonic nanoseconds. relay: its report, None where none runs, or it does not answer. backlog: frames that the kernel dropped because
     too many waited, on the whole machine. stolen, ticks: processor time that the hypervisor took, of how much. ran, waited:
     nanoseconds of the relay. loads: nanoseconds of processor time by process number. classifiers: of (link, direction)."""
 
@@ -46,8 +46,11 @@ class Account:
 
 
 def account(store: Store, state: State) -> Account:
-    """Take it now. KernelError when the relay is there and does not answer."""
-    relay = carrying.report(store, state) if "relay" in state.datapaths.values() else None
+    """Take it now."""
+    relay = None
+    if "relay" in state.datapaths.values():
+        with contextlib.suppress(KernelError):  # it does not answer: then it does not carry either
+            relay = carrying.report(store, state)
     stolen, ticks = _processors(_PROCESSORS.read_text())
     ran, waited = _scheduled(relay["pid"]) if relay is not None else (0, 0)
     loads = {program.pid: _scheduled(program.pid)[0] for one in state.injected for program in one.programs}

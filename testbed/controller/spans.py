@@ -69,7 +69,9 @@ def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, 
                 open_since = open_since or event
     if carried and after.relay is None:
         since = open_since["clock"] if open_since is not None else before.clock
-        found.append(_finding(table, "relay gap", max(1, after.clock - since), "no relay runs that should carry links"))
+        found.append(
+            _finding(table, "relay gap", max(1, after.clock - since), "no relay answers that should carry links")
+        )
     elif (
         not found
         and before.relay is not None

@@ -111,17 +111,3 @@ def distance_within(measured: Sequence[int], expected: Sequence[int], late: int)
         # More early than any sound sample; or fewer than even late ones would be.
         worst = max(worst, (place + 1) / count - below / of, moved / of - place / count)
     return worst
-
-
-def slope(points: Sequence[tuple[int, int]]) -> float:
-    """The least squares' slope of y over x; ValueError with fewer than two different x."""
-    count = len(points)
-    if count < 2:
-        raise ValueError("a slope needs two points")
-    origin, ground = points[0]
-    middle = sum(x - origin for x, _ in points) / count
-    level = sum(y - ground for _, y in points) / count
-    spread = sum((x - origin - middle) ** 2 for x, _ in points)
-    if not spread:
-        raise ValueError("a slope needs two different places")
-    return sum((x - origin - middle) * (y - ground - level) for x, y in points) / spread

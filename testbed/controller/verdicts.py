@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -43,13 +43,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """grade: the worst of the findings that are decided. notes: warnings that change no grade. seconds: the span."""
+    """grade: the worst of the findings that are decided. notes: warnings that change no grade. seconds: the span. slow:
+    the slow-machine factor."""
 
     grade: Grade
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
-    slow: float = field(default=1.0)
+    slow: float = 1.0
 
     @property
     def undecided(self) -> tuple[Finding, ...]:

@@ -10,19 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-LEVEL = 1e-6
-_LEVEL_Z = 4.892  # of a normal distribution, two-sided
-_POWER_Z = 2.326  # 99 of 100
-COARSEST = 0.20
+from testbed.controller.statistics import COARSEST, LEVEL_Z, distance, distance_bound, smallest_visible
 
 
 class TooSmallError(AssertionError):
     """The sample cannot see a deviation of 20 %."""
-
-
-def smallest_visible(asked: float, standard_error: float) -> float:
-    """The relative deviation that is found in 99 cases of 100."""
-    return (_LEVEL_Z + _POWER_Z) * standard_error / asked
 
 
 def check_mean(found: float, asked: float, standard_error: float, what: str) -> float:
@@ -32,7 +24,7 @@ def check_mean(found: float, asked: float, standard_error: float, what: str) -> 
         raise TooSmallError(
             f"{what}: the sample sees deviations from {visible:.0%} on only; {COARSEST:.0%} is asked for"
         )
-    assert abs(found - asked) <= _LEVEL_Z * standard_error, f"{what}: {found:.6g}, not {asked:.6g} (sees {visible:.1%})"
+    assert abs(found - asked) <= LEVEL_Z * standard_error, f"{what}: {found:.6g}, not {asked:.6g} (sees {visible:.1%})"
     return visible
 
 
@@ -45,11 +37,8 @@ def check_distribution(sample: Sequence[float], cumulative: Callable[[float], fl
     """Kolmogorov and Smirnov's test; its bound is the limit for large samples, which is on the safe side."""
     ordered = sorted(sample)
     count = len(ordered)
-    bound = math.sqrt(-math.log(LEVEL / 2) / 2 / count)
+    bound = distance_bound(count)
     if bound > COARSEST / 4:
         raise TooSmallError(f"{what}: {count} values see a difference of {bound:.1%} at best")
-    worst = max(
-        max(abs(cumulative(value) - place / count), abs(cumulative(value) - (place + 1) / count))
-        for place, value in enumerate(ordered)
-    )
+    worst = distance(ordered, cumulative)
     assert worst <= bound, f"{what}: differs by {worst:.4f}, more than {bound:.4f}"

@@ -1,0 +1,69 @@
+"""Probe frames: what is written can be read, and a flipped bit is seen without costing the frame."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.controller.probe_frames import ACCEPTED, COUNTED, SMALLEST, TRAIN, build, read
+from testbed.wire.corruption import flip
+
+FRAME = build(0xDEAD_BEEF, 7, COUNTED, 123_456)
+
+
+def accepts(program: bytes, frame: bytes) -> bool:
+    """What the kernel's filter machine does with the few instructions that ours has."""
+    place, value = 0, 0
+    while True:
+        code, if_true, if_false, operand = (
+            int.from_bytes(program[8 * place : 8 * place + 2], "little"),
+            program[8 * place + 2],
+            program[8 * place + 3],
+            int.from_bytes(program[8 * place + 4 : 8 * place + 8], "little"),
+        )
+        place += 1
+        if code == 0x28:
+            value = int.from_bytes(frame[operand : operand + 2], "big")
+        elif code == 0x20:
+            value = int.from_bytes(frame[operand : operand + 4], "big")
+        elif code == 0x15:
+            place += if_true if value == operand else if_false
+        else:
+            assert code == 0x06
+            return operand > 0
+
+
+def test_a_probe_is_as_long_as_asked_and_says_who_it_is() -> None:
+    assert len(FRAME) == SMALLEST
+    seen = read(FRAME)
+    assert seen is not None
+    assert (seen.run, seen.way, seen.kind, seen.number, seen.intact) == (0xDEAD_BEEF, 7, COUNTED, 123_456, True)
+    long = build(1, 0, TRAIN, 5, 1514)
+    assert len(long) == 1514
+    again = read(long[:64])
+    assert again is not None
+    assert again.intact
+
+
+def test_it_goes_where_no_bridge_forwards_and_comes_from_no_address() -> None:
+    assert FRAME[:6] == bytes.fromhex("0180c200000e")
+    assert FRAME[6:12] == bytes(6)
+    assert FRAME[12:14] == bytes.fromhex("88b6")
+
+
+@pytest.mark.parametrize("bit", range(8 * SMALLEST))
+def test_any_flipped_bit_is_seen_and_leaves_the_number(bit: int) -> None:
+    broken = flip(FRAME, (bit,))
+    assert accepts(ACCEPTED, broken)
+    seen = read(broken)
+    assert seen is not None
+    assert (seen.run, seen.number, seen.intact) == (0xDEAD_BEEF, 123_456, False)
+
+
+def test_a_frame_in_which_both_copies_are_broken_is_no_longer_told() -> None:
+    assert read(flip(FRAME, (20 * 8, 40 * 8))) is None
+
+
+def test_other_frames_are_neither_accepted_nor_read() -> None:
+    for other in (bytes(60), bytes.fromhex("ffffffffffff02000000000108060001") + bytes(44), b"\x01"):
+        assert not accepts(ACCEPTED, other.ljust(60, b"\0"))
+        assert read(other) is None

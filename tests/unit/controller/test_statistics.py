@@ -1,0 +1,107 @@
+"""Intervals and distances: what a sound sample stays within, and what an unsound one does not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from testbed.controller import statistics
+from testbed.controller.statistics import (
+    burst_inflation,
+    distance_bound,
+    distance_within,
+    enough_for,
+    quantile,
+    rank_error,
+    share_interval,
+)
+from testbed.wire.losses import GilbertElliott
+
+
+def test_a_share_lies_within_its_own_interval_and_a_doubled_one_does_not() -> None:
+    low, high = share_interval(500, 10_000)
+    assert low < 0.05 < high
+    assert high < 0.1
+    assert low > 0.025
+
+
+def test_the_interval_has_the_level_it_claims() -> None:
+    """Wilson's: the share at its end lies exactly so many standard deviations from what was seen."""
+    low, high = share_interval(300, 4_000)
+    for end in (low, high):
+        assert abs(end - 0.075) / (end * (1 - end) / 4_000) ** 0.5 == pytest.approx(statistics.LEVEL_Z)
+
+
+def test_nothing_seen_excludes_no_small_share_and_everything_seen_no_great_one() -> None:
+    low, high = share_interval(0, 1_000)
+    assert low == 0
+    assert 0.02 < high < 0.03
+    low, high = share_interval(1_000, 1_000)
+    assert high == 1
+    assert 0.97 < low < 0.98
+    assert share_interval(0, 0) == (0, 1)
+
+
+def test_bursts_widen_the_interval() -> None:
+    plain, burst = share_interval(500, 10_000), share_interval(500, 10_000, inflation=9)
+    assert burst[0] < plain[0] < plain[1] < burst[1]
+
+
+def test_losses_in_bursts_vary_as_much_more_as_is_said() -> None:
+    """The variance of sums over long stretches, over that of independent losses of the same share."""
+    parameters = (0.05, 0.2, 1.0, 0.0)
+    stretch, stretches = 1_000, 600
+    model = GilbertElliott(parameters, 7)
+    sums = [sum(model.step(stretch * place + n) for n in range(stretch)) for place in range(stretches)]
+    mean = sum(sums) / stretches
+    variance = sum((one - mean) ** 2 for one in sums) / (stretches - 1)
+    share = 0.05 / 0.25
+    independent = stretch * share * (1 - share)
+    # A variance of 600 sums is known to sqrt(2 / 599), the level's 4.892 times.
+    assert variance / independent == pytest.approx(burst_inflation(parameters), rel=4.892 * (2 / 599) ** 0.5)
+
+
+def test_states_that_do_not_hang_together_inflate_nothing() -> None:
+    assert burst_inflation((0.3, 0.7, 1.0, 0.0)) == pytest.approx(1)
+    assert burst_inflation((0.0, 0.0, 1.0, 0.0)) == 1
+    assert burst_inflation((0.5, 0.5, 0.0, 0.0)) == 1  # both states lose alike: nothing
+
+
+def test_enough_is_just_enough() -> None:
+    samples = enough_for(0.05, 0.05 * 0.95)
+    assert statistics.smallest_visible(0.05, (0.05 * 0.95 / samples) ** 0.5) == pytest.approx(0.2, rel=1e-3)
+
+
+def test_quantiles_are_of_the_values_themselves() -> None:
+    values = [10, 20, 30, 40]
+    assert [quantile(values, share) for share in (0, 0.25, 0.5, 0.75, 0.99, 1)] == [10, 10, 20, 30, 40, 40]
+    with pytest.raises(ValueError, match="no values"):
+        quantile([], 0.5)
+
+
+def test_the_rank_of_a_quantile_is_the_less_certain_the_fewer_there_are() -> None:
+    assert rank_error(0.5, 100) > rank_error(0.5, 10_000) > 0
+    assert rank_error(0.5, 0) == 1
+
+
+def _sample(count: int, width: int, late: int = 0, seed: int = 1) -> list[int]:
+    source = random.Random(seed)
+    return sorted(source.randrange(width) + late for _ in range(count))
+
+
+def test_a_sound_sample_keeps_within_its_distribution() -> None:
+    expected = list(range(0, 1_000_000, 250))
+    assert distance_within(_sample(3_000, 1_000_000), expected, 0) < distance_bound(3_000)
+
+
+def test_a_late_sample_keeps_within_what_it_may_be_late_and_not_within_less() -> None:
+    expected = list(range(0, 1_000_000, 250))
+    late = _sample(3_000, 1_000_000, late=200_000)
+    assert distance_within(late, expected, 200_000) < distance_bound(3_000)
+    assert distance_within(late, expected, 0) > 0.15 + distance_bound(3_000)
+
+
+def test_an_early_sample_is_never_within() -> None:
+    expected = list(range(200_000, 1_200_000, 250))
+    assert distance_within(_sample(3_000, 1_000_000), expected, 500_000) > 0.15

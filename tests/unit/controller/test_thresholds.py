@@ -1,0 +1,96 @@
+"""The table of thresholds and what becomes of grades."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.controller.thresholds import LIMITS, TABLE, Limit, Table
+from testbed.controller.verdicts import Finding, Grade, Verdict, verdict_of, worst
+
+MILLISECOND = 1_000_000
+
+
+def finding(grade: Grade, link: str = "l", direction: str = "forward", what: str = "loss") -> Finding:
+    return Finding(what, link, direction, 0.0, 0.0, "share", grade)
+
+
+def test_every_limit_has_a_unit_and_degrades_before_it_invalidates() -> None:
+    for what, limit in LIMITS.items():
+        assert limit.unit in ("ns", "share", "frames", "bit/s"), what
+        assert limit.meaning
+        assert 0 <= limit.degraded <= limit.invalid, what
+        assert 0 <= limit.relative_degraded <= limit.relative_invalid, what
+
+
+@pytest.mark.parametrize(
+    ("deviation", "grade"),
+    [
+        (0, Grade.TRUSTED),
+        (2 * MILLISECOND, Grade.TRUSTED),
+        (2 * MILLISECOND + 1, Grade.DEGRADED),
+        (20 * MILLISECOND, Grade.DEGRADED),
+        (20 * MILLISECOND + 1, Grade.INVALID),
+    ],
+)
+def test_a_limit_is_kept_up_to_its_value(deviation: int, grade: Grade) -> None:
+    assert TABLE.grade("delay p99", deviation) is grade
+
+
+def test_a_long_delay_may_be_late_by_a_share_of_it() -> None:
+    assert TABLE.grade("delay p50", 4 * MILLISECOND, 100 * MILLISECOND) is Grade.TRUSTED
+    assert TABLE.grade("delay p50", 6 * MILLISECOND, 100 * MILLISECOND) is Grade.DEGRADED
+    assert TABLE.grade("delay p50", 26 * MILLISECOND, 100 * MILLISECOND) is Grade.INVALID
+
+
+def test_a_slow_machine_may_be_late_but_may_not_lose_nor_hurry() -> None:
+    slow = Table(slow=10)
+    assert slow.grade("delay p50", 4 * MILLISECOND) is Grade.TRUSTED
+    assert slow.grade("relay lateness p99", 19 * MILLISECOND) is Grade.TRUSTED
+    for what in ("relay lost", "softnet drops", "relay gap", "loss", "duplicate"):
+        assert slow.grade(what, 1) is Grade.INVALID, what
+    assert slow.grade("delay min", 2 * MILLISECOND) is Grade.INVALID
+
+
+def test_whatever_is_lost_inside_the_emulator_invalidates() -> None:
+    for what in ("relay lost", "softnet drops", "relay gap"):
+        assert TABLE.grade(what, 0) is Grade.TRUSTED
+        assert TABLE.grade(what, 1) is Grade.INVALID
+
+
+def test_what_was_asked_for_approximately_degrades_at_most() -> None:
+    assert TABLE.grade("approximation", 1.0) is Grade.DEGRADED
+
+
+def test_a_table_with_other_limits_leaves_the_first_as_it_was() -> None:
+    mild = TABLE.changed("delay p50", degraded=1, invalid=2)
+    assert mild.grade("delay p50", 3) is Grade.INVALID
+    assert TABLE.grade("delay p50", 3) is Grade.TRUSTED
+    assert mild.limits["rate"] == TABLE.limits["rate"]
+
+
+def test_a_limit_of_zero_is_exceeded_by_anything() -> None:
+    assert Limit("m", "share", 0.0, 0.0).grade(1e-9) is Grade.INVALID
+    assert Limit("m", "share", 0.0, 0.1).grade(1e-9) is Grade.DEGRADED
+
+
+def test_a_verdict_is_as_bad_as_its_worst_finding() -> None:
+    grades = [Grade.TRUSTED, Grade.DEGRADED, Grade.TRUSTED]
+    assert verdict_of(map(finding, grades)).grade is Grade.DEGRADED
+    assert verdict_of(map(finding, [*grades, Grade.INVALID])).grade is Grade.INVALID
+
+
+def test_what_is_undecided_is_listed_and_hides_nothing() -> None:
+    undecided = finding(Grade.UNDECIDED)
+    verdict = verdict_of([undecided, finding(Grade.TRUSTED)])
+    assert verdict.grade is Grade.TRUSTED
+    assert verdict.undecided == (undecided,)
+    assert worst([undecided, finding(Grade.DEGRADED)]) is Grade.DEGRADED
+
+
+def test_a_verdict_says_what_it_found_of_one_direction() -> None:
+    machine = finding(Grade.TRUSTED, "", "", "steal")
+    back = finding(Grade.TRUSTED, "l", "backward")
+    verdict = Verdict(Grade.TRUSTED, (machine, back, finding(Grade.TRUSTED)))
+    assert verdict.of("l", "backward") == [back]
+    assert verdict.of("") == [machine]
+    assert len(verdict.of("l", what="loss")) == 2
