@@ -1,0 +1,50 @@
+"""The carriers of this suite: brought up when they are first asked for, in a sandbox, and kept for all of its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sandbox
+from behaviours import Asked, placed_at
+from carriers import Carriers, Line
+from machine import Machine
+
+from testbed.kernel.userns import is_root
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sandbox() -> None:
+    if is_root():
+        sandbox.enter()
+
+
+@pytest.fixture(scope="session")
+def carriers(_sandbox: None) -> Iterator[Carriers]:
+    """At the end the machine is as before."""
+    machine = Machine() if is_root() else None
+    found = Carriers()
+    yield found
+    found.close()
+    if machine is not None:
+        try:
+            machine.assert_unchanged("left behind by the suite", deadline=30)
+        finally:
+            if machine.spoilt:
+                machine.clear()
+
+
+@pytest.fixture
+def line(request: pytest.FixtureRequest, carriers: Carriers, tmp_path: Path) -> Iterator[Line]:
+    """What `behaviours.on` asks for. A file that an impairment names is where it says, below a directory of the test's."""
+    asked: Asked = request.param
+    texts: dict[str, str] = {}
+    forward, backward = asked.forward, asked.backward
+    for name, text in asked.files:
+        path = tmp_path / name
+        path.write_text(text)
+        texts[str(path)] = text
+        forward, backward = (placed_at(impairment, name, str(path)) for impairment in (forward, backward))
+    with carriers[asked.carrier].impaired(forward, backward, files=texts) as found:
+        yield found

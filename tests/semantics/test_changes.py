@@ -1,0 +1,154 @@
+"""Frames are corrupted, doubled and sent ahead as often as asked, and rules do what they say to frames that they name."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from behaviours import (
+    MILLISECOND,
+    check_fates,
+    check_times,
+    flipped,
+    mark_of,
+    marked,
+    marks_of,
+    on,
+    on_the_wire,
+    paced,
+)
+from carriers import Line, Run
+from wire_frames import tcp, udp
+from wire_statistics import check_share
+
+from testbed.spec.layout import Impairment
+
+COUNT = 4_000
+DELAY = 200 * MILLISECOND
+
+
+def flips(line: Line, count: int) -> list[int]:
+    """How many bits of each frame were flipped."""
+    run = line.carry(paced(count))
+    check_fates(line, run)
+    assert len(run.arrived) == count
+    return [flipped(frame, sent) for frame, (_, sent) in zip(run.frames, run.offered, strict=True)]
+
+
+@on(Impairment(corrupt=0.3))
+def test_one_bit_is_flipped_as_often_as_asked(line: Line) -> None:
+    found = Counter(flips(line, COUNT))
+    assert set(found) == {0, 1}
+    check_share(found[1], COUNT, 0.3, "frames corrupted")
+
+
+@on(Impairment(corrupt=0.5, corrupt_bits=3))
+def test_several_bits_are_flipped(line: Line) -> None:
+    found = Counter(flips(line, 2_000))
+    assert set(found) == {0, 3}
+    check_share(found[3], 2_000, 0.5, "frames corrupted")
+
+
+def times_arrived(run: Run) -> Counter[int]:
+    return Counter(Counter(marks_of(run.frames)).values())
+
+
+@on(Impairment(duplicate=0.3))
+def test_a_copy_follows_its_original_at_once_as_often_as_asked(line: Line) -> None:
+    run = line.carry(paced(COUNT))
+    check_fates(line, run)
+    assert marks_of(run.frames) == sorted(marks_of(run.frames))
+    found = times_arrived(run)
+    assert set(found) == {1, 2}
+    assert found.total() == COUNT
+    check_share(found[2], COUNT, 0.3, "frames doubled")
+
+
+@on(Impairment(duplicate=0.4, loss=0.4))
+def test_a_lost_frame_is_not_doubled_and_no_copy_is_lost(line: Line) -> None:
+    run = line.carry(paced(COUNT))
+    check_fates(line, run)
+    found = times_arrived(run)
+    assert set(found) == {1, 2}
+    missing = COUNT - found.total()
+    if line.exact("duplicate with loss"):
+        check_share(missing, COUNT, 0.4, "frames that do not arrive")
+        check_share(found[2], COUNT - missing, 0.4, "copies of those that do")
+    else:  # its bound: l(1-d) do not arrive, d(1-l)^2 arrive twice
+        check_share(missing, COUNT, 0.4 * 0.6, "frames that do not arrive")
+        check_share(found[2], COUNT, 0.4 * 0.6**2, "frames that arrive twice")
+
+
+@on(Impairment(duplicate=1.0, corrupt=0.5))
+def test_a_copy_is_as_corrupt_as_its_original(line: Line) -> None:
+    run = line.carry(paced(2_000))
+    check_fates(line, run)
+    assert marks_of(run.frames) == [number for number in range(2_000) for _ in range(2)]
+    pairs = list(zip(run.frames[::2], run.frames[1::2], strict=True))
+    alike = sum(one == other for one, other in pairs)
+    if line.exact("duplicate with other fates"):
+        assert alike == len(pairs)
+    else:  # drawn apart: both whole, or (hardly ever) the same bit
+        check_share(alike, len(pairs), 0.25, "pairs of frames that are alike")
+
+
+@on(Impairment(delay=DELAY, reorder=0.5))
+def test_reordered_frames_skip_the_delay_and_no_other_does(line: Line) -> None:
+    run = line.carry(paced(2_000))
+    check_fates(line, run)
+    came = {mark_of(frame): when for when, frame in run.offered}
+    assert sorted(marks_of(run.frames)) == sorted(came)
+    skipped = [mark_of(frame) for when, frame in run.arrived if when - came[mark_of(frame)] < DELAY]
+    rest = [number for number in marks_of(run.frames) if number not in set(skipped)]
+    assert rest == sorted(rest)
+    assert skipped == sorted(skipped)
+    check_share(len(skipped), 2_000, 0.5, "frames reordered")
+
+
+@on(Impairment(delay=DELAY, reorder=0.5, rate=10**7, queue=10**6), timed=True)
+def test_a_frame_that_skips_the_delay_still_takes_its_time_on_the_wire(line: Line) -> None:
+    run = line.carry(paced(400, size=250))
+    oracle = line.expected(run)
+    if not line.exact("reorder behind a rate"):  # its share leaves at once, the wire carries the others
+        came = {mark_of(frame): when for when, frame in run.offered}
+        early = sum(when - came[mark_of(frame)] < DELAY for when, frame in run.arrived)
+        assert 100 < early < 300
+        assert len(run.arrived) == 400
+        return
+    ends = {mark_of(frame): end for (_, frame), end in zip(
+        run.offered, on_the_wire(run.offered, [250] * 400, 10**7), strict=True
+    )}  # fmt: skip
+    skipped = {mark_of(frame) for when, frame in oracle.arrived if when == ends[mark_of(frame)]}
+    assert 100 < len(skipped) < 300
+    assert marks_of(run.frames) == marks_of(oracle.frames)
+    due = [ends[number] + (0 if number in skipped else DELAY) for number in marks_of(run.frames)]
+    check_times(line, run.arrived, due)
+
+
+# A frame that one rule decides is neither seen nor counted by those behind it.
+RULES = (
+    "drop udp and nth(3)",
+    "drop tcp.dport == 5001 and every(4)",
+    "duplicate eth.type == 0x88b5 and between(2, 4)",
+    "corrupt 2 eth.type == 0x88b5 and nth(7)",
+    "delay 100ms eth.type == 0x88b5 and nth(9)",
+)
+
+
+@on(Impairment(rules=RULES))
+def test_rules_meet_the_frames_that_they_name(line: Line) -> None:
+    frames = [marked(number) for number in range(1, 41)]
+    schedule = [(0, frame) for frame in frames]
+    schedule += [(0, udp(data=bytes([number]))) for number in range(1, 6)]
+    schedule += [(0, tcp(data=bytes([number]))) for number in range(1, 10)]
+    schedule += [(0, tcp(destination=5002, data=bytes([number]))) for number in range(1, 10)]
+    run = line.carry(schedule)
+    check_fates(line, run)
+    others = [frame for frame in run.frames if frame[12:14] == b"\x08\x00"]
+    assert [frame[-1] for frame in others if frame[23] == 17] == [1, 2, 4, 5]
+    assert [frame[-1] for frame in others if frame[23] == 6 and frame[37] == 5001 & 255] == [1, 2, 3, 5, 6, 7, 9]
+    assert [frame[-1] for frame in others if frame[23] == 6 and frame[37] == 5002 & 255] == list(range(1, 10))
+    whole = [frame for frame in run.frames if frame in frames]
+    damaged = [frame for frame in run.frames if frame not in {sent for _, sent in schedule}]
+    assert [flipped(frame, frames[9]) for frame in damaged] == [2]
+    numbers = marks_of(whole)
+    assert numbers == [1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9, 11, 12, *range(14, 41), 13]

@@ -1,0 +1,114 @@
+"""The n-th frame of a flow has the same fate on model, relay and tc, whatever came between, however fast, and however many
+other nodes there are; jitter and flipped bits are a part of it where the carrier has them."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pytest
+from behaviours import MILLISECOND, marked, on
+from cables import Schedule
+from carriers import Carrier, CarrierName, ClusterCarrier, Line, ModelCarrier
+from wire_frames import B, C, tcp, udp
+
+from testbed import Cluster
+from testbed.spec.layout import Impairment
+
+LINK: Final = "n1:eth0--s1:1"
+EACH: Final = 150
+FLOWS: Final = (
+    lambda n: marked(n),
+    lambda n: marked(n, source=C),
+    lambda n: marked(n, 300, destination=B + 7),
+    lambda n: udp(40_000, 53, n.to_bytes(4, "big")),
+    lambda n: udp(40_000, 7000, n.to_bytes(4, "big") * 40),
+    lambda n: tcp(80, 50_000, data=n.to_bytes(4, "big")),
+    lambda n: tcp(50_000, 80, data=n.to_bytes(4, "big"), macs=(C + 9, B + 9)),
+)
+
+
+def shuffled(seed: str, gap: int, count: int = EACH) -> list[tuple[int, bytes]]:
+    """So many frames of each flow in order, the flows mixed as the seed says."""
+    order = [flow for flow in range(len(FLOWS)) for _ in range(count)]
+    random.Random(seed).shuffle(order)
+    left: dict[int, int] = defaultdict(int)
+    schedule = []
+    for place, flow in enumerate(order):
+        left[flow] += 1
+        schedule.append((place * gap, FLOWS[flow](left[flow])))
+    return schedule
+
+
+def fates(line: Line, schedule: Schedule) -> dict[bytes, list[bytes]]:
+    """By the frame as it was sent: what became of it. No two frames are equal."""
+    run = line.carry(schedule)
+    return {frame: [] for _, frame in schedule} | _copies(run.frames)
+
+
+def _copies(frames: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+    found: dict[bytes, list[bytes]] = defaultdict(list)
+    for frame in frames:
+        found[frame].append(frame)
+    return found
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def nodes(request: pytest.FixtureRequest) -> int:
+    """How many nodes the cluster has; the link is the same."""
+    count: int = request.param
+    return count
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("relay", marks=pytest.mark.requires("root")),
+        pytest.param("tc", marks=pytest.mark.requires("root", "bpf")),
+    ],
+)
+def carrier(request: pytest.FixtureRequest, nodes: int, _sandbox: None) -> Iterator[Carrier]:
+    name: CarrierName = request.param
+    found = ClusterCarrier(name, Cluster.star(nodes), LINK)
+    yield found
+    found.close()
+
+
+def by_model(impairment: Impairment, schedule: Schedule, seed: int = 1) -> dict[bytes, list[bytes]]:
+    with ModelCarrier(LINK, seed).impaired(impairment) as line:
+        return fates(line, schedule)
+
+
+@pytest.mark.parametrize("gap", [0, 100_000], ids=["in_a_burst", "apart"])
+@pytest.mark.parametrize("order", ["one", "another"])
+def test_the_nth_frame_of_a_flow_is_lost_everywhere_or_nowhere(carrier: Carrier, order: str, gap: int) -> None:
+    impairment = Impairment(loss=0.4)
+    with carrier.impaired(impairment) as line:
+        found = fates(line, shuffled(order, gap))
+    # The model is given the frames in a third order, all at once.
+    assert found == by_model(impairment, shuffled("a third", 0), line.seed)
+    assert 0.3 < sum(not copies for copies in found.values()) / len(found) < 0.5
+
+
+def test_what_else_is_decided_by_chance_is_the_same_too() -> None:
+    """In the model: an order of arrival, its times and the number of flows beside change nothing for a flow."""
+    impairment = Impairment(loss=0.1, duplicate=0.2, corrupt=0.3, corrupt_bits=2)
+    one = by_model(impairment, shuffled("one", MILLISECOND))
+    assert one == by_model(impairment, shuffled("another", 0))
+    alone = by_model(impairment, [(0, FLOWS[3](n)) for n in range(1, EACH + 1)])
+    assert {frame: one[frame] for frame in alone if frame in one} == {
+        frame: alone[frame] for frame in alone if frame in one
+    }
+
+
+@on(Impairment(loss=0.1, duplicate=0.2, corrupt=0.3, corrupt_bits=2, delay=MILLISECOND, reorder=0.2))
+def test_frames_are_flipped_doubled_and_skip_the_delay_as_in_any_other_order(line: Line) -> None:
+    """Of two nodes back to back: a switch would lead astray what has a bit of its address flipped."""
+    run = line.carry(shuffled("one", 0))
+    assert sorted(run.frames) == sorted(line.expected(run).frames)
+    with ModelCarrier(line.link, line.seed).impaired(line.impairments["forward"]) as model:
+        other = model.carry(shuffled("another", MILLISECOND))
+    assert sorted(run.frames) == sorted(other.frames)
+    assert len(set(run.frames)) > 100

@@ -1,0 +1,76 @@
+"""Frames are lost as often as asked, in the bursts that are asked for, by the numbers that are asked for, and where the
+table promises it, exactly those that the model loses."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from itertools import groupby, pairwise
+
+from behaviours import check_fates, marks_of, on, paced
+from carriers import Line
+from wire_statistics import check_mean, check_share
+
+from testbed.spec.layout import Impairment
+
+COUNT = 4_000
+
+
+def fates(line: Line, count: int = COUNT) -> list[bool]:
+    """Which of so many frames were lost, in the order in which they were sent; what is not lost keeps its order."""
+    run = line.carry(paced(count))
+    check_fates(line, run)
+    arrived = marks_of(run.frames)
+    assert arrived == sorted(set(arrived))
+    kept = set(arrived)
+    return [place not in kept for place in range(count)]
+
+
+@on(Impairment(loss=0.3), also=["repeatable fates"])
+def test_frames_are_lost_independently_as_often_as_asked(line: Line) -> None:
+    lost = fates(line)
+    check_share(sum(lost), COUNT, 0.3, "frames lost")
+    # Independent: after a loss the next frame is lost as often as any.
+    after = [next_one for one, next_one in pairwise(lost) if one]
+    assert abs(statistics.fmean(after) - 0.3) <= 4.892 * math.sqrt(0.3 * 0.7 / len(after))
+
+
+@on(Impairment(loss=1.0))
+def test_all_frames_are_lost(line: Line) -> None:
+    assert line.carry(paced(200)).arrived == []
+
+
+@on(Impairment(gemodel=(0.3, 0.5, 1.0, 0.0)))
+def test_losses_come_in_bursts_whose_lengths_are_those_of_the_two_states(line: Line) -> None:
+    runs = [(lost, len(list(group))) for lost, group in groupby(fates(line, 6_000))][1:-1]
+    for lost, parameter, what in ((True, 0.5, "bursts"), (False, 0.3, "gaps")):
+        lengths = [length for was, length in runs if was is lost]
+        # Lengths are geometric: mean 1 / parameter, variance (1 - parameter) / parameter^2.
+        error = math.sqrt(1 - parameter) / parameter / math.sqrt(len(lengths))
+        check_mean(statistics.fmean(lengths), 1 / parameter, error, f"mean length of {what}")
+
+
+@on(Impairment(gemodel=(0.3, 0.5, 0.9, 0.1)))
+def test_both_states_lose_with_probabilities_of_their_own(line: Line) -> None:
+    lost = fates(line, 5_000)
+    # Frames a hundred apart are as good as independent: the spread of parts of the sample is the interval.
+    shares = [statistics.fmean(lost[begin : begin + 100]) for begin in range(0, 5_000, 100)]
+    asked = (0.3 * 0.9 + 0.5 * 0.1) / 0.8
+    check_mean(statistics.fmean(shares), asked, statistics.stdev(shares) / math.sqrt(len(shares)), "frames lost")
+
+
+@on(Impairment(loss_pattern="5, 12, 24 every 30"))
+def test_the_frames_of_a_pattern_are_lost_and_no_others(line: Line) -> None:
+    lost = fates(line, 300)
+    assert [place for place, was in enumerate(lost, 1) if was] == [
+        begin + number for begin in range(0, 300, 30) for number in (5, 12, 24)
+    ]
+
+
+@on(Impairment(loss=0.1, gemodel=(0.05, 0.4, 0.8, 0.01), loss_pattern="3 every 7"), also=["counters by cause"])
+def test_several_kinds_of_loss_together_lose_what_any_of_them_loses(line: Line) -> None:
+    lost = fates(line)
+    assert all(lost[place] for place in range(2, COUNT, 7))
+    burst = (0.05 * 0.8 + 0.4 * 0.01) / 0.45
+    expected = 1 - 0.9 * (1 - burst) * 6 / 7
+    assert abs(statistics.fmean(lost) - expected) < 0.2 * expected

@@ -1,0 +1,301 @@
+"""When frames come out: delay, jitter, order, and the rate with its queue. No frame comes before it is due, which is exact;
+how late one is depends on the machine, and is looked at apart."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import replace
+
+import pytest
+from behaviours import (
+    CLOCKS,
+    MILLISECOND,
+    SECOND,
+    TYPICAL,
+    check_fates,
+    check_times,
+    mark_of,
+    marks_of,
+    on,
+    on_the_wire,
+    paced,
+)
+from cables import Schedule
+from carriers import Line, Run
+from wire_statistics import check_distribution
+
+from testbed.spec.layout import Impairment
+
+MICROSECOND = 10**3
+DELAY = 3 * MILLISECOND
+
+
+def in_a_burst(line: Line, schedule: Schedule, within: int) -> Run:
+    """Frames that all come within so short a time: how many wait when each comes is then known. A busy machine may need
+    more than one attempt to send them so."""
+    for _ in range(20):
+        run = line.carry(schedule)
+        if run.offered[-1][0] <= within:
+            return run
+    raise AssertionError(f"this machine does not send {len(schedule)} frames within {within} ns")
+
+
+# Delay and jitter
+
+
+@on(Impairment(delay=DELAY))
+def test_every_frame_comes_after_the_delay_in_order(line: Line) -> None:
+    run = line.carry(paced(300, 200 * MICROSECOND))
+    assert run.frames == [frame for _, frame in run.offered]
+    check_times(line, run.arrived, [when + DELAY for when, _ in run.offered])
+
+
+def even(value: float, spread: int) -> float:
+    """The cumulative distribution of what is even between -spread and spread."""
+    return min(max((value + spread) / (2 * spread), 0.0), 1.0)
+
+
+JITTERY = Impairment(delay=DELAY, jitter=100 * MICROSECOND)
+
+
+@on(replace(JITTERY, distribution="uniform"), timed=True)
+def test_jitter_varies_the_delay_of_frames_that_are_far_enough_apart(line: Line) -> None:
+    """The scheduled delays exactly. A thousand values in virtual time, where they cost nothing; then the real ones are
+    the same function of the frames' numbers."""
+    spread = line.impairments["forward"].jitter
+    count = 4_000 if line.virtual else 400
+    run = line.carry(paced(count, 300 * MICROSECOND))
+    assert marks_of(run.frames) == list(range(count))
+    if not line.exact("uniform jitter"):
+        for (came, _), (when, _) in zip(run.offered, run.arrived, strict=True):
+            assert when - came >= DELAY - spread - CLOCKS
+        return
+    due = [when for when, _ in line.expected(run).arrived]
+    scheduled = [then - when for then, (when, _) in zip(due, run.offered, strict=True)]
+    assert all(DELAY - spread <= delay for delay in scheduled)
+    check_times(line, run.arrived, due)
+    if line.virtual:
+        check_distribution([delay - DELAY for delay in scheduled], lambda value: even(value, spread), "uniform jitter")
+
+
+@on(replace(JITTERY, distribution="normal"), timed=True)
+def test_jitter_of_a_table_varies_the_delay(line: Line) -> None:
+    run = line.carry(paced(400, 500 * MICROSECOND))
+    assert sorted(marks_of(run.frames)) == list(range(400))
+    if line.exact("repeatable fates"):
+        check_times(line, run.arrived, [when for when, _ in line.expected(run).arrived])
+
+
+@on(Impairment(delay=MILLISECOND, jitter=2_200 * MILLISECOND, distribution="uniform"), timed=True)
+def test_a_jitter_may_be_seconds_long_and_no_delay_is_less_than_none(line: Line) -> None:
+    run = line.carry(paced(20, MILLISECOND))
+    check_times(line, run.arrived, [when for when, _ in line.expected(run).arrived])
+
+
+TRACE = "0ms\n2.5ms\n1ms\n7ms\n"
+
+
+@on(
+    Impairment(delay=MILLISECOND, distribution="trace", jitter_file="jitter.txt"),
+    files={"jitter.txt": TRACE},
+    timed=True,
+)
+def test_a_trace_gives_frames_their_delays_in_turn(line: Line) -> None:
+    run = line.carry(paced(40, 10 * MILLISECOND))
+    steps = [0, 2_500_000, 1_000_000, 7_000_000] * 10
+    due = [when + MILLISECOND + step for (when, _), step in zip(run.offered, steps, strict=True)]
+    kept = [max(due[: place + 1]) for place in range(len(due))]  # the machine may not have kept them 10 ms apart
+    check_times(line, run.arrived, kept)
+
+
+@on(Impairment(delay=20 * MILLISECOND, jitter=20 * MILLISECOND, distribution="uniform"))
+def test_frames_keep_their_order_whatever_their_jitter(line: Line) -> None:
+    run = line.carry(paced(300, 100 * MICROSECOND))
+    numbers = marks_of(run.frames)
+    if line.exact("order under jitter"):
+        assert numbers == list(range(300))
+    else:  # its bound: frames closer together than twice the jitter may change places
+        assert sorted(numbers) == list(range(300))
+        assert numbers != sorted(numbers)
+        came = {mark_of(frame): when for when, frame in run.offered}
+        for place, later in enumerate(numbers):
+            overtaken = [earlier for earlier in numbers[place + 1 :] if earlier < later]
+            assert all(came[later] - came[earlier] <= 40 * MILLISECOND + CLOCKS for earlier in overtaken)
+
+
+# The rate
+
+RATE = 4_000_000
+ROOM = 10**6
+
+
+LARGEST = 1500 + 14 + 4
+"""Bytes of a frame that fills the MTU, with a tag."""
+
+
+def bucket(line: Line, largest: int = LARGEST) -> int:
+    """Bytes that a shaper may pass at once: what comes in a millisecond at the rate, and one frame. largest: what the
+    largest frame takes."""
+    return -(-line.impairments["forward"].rate // 8_000) + largest
+
+
+def check_rate(line: Line, run: Run, occupied: list[int], largest: int = LARGEST) -> None:
+    """What comes out of a wire at which a burst came, each frame taking so many bytes of the rate, a largest one so many."""
+    rate = line.impairments["forward"].rate
+    assert run.frames == [frame for _, frame in run.offered]
+    if line.exact("time on the wire"):
+        check_times(line, run.arrived, on_the_wire(run.offered, occupied, rate))
+        return
+    # In the time t since the first frame came, at most the rate times t and the bucket, as the table gives in its bound.
+    room = bucket(line, largest)
+    passed = 0
+    for (when, _), size in zip(run.arrived, occupied, strict=True):
+        passed += size
+        assert (passed - room) * 8 * SECOND <= rate * (when + CLOCKS)
+    whole = on_the_wire(run.offered, occupied, rate)[-1]
+    assert run.arrived[-1][0] <= whole + 100 * TYPICAL
+
+
+@on(Impairment(rate=RATE, queue=ROOM), timed=True)
+@pytest.mark.parametrize("size", [60, 250, 1514])
+def test_frames_of_every_size_leave_at_the_rate(line: Line, size: int) -> None:
+    run = line.carry(paced(100, size=size))
+    check_rate(line, run, [size] * 100)
+
+
+@on(Impairment(rate=RATE, queue=ROOM), timed=True)
+def test_small_and_large_frames_take_each_their_time(line: Line) -> None:
+    sizes = [1514, 60, 60, 700] * 20
+    schedule = [entry for place, size in enumerate(sizes) for entry in paced(1, size=size, first=place)]
+    run = line.carry(schedule)
+    check_rate(line, run, sizes)
+
+
+@on(Impairment(rate=RATE, queue=ROOM), timed=True)
+def test_a_frame_that_comes_alone_takes_its_time_on_the_wire(line: Line) -> None:
+    run = line.carry(paced(40, 6 * MILLISECOND, size=1514))
+    whole = on_the_wire(run.offered, [1514] * 40, RATE)
+    if line.exact("time on the wire"):
+        check_times(line, run.arrived, whole)
+    else:  # early by the time that the bucket takes to fill
+        early = bucket(line) * 8 * SECOND // RATE + CLOCKS
+        assert all(when >= then - early for (when, _), then in zip(run.arrived, whole, strict=True))
+
+
+@on(Impairment(rate=100_003, queue=ROOM), timed=True)
+def test_a_rate_of_no_whole_number_of_bytes_is_kept(line: Line) -> None:
+    run = line.carry(paced(40, size=100))
+    if line.exact("rate in bits"):
+        check_rate(line, run, [100] * 40)
+    else:
+        assert (
+            run.arrived[-1][0]
+            >= on_the_wire(run.offered, [100] * 40, 100_007)[-1]
+            - (0 if line.exact("time on the wire") else bucket(line) * 8 * SECOND // 100_003)
+            - CLOCKS
+        )
+
+
+@on(Impairment(rate=RATE, queue=ROOM, minimum_frame=60, overhead=24), timed=True)
+@pytest.mark.parametrize("size", [20, 60, 1000])
+def test_a_small_frame_takes_a_minimum_and_every_frame_an_overhead(line: Line, size: int) -> None:
+    run = line.carry(paced(100, size=size))
+    check_rate(line, run, [max(size, 60) + 24] * 100, LARGEST + 24)
+
+
+@on(Impairment(rate=RATE, queue=ROOM, overhead=8, cell_size=48, cell_overhead=5), timed=True)
+@pytest.mark.parametrize("size", [40, 41, 1514])
+def test_frames_fill_up_whole_cells(line: Line, size: int) -> None:
+    """AAL5: a trailer of 8 bytes, then as many cells of 53 bytes as hold 48 each."""
+    run = line.carry(paced(100, size=size))
+    check_rate(line, run, [53 * -(-(size + 8) // 48)] * 100, 53 * -(-(LARGEST + 8) // 48))
+
+
+@on(Impairment(rate_trace="rate.txt"), files={"rate.txt": "10\n20\n20\n"}, timed=True)
+def test_a_trace_of_opportunities_is_the_rate(line: Line) -> None:
+    """One opportunity after 10 ms, two after 20 ms, and so on; when the trace began is not seen from here."""
+    run = line.carry(paced(30, size=1504))
+    assert run.frames == [frame for _, frame in run.offered]
+    first = (0, 10, 10, 20, 30, 30), (0, 0, 10, 20, 20, 30), (0, 10, 20, 20, 30, 40)  # where in the trace we came in
+    for pattern in first:
+        period = pattern[3]
+        due = [(pattern[place % 3] + place // 3 * period) * MILLISECOND for place in range(30)]
+        late = [when - then for (when, _), then in zip(run.arrived, due, strict=True)]
+        late = [each - min(late) for each in late]
+        if sorted(late)[15] < TYPICAL:
+            if line.virtual:
+                assert set(late) == {0}
+            return
+    raise AssertionError(f"not the trace's times: {[when for when, _ in run.arrived]}")
+
+
+@on(
+    Impairment(delay=10 * MILLISECOND, jitter=5 * MILLISECOND, distribution="uniform", rate=RATE, queue=ROOM),
+    timed=True,
+)
+def test_jitter_delays_frames_but_not_the_wire(line: Line) -> None:
+    run = line.carry(paced(100, size=500))
+    assert marks_of(run.frames) == list(range(100))
+    if line.exact("jitter behind a rate"):
+        check_times(line, run.arrived, [when for when, _ in line.expected(run).arrived])
+
+
+# The queue
+
+
+def check_burst(line: Line, run: Run, feature: str, frames: int, size: int) -> None:
+    """Of a burst, so many frames fit: the one on the wire and those that wait."""
+    assert marks_of(run.frames) == sorted(marks_of(run.frames))
+    if line.exact(feature):
+        assert marks_of(run.frames) == list(range(frames))
+        check_fates(line, run)
+    elif line.carrier == "tc":  # longer or shorter by the bucket and one frame
+        slack = -(-bucket(line) // size)
+        assert frames - slack <= len(run.frames) <= frames + slack
+    else:  # netem counts frames, of which fewer bytes fit when they are small
+        assert len(run.frames) <= frames
+
+
+@on(Impairment(rate=500_000, queue=10_000))
+@pytest.mark.parametrize(("size", "frames"), [(1000, 11), (1100, 10)])
+def test_a_queue_in_bytes_drops_what_does_not_fit(line: Line, size: int, frames: int) -> None:
+    run = in_a_burst(line, paced(40, size=size), 15 * MILLISECOND)
+    check_burst(line, run, "queue in bytes", frames, size)
+
+
+@on(Impairment(rate=500_000, queue_frames=7))
+@pytest.mark.parametrize("size", [1000, 1514])
+def test_a_queue_in_frames_drops_what_does_not_fit(line: Line, size: int) -> None:
+    run = in_a_burst(line, paced(40, size=size), 15 * MILLISECOND)
+    check_burst(line, run, "queue in frames", 8, size)
+
+
+@on(Impairment(rate=500_000, queue_frames=7, delay=50 * MILLISECOND))
+def test_frames_under_way_are_not_in_the_queue(line: Line) -> None:
+    """Three bursts, each while the frames of the one before are still under way."""
+    run = in_a_burst(line, paced(40, size=1514), 20 * MILLISECOND)
+    check_burst(line, run, "queue in frames before a delay", 8, 1514)
+
+
+@on(Impairment(rate=100_000_000))
+def test_the_usual_queue_holds_128_kibibytes(line: Line) -> None:
+    """And the frame on the wire; the rate takes away what it does while the burst comes."""
+    run = line.carry(paced(400, size=1514))
+    assert marks_of(run.frames) == sorted(set(marks_of(run.frames)))
+    waiting = 128 * 1024 // 1514
+    taken = run.offered[-1][0] * 100_000_000 // (8 * SECOND) // 1514
+    slack = 1 if line.exact("usual queue") else 2 + bucket(line) // 1514
+    assert waiting <= len(run.frames) <= waiting + 1 + taken + slack
+
+
+@on(Impairment(rate=50_000_000, delay=20 * MILLISECOND, queue=30_000))
+def test_what_the_queue_drops_under_load_follows_from_when_frames_came(line: Line) -> None:
+    run = line.carry(paced(600, 100 * MICROSECOND, size=1000))
+    numbers = marks_of(run.frames)
+    assert numbers == sorted(set(numbers))
+    if line.exact("queue in bytes"):
+        # The relay reads a stamp a few microseconds apart from us: a frame at the very edge may fall on either side.
+        assert abs(len(numbers) - len(line.expected(run).frames)) <= 3
+    first_lost = next(place for place, number in enumerate([*numbers, -1]) if place != number)
+    assert first_lost >= 30
+    assert bisect_left(numbers, 599) >= 300
