@@ -68,7 +68,7 @@ class Replugging:
     def _read(self) -> dict[str, int]:
         """What the kernel dropped at each wire-side interface because nobody took it."""
         route = self._workshop.open(names.WIRE).route
-        return {interface.name: interface.counters.rx_dropped for interface in interfaces(route)}
+        return {interface.name: interface.counters.rx_unclaimed for interface in interfaces(route)}
 
 
 def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

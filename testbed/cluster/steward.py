@@ -194,7 +194,7 @@ class _Steward:
         """Frames that came in on free ends while nobody listened, since those were made."""
         orders = self._places.read_orders() or Orders(0)
         ends = {end for link in orders.links for end in (link.a, link.b)}
-        return sum(one.counters.rx_dropped for one in interfaces(self._route) if one.name in ends)
+        return sum(one.counters.rx_unclaimed for one in interfaces(self._route) if one.name in ends)
 
     # What was injected for a time
 

@@ -238,7 +238,8 @@ def hooks(route: RouteSocket) -> frozenset[int]:
 
 
 def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
-    """Of these interfaces the ones whose incoming frames are redirected -> the interface that they leave by."""
+    """Of these interfaces the ones whose incoming frames are redirected -> the interface that they leave by, 0 when that is
+    gone."""
     found = {}
     for index in indexes:
         for entry in _dump(route, RTM_GETTFILTER, _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0)):
@@ -246,12 +247,12 @@ def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
             # Other filters on the hook number their options differently.
             if TCA_OPTIONS in values and _text(values[TCA_KIND]) == "u32":
                 out = _redirected_to(values[TCA_OPTIONS])
-                if out:
+                if out is not None:
                     found[index] = out
     return found
 
 
-def _redirected_to(options: memoryview) -> int:
+def _redirected_to(options: memoryview) -> int | None:
     for attribute, actions in attributes(options):
         if attribute == TCA_U32_ACT:
             for _, action in attributes(actions):
@@ -260,7 +261,7 @@ def _redirected_to(options: memoryview) -> int:
                         for kind, parameters in attributes(value):
                             if kind == TCA_MIRRED_PARMS:
                                 return int(_MIRRED.unpack_from(parameters)[6])
-    return 0
+    return None
 
 
 def node_contents(route: RouteSocket) -> Contents:
