@@ -30,9 +30,10 @@ _COUNTED: Final = 8  # what follows is in the first two already
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """clock: monotonic nanoseconds. relay: its report, None where none runs, or it does not answer. backlog: frames that the kernel dropped because
-    too many waited, on the whole machine. stolen, ticks: processor time that the hypervisor took, of how much. ran, waited:
-    nanoseconds of the relay. loads: nanoseconds of processor time by process number. classifiers: of (link, direction)."""
+    """clock: monotonic nanoseconds. relay: its report; None where none runs, or it does not answer. backlog: frames that
+    the kernel dropped because too many waited, on the whole machine. stolen, ticks: processor time that the hypervisor
+    took, of how much. ran, waited: nanoseconds of the relay. loads: nanoseconds of processor time by process number.
+    classifiers: of (link, direction)."""
 
     clock: int
     relay: Mapping[str, Any] | None = None

@@ -1,0 +1,190 @@
+"""What two accounts and the events between them say of a span."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from testbed.cluster.injections import BOTH, Injection
+from testbed.cluster.state import State
+from testbed.controller import spans
+from testbed.controller.accounts import Account, backlog_drops
+from testbed.controller.thresholds import TABLE
+from testbed.controller.verdicts import Finding, Grade
+from testbed.kernel.loss_classifier import Counters
+from testbed.kernel.processes import Identity
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+
+MILLISECOND = 1_000_000
+LAYOUT = resolve(Description.star(2))
+LINK = LAYOUT.links[0].name
+LOSSY = Injection(1, "loss", tuple((LINK, direction) for direction in BOTH), {"loss": 0.05, "delay": MILLISECOND})
+OWNER = Identity.parse("b:1:2:3")
+STATE = State(
+    "c", "test", "up", True, OWNER, LAYOUT, {}, {}, 0, injected=(LOSSY,), datapaths={LINK: "relay"}
+)  # fmt: skip
+COUNTERS = {
+    "offered": 0, "delivered": 0, "loss": 0, "gemodel": 0, "loss_pattern": 0, "rule": 0, "queue": 0,
+}  # fmt: skip
+EMULATOR = {"overrun": 0, "oversized": 0, "unsent": 0, "unfinished": 0, "down": 0}
+
+
+def direction(
+    lateness: Mapping[int, int] | None = None, emulator: Mapping[str, int] | None = None, **counters: int
+) -> Any:
+    buckets = [0] * 48
+    for digits, count in (lateness or {}).items():
+        buckets[digits] = count
+    return {
+        "counters": {**COUNTERS, **counters},
+        "lateness": {"buckets": buckets},
+        "emulator": {**EMULATOR, **(emulator or {})},
+        "rules": {},
+    }
+
+
+def account(clock: int, forward: Any, begun: int = 1, **more: Any) -> Account:
+    links = {LINK: {"forward": forward, "backward": direction()}}
+    relay = {"pid": 7, "begun": begun, "links": links, "idle_rules": []}
+    return replace(Account(clock, relay), **more)
+
+
+BEFORE = account(1_000, direction())
+
+
+def grade_of(findings: list[Finding], what: str, where: str = "forward") -> Grade:
+    (found,) = [finding for finding in findings if finding.what == what and finding.direction in (where, "")]
+    return found.grade
+
+
+def relay(before: Account, after: Account, *events: Mapping[str, Any]) -> list[Finding]:
+    return spans.relay_findings(STATE, before, after, events, TABLE)
+
+
+def event(name: str, clock: int, **facts: Any) -> dict[str, Any]:
+    return {"time": clock, "clock": clock, "event": name, **facts}
+
+
+def test_a_quiet_span_is_trusted() -> None:
+    found = relay(BEFORE, account(2_000, direction({15: 1_000})))
+    assert {finding.grade for finding in found} == {Grade.TRUSTED}
+    assert grade_of(found, "relay lateness p99") is Grade.TRUSTED
+
+
+@pytest.mark.parametrize("cause", ["overrun", "oversized", "unsent"])
+def test_a_frame_lost_in_the_relay_invalidates_and_only_in_its_span(cause: str) -> None:
+    after = account(2_000, direction(emulator={cause: 1}))
+    assert grade_of(relay(BEFORE, after), "relay lost") is Grade.INVALID
+    assert grade_of(relay(replace(after, clock=1_500), after), "relay lost") is Grade.TRUSTED
+
+
+def test_unfinished_frames_and_a_down_end_degrade() -> None:
+    found = relay(BEFORE, account(2_000, direction(emulator={"unfinished": 3, "down": 2})))
+    assert grade_of(found, "relay unfinished") is Grade.DEGRADED
+    assert grade_of(found, "relay at a down end") is Grade.DEGRADED
+
+
+def test_lateness_is_of_the_span_alone() -> None:
+    before = account(1_000, direction({24: 5_000}))  # about 10 ms
+    assert (
+        grade_of(relay(before, account(2_000, direction({24: 5_000, 15: 500}))), "relay lateness p99") is Grade.TRUSTED
+    )
+    assert grade_of(relay(before, account(2_000, direction({24: 5_500}))), "relay lateness p99") is Grade.DEGRADED
+    assert (
+        grade_of(relay(before, account(2_000, direction({24: 5_000, 27: 500}))), "relay lateness p99") is Grade.INVALID
+    )
+    assert grade_of(relay(before, account(2_000, direction({24: 5_050}))), "relay lateness p99") is Grade.UNDECIDED
+
+
+def test_a_relay_that_died_and_came_back_invalidates_its_span() -> None:
+    died = [
+        event("relay died", 1_100, pid=7),
+        event("relay restarted", 1_200, pid=8, gap=[1_100, 1_200], lost=3, also_lost="what it held"),
+    ]
+    after = account(2_000, direction(), begun=1_200)
+    found = relay(BEFORE, after, *died)
+    assert grade_of(found, "relay gap") is Grade.INVALID
+    (gap,) = [finding for finding in found if finding.what == "relay gap"]
+    assert gap.measured == 100
+    assert "3 frames" in gap.reason
+    later = account(1_500, direction(), begun=1_200)
+    assert grade_of(relay(later, after, *died), "relay gap") is Grade.TRUSTED
+
+
+def test_a_relay_that_is_not_there_or_another_one_invalidates() -> None:
+    assert grade_of(relay(BEFORE, Account(2_000)), "relay gap") is Grade.INVALID
+    assert grade_of(relay(BEFORE, account(2_000, direction(), begun=9)), "relay gap") is Grade.INVALID
+
+
+def test_a_link_that_the_relay_does_not_know_invalidates() -> None:
+    empty = {"pid": 7, "begun": 1, "links": {}, "idle_rules": []}
+    assert Grade.INVALID in {finding.grade for finding in relay(BEFORE, Account(2_000, empty))}
+
+
+def test_without_an_account_of_the_beginning_what_the_relay_told_before_is_not_counted_again() -> None:
+    told = event("relay behind", 500, link=LINK, direction="forward", late=0, lost=4)
+    after = account(2_000, direction(emulator={"overrun": 4}))
+    assert grade_of(relay(Account(1_000), after, told), "relay lost") is Grade.TRUSTED
+    after = account(2_000, direction(emulator={"overrun": 5}))
+    assert grade_of(relay(Account(1_000), after, told), "relay lost") is Grade.INVALID
+
+
+def test_losses_are_counted_against_what_was_asked() -> None:
+    def losses(*, changed: bool = False, **counters: int) -> Grade:
+        after = account(2_000, direction(**counters))
+        found = spans.counted_losses(STATE, BEFORE, after, TABLE, changed=changed)
+        return grade_of(found, "loss")
+
+    assert losses(offered=30_000, loss=1_480) is Grade.TRUSTED
+    assert losses(offered=30_000, loss=6_000) is Grade.INVALID
+    assert losses(offered=30_000, loss=6_000, changed=True) is Grade.UNDECIDED
+    assert losses(offered=300, loss=14) is Grade.UNDECIDED
+
+
+def test_a_classifier_without_room_degrades() -> None:
+    full = replace(BEFORE, classifiers={(LINK, "forward"): Counters(offered=10, untold=2)})
+    assert grade_of(spans.classifier_findings(BEFORE, full, TABLE), "classifier inexact") is Grade.DEGRADED
+    assert grade_of(spans.classifier_findings(full, full, TABLE), "classifier inexact") is Grade.TRUSTED
+
+
+def test_frames_lost_while_a_link_changed_hands_degrade() -> None:
+    lost = event("replugged", 1_500, link=LINK, before="direct", after="relay", lost=2, early=0)
+    (finding,) = spans.replug_findings([lost], 1_000, TABLE)
+    assert finding.grade is Grade.DEGRADED
+    assert spans.replug_findings([lost], 1_600, TABLE) == []
+
+
+def test_the_machine_says_what_it_lost_and_who_waited() -> None:
+    after = replace(BEFORE, clock=1_001_000, backlog=1, ticks=100, stolen=60, waited=700_000, loads={9: 500_000})
+    found = {finding.what: finding for finding in spans.machine_findings(BEFORE, after, TABLE)}
+    assert found["softnet drops"].grade is Grade.INVALID
+    assert found["steal"].grade is Grade.INVALID
+    assert found["relay waiting"].grade is Grade.INVALID
+    assert found["load"].measured == 0.5
+    assert found["load"].grade is Grade.TRUSTED
+
+
+def test_backlog_drops_are_the_second_column_of_every_processor() -> None:
+    assert backlog_drops("0000 0000000a 0 0\n00ff 00000001 0 0\n") == 11
+
+
+def test_a_quantile_of_powers_of_two_lies_within_its_power() -> None:
+    counts = [0] * 48
+    counts[10], counts[20] = 990, 10
+    assert 512 <= spans.bucket_quantile(counts, 0.5) <= 1024
+    assert spans.bucket_quantile(counts, 0.99) == 1024
+    assert 2**19 <= spans.bucket_quantile(counts, 0.999) <= 2**20
+    assert spans.bucket_quantile([0] * 48, 0.5) == 0
+
+
+def test_what_was_injected_and_healed_in_the_span_is_told() -> None:
+    told = [
+        event("inject", 900, what="old"),
+        event("inject", 1_100, what="loss 5%"),
+        event("heal", 1_200, what="loss 5%"),
+    ]
+    assert spans.changes(told, 1_000) == ["inject: loss 5%", "heal: loss 5%"]
