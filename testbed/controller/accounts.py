@@ -32,16 +32,15 @@ _COUNTED: Final = 8  # what follows is in the first two already
 class Account:
     """clock: monotonic nanoseconds. relay: its report; None where none runs, or it does not answer. backlog: frames that
     the kernel dropped because too many waited, on the whole machine. stolen, ticks: processor time that the hypervisor
-    took, of how much. ran, waited: nanoseconds of the relay. loads: nanoseconds of processor time by process number.
-    classifiers: of (link, direction)."""
+    took, of how much. waited: nanoseconds for which each of the relay's processes was ready and had none, by process
+    number. loads: nanoseconds of processor time likewise. classifiers: of (link, direction)."""
 
     clock: int
     relay: Mapping[str, Any] | None = None
     backlog: int = 0
     stolen: int = 0
     ticks: int = 0
-    ran: int = 0
-    waited: int = 0
+    waited: Mapping[int, int] = field(default_factory=dict)
     loads: Mapping[int, int] = field(default_factory=dict)
     classifiers: Mapping[tuple[str, str], Counters] = field(default_factory=dict)
 
@@ -53,7 +52,7 @@ def account(store: Store, state: State) -> Account:
         with contextlib.suppress(KernelError):  # it does not answer: then it does not carry either
             relay = carrying.report(store, state)
     stolen, ticks = _processors(_PROCESSORS.read_text())
-    ran, waited = _scheduled(relay["pid"]) if relay is not None else (0, 0)
+    processes = [one["pid"] for one in relay["processes"]] if relay is not None else []
     loads = {program.pid: _scheduled(program.pid)[0] for one in state.injected for program in one.programs}
     return Account(
         time.monotonic_ns(),
@@ -61,8 +60,7 @@ def account(store: Store, state: State) -> Account:
         backlog_drops(_BACKLOG.read_text()),
         stolen,
         ticks,
-        ran,
-        waited,
+        {pid: _scheduled(pid)[1] for pid in processes},
         loads,
         _classifiers(state),
     )

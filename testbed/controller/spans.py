@@ -87,23 +87,24 @@ def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, 
 
 def _earlier(before: Account, after: Account, link: str, direction: str, events: Sequence[Event]) -> Mapping[str, Any]:
     """What the same relay had counted at the beginning of the span. Without an account of then: what it had told."""
-    relay = after.relay
-    if relay is None:
-        return {}
     if before.relay is not None:
-        if before.relay["begun"] != relay["begun"]:
-            return {}
         known: Mapping[str, Any] = before.relay["links"].get(link, {}).get(direction, {})
-        return known
+        return known if _goes_on(before, after, link, direction) else {}
+    restarted = max((event["clock"] for event in events if event["event"] == "relay restarted"), default=0)
     told = [
         event
         for event in events
         if event["event"] == "relay behind"
-        and relay["begun"] <= event["time"]
-        and event["clock"] < before.clock
+        and restarted <= event["clock"] < before.clock
         and (event["link"], event["direction"]) == (link, direction)
     ]
     return {"told": sum(event["lost"] for event in told)}
+
+
+def _goes_on(before: Account, after: Account, link: str, direction: str) -> bool:
+    """Whether the same process counts the direction still: another one begins with nothing."""
+    had, now = _relay_counters(before, link, direction), _relay_counters(after, link, direction)
+    return had is not None and now is not None and had["offered"] <= now["offered"]
 
 
 def _one_direction(
@@ -205,11 +206,11 @@ def _counted(before: Account, after: Account, link: str, direction: str) -> tupl
         had = before.classifiers.get((link, direction), Counters())
         had = had if had.offered <= now.offered else Counters()
         return now.lost - had.lost, now.offered - had.offered
-    earlier = _relay_counters(before, link, direction)
     counters = _relay_counters(after, link, direction)
-    if counters is None or after.relay is None:
+    if counters is None:
         return None
-    if earlier is None or before.relay is None or before.relay["begun"] != after.relay["begun"]:
+    earlier = _relay_counters(before, link, direction) if _goes_on(before, after, link, direction) else None
+    if earlier is None:
         earlier = dict.fromkeys(counters, 0)
     since = {name: count - earlier[name] for name, count in counters.items()}
     return since["loss"] + since["gemodel"] + since["loss_pattern"], since["offered"] - since["rule"]
@@ -227,7 +228,7 @@ def overflowed(before: Account, after: Account, link: str, direction: str) -> in
     now, had = _relay_counters(after, link, direction), _relay_counters(before, link, direction)
     if now is None:
         return 0
-    return now["queue"] - (had["queue"] if had is not None and had["queue"] <= now["queue"] else 0)
+    return now["queue"] - (had["queue"] if had is not None and _goes_on(before, after, link, direction) else 0)
 
 
 def ruled(before: Account, after: Account, link: str, direction: str) -> bool:
@@ -254,9 +255,9 @@ def machine_findings(before: Account, after: Account, table: Table) -> list[Find
     ticks = after.ticks - before.ticks
     if ticks > 0:
         found.append(_finding(table, "steal", (after.stolen - before.stolen) / ticks))
-    same = before.relay is not None and after.relay is not None and before.relay["pid"] == after.relay["pid"]
-    if same and span > 0:
-        found.append(_finding(table, "relay waiting", (after.waited - before.waited) / span))
+    waits = [waited - before.waited[pid] for pid, waited in after.waited.items() if pid in before.waited]
+    if waits and span > 0:
+        found.append(_finding(table, "relay waiting", max(waits) / span))
     if after.loads and span > 0:
         used = sum(ran - before.loads.get(pid, 0) for pid, ran in after.loads.items())
         found.append(_finding(table, "load", max(0, used) / span, "of one processor, by loads that were injected"))

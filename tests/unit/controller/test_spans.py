@@ -159,8 +159,9 @@ def test_frames_lost_while_a_link_changed_hands_degrade() -> None:
 
 
 def test_the_machine_says_what_it_lost_and_who_waited() -> None:
-    after = replace(BEFORE, clock=1_001_000, backlog=1, ticks=100, stolen=60, waited=700_000, loads={9: 500_000})
-    found = {finding.what: finding for finding in spans.machine_findings(BEFORE, after, TABLE)}
+    after = replace(BEFORE, clock=1_001_000, backlog=1, ticks=100, stolen=60, waited={7: 700_000}, loads={9: 500_000})
+    before = replace(BEFORE, waited={7: 0})
+    found = {finding.what: finding for finding in spans.machine_findings(before, after, TABLE)}
     assert found["softnet drops"].grade is Grade.INVALID
     assert found["steal"].grade is Grade.INVALID
     assert found["relay waiting"].grade is Grade.INVALID

@@ -1,0 +1,376 @@
+"""The command check and verdicts from Python, on clusters that run: what is sound is trusted, what was made unsound is not.
+
+Grades are forced: what must come out trusted has limits that only a standstill of the machine exceeds, what must come out
+degraded has a first limit that is certainly exceeded and a second one out of reach. Nothing is expected of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+import tools
+from machine import eventually
+
+from testbed import Cluster, RunningCluster
+from testbed.cli.documents import schema_of
+from testbed.cluster import carrying, names
+from testbed.cluster.state import Store
+from testbed.controller.checking import baseline, check, verdict
+from testbed.controller.thresholds import LIMITS, Limit, Table
+from testbed.controller.verdicts import Finding, Grade, Verdict
+from testbed.errors import DescriptionError, NotFoundError
+from testbed.runtime.calls import call
+from testbed.runtime.orders import Places, Treated
+
+pytestmark = [
+    pytest.mark.requires("root", "ip"),
+    pytest.mark.usefixtures("machine"),
+    pytest.mark.timeout(180),
+]
+
+TESTBED = str(Path(sys.executable).with_name("testbed"))
+SLOW = float(os.environ.get("TESTBED_SLOW", "1"))
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+OUT_OF_REACH = 3_600 * SECOND
+
+# What depends on the machine alone, and what is counted for the whole of it, decides no test.
+MACHINE = ("softnet drops", "steal", "relay waiting", "timer floor p99", "scheduling lag p99", "wall clock")
+
+
+def patient(limit: Limit) -> Limit:
+    """As late as it likes; wrong all the same."""
+    return replace(limit, degraded=10 * SECOND, invalid=OUT_OF_REACH) if limit.machine and limit.unit == "ns" else limit
+
+
+PATIENT = Table({what: patient(limit) for what, limit in LIMITS.items()}, SLOW)
+
+
+def of_links(told: Verdict) -> list[Finding]:
+    return [finding for finding in told.findings if finding.what not in MACHINE]
+
+
+def graded(told: Verdict, grade: Grade) -> set[str]:
+    return {finding.what for finding in of_links(told) if finding.grade is grade}
+
+
+def by_name(told: Verdict, link: str, direction: str) -> dict[str, Finding]:
+    return {finding.what: finding for finding in told.of(link, direction)}
+
+
+@contextmanager
+def star(nodes: int = 2) -> Iterator[RunningCluster]:
+    with Cluster.star(nodes).up() as cluster:
+        yield cluster
+
+
+def link_of(cluster: RunningCluster, node: str) -> str:
+    (link,) = [link.name for link in cluster.state.layout.links if node in (link.a.owner, link.b.owner)]
+    return link
+
+
+def relay_of(cluster: RunningCluster) -> int:
+    said = carrying.report(Store(), Store().choose(cluster.name))
+    assert said is not None
+    pid: int = said["pid"]
+    return pid
+
+
+def offered(cluster: RunningCluster, link: str) -> int:
+    said = carrying.report(Store(), Store().choose(cluster.name))
+    assert said is not None
+    count: int = said["links"][link]["forward"]["counters"]["offered"]
+    return count
+
+
+# Trusted
+
+
+def test_a_delay_as_asked_is_trusted_in_both_directions() -> None:
+    with star() as cluster:
+        cluster.inject("n1", delay="20ms")
+        told = check(cluster, seconds=1, table=PATIENT)
+        assert graded(told, Grade.DEGRADED) | graded(told, Grade.INVALID) == set()
+        for direction in ("forward", "backward"):
+            found = by_name(told, link_of(cluster, "n1"), direction)
+            assert found["delay min"].measured is not None
+            assert 20 * MILLISECOND - 50_000 <= found["delay min"].measured < 20 * MILLISECOND + 10 * SECOND * SLOW
+            assert found["delay p50"].grade is Grade.TRUSTED
+            assert found["loss"].measured == 0
+            assert found["order"].measured == 0
+        assert {finding.what for finding in told.of("")} >= {*MACHINE, "relay gap"}
+
+
+def test_loss_as_asked_is_trusted_when_enough_was_sent_and_undecided_before() -> None:
+    with star() as cluster:
+        cluster.inject("n1", loss="30%", delay="1ms")
+        enough = check(cluster, table=PATIENT)
+        assert graded(enough, Grade.INVALID) == set()
+        found = by_name(enough, link_of(cluster, "n1"), "forward")["loss"]
+        assert found.grade is Grade.TRUSTED
+        assert found.interval is not None
+        assert found.interval[0] < 0.3 < found.interval[1]
+        few = check(cluster, seconds=0.05, table=PATIENT)
+        loss = by_name(few, link_of(cluster, "n1"), "forward")["loss"]
+        assert loss.grade is Grade.UNDECIDED
+        assert loss in few.undecided
+
+
+def test_a_rate_and_copies_and_flips_are_measured() -> None:
+    with star() as cluster:
+        cluster.inject("n1", delay="5ms", rate="5mbit", duplicate="30%", corrupt="30%", reorder="30%")
+        told = check(cluster, seconds=2, table=PATIENT)
+        assert graded(told, Grade.INVALID) == set()
+        found = by_name(told, link_of(cluster, "n1"), "backward")
+        for what in ("duplicate", "corrupt", "reorder"):
+            interval = found[what].interval
+            assert interval is not None
+            assert interval[0] < 0.3 < interval[1]
+        assert found["rate"].grade in (Grade.TRUSTED, Grade.UNDECIDED)  # a machine may be too busy to fill 5 Mbit/s
+
+
+def test_links_that_are_not_impaired_are_probed_when_they_are_named() -> None:
+    with star(3) as cluster:
+        nothing = check(cluster)
+        assert of_links(nothing) == []
+        assert "no link is impaired" in nothing.notes[0]
+        told = check(cluster, "all", 0.3, table=PATIENT)
+        assert graded(told, Grade.INVALID) | graded(told, Grade.DEGRADED) == set()
+        assert len({(finding.link, finding.direction) for finding in told.findings if finding.link}) == 6
+        assert {finding.measured for finding in told.findings if finding.what == "loss"} == {0}
+
+
+@pytest.mark.parametrize("shape", ["pair", "ring"])
+def test_links_between_nodes_and_between_switches_are_probed(shape: str) -> None:
+    description = Cluster.ring(3) if shape == "ring" else Cluster.back_to_back()
+    with description.up() as cluster:
+        cluster.inject("all", delay="3ms")
+        told = check(cluster, "all", 0.5, table=PATIENT)
+        assert graded(told, Grade.INVALID) | graded(told, Grade.DEGRADED) == set()
+        links = cluster.state.layout.links
+        assert {(finding.link, finding.direction) for finding in told.findings if finding.link} == {
+            (link.name, direction) for link in links for direction in ("forward", "backward")
+        }
+        for finding in told.findings:
+            if finding.what == "delay min":
+                assert finding.measured is not None
+                assert finding.measured >= 3 * MILLISECOND - 50_000
+
+
+@pytest.mark.requires("bpf")
+def test_losses_that_the_kernel_decides_are_measured() -> None:
+    with star() as cluster:
+        cluster.inject("n1", loss="30%")
+        assert set(Store().choose(cluster.name).datapaths.values()) == {"tc"}
+        told = check(cluster, table=PATIENT)
+        assert graded(told, Grade.INVALID) == set()
+        found = by_name(told, link_of(cluster, "n1"), "forward")
+        assert found["loss"].grade is Grade.TRUSTED
+        assert found["classifier inexact"].measured == 0
+
+
+def test_a_link_that_is_down_carries_nothing() -> None:
+    with star() as cluster:
+        cluster.cut("n1")
+        told = check(cluster, seconds=0.2, table=PATIENT)
+        assert {finding.what for finding in told.findings if finding.link} == {"down"}
+        assert graded(told, Grade.TRUSTED) >= {"down"}
+
+
+def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
+    with star() as cluster:
+        cluster.inject("n1", delay="1ms")
+        wire = cluster.state.namespaces[names.WIRE]
+
+        def seen() -> tuple[object, ...]:
+            tables = [tools.tell(wire, "bridge", "fdb", "show")]
+            drops = []
+            for node in cluster:
+                tables.append(tools.tell(node.namespace, "ip", "neigh"))
+                (nic,) = tools.tell(node.namespace, "ip", "-s", "link", "show", node.layout.nics[0].name)
+                drops.append(nic["stats64"]["rx"]["dropped"])
+            other = tools.tell(cluster["n2"].namespace, "ip", "-s", "link", "show", cluster["n2"].layout.nics[0].name)
+            return tables, drops, other[0]["stats64"]["rx"]["packets"]
+
+        before = seen()
+        told = check(cluster, "n1", 0.3, table=PATIENT)
+        assert graded(told, Grade.INVALID) == set()
+        assert seen() == before
+
+
+# Not trusted
+
+
+def mislead(cluster: RunningCluster, **impairment: object) -> None:
+    """Give the relay other orders than the state says."""
+    places = Places(Store().directory(cluster.name))
+    orders = places.read_orders()
+    assert orders is not None
+    links = tuple(
+        replace(
+            link,
+            forward=Treated(replace(link.forward.impairment, **impairment)),  # type: ignore[arg-type]
+        )
+        for link in orders.links
+    )
+    places.orders.write_text(replace(orders, links=links).to_json())
+    for number in range(orders.processes):
+        if orders.share(number).links:
+            call(places.socket(number), {"do": "load"})
+
+
+def test_a_relay_that_loses_more_than_the_state_says_is_found_out() -> None:
+    with star() as cluster:
+        cluster.inject("n1", loss="5%", delay="1ms")
+        before = baseline(cluster)
+        mislead(cluster, loss=0.2)
+        told = check(cluster, seconds=2, table=PATIENT)
+        assert told.grade is Grade.INVALID
+        link = link_of(cluster, "n1")
+        assert by_name(told, link, "forward")["loss"].grade is Grade.INVALID
+        assert by_name(told, link, "backward")["loss"].grade is not Grade.INVALID
+        looked_back = verdict(cluster, before, table=PATIENT)
+        assert by_name(looked_back, link, "forward")["loss"].grade is Grade.INVALID
+
+
+def test_a_relay_that_delays_otherwise_than_the_state_says_is_found_out() -> None:
+    with star() as cluster:
+        cluster.inject("n1", delay="50ms")
+        mislead(cluster, delay=5 * MILLISECOND)
+        told = check(cluster, seconds=0.5)
+        found = by_name(told, link_of(cluster, "n1"), "forward")["delay min"]
+        assert found.grade is Grade.INVALID
+        assert "early" in found.reason
+        assert told.grade is Grade.INVALID
+
+
+def test_a_relay_that_is_killed_makes_the_span_invalid_and_only_that_span() -> None:
+    with star() as cluster:
+        cluster.inject("n1", delay="10ms")
+        before = baseline(cluster)
+        clock = time.monotonic_ns()
+        killed = relay_of(cluster)
+        os.kill(killed, signal.SIGKILL)
+        # Before it is back, and after.
+        assert verdict(cluster, before, table=PATIENT).grade is Grade.INVALID
+        eventually(
+            lambda: carrying.report(Store(), Store().choose(cluster.name)) is not None, "another relay", 30 * SLOW
+        )
+        eventually(
+            lambda: graded(verdict(cluster, clock), Grade.INVALID) == {"relay gap"}, "the gap is told", 30 * SLOW
+        )
+        told = verdict(cluster, before, table=PATIENT)
+        assert told.grade is Grade.INVALID
+        (gap,) = [finding for finding in told.findings if finding.what == "relay gap" and "died" in finding.reason]
+        assert gap.measured is not None
+        assert gap.measured > 0
+        later = verdict(cluster, baseline(cluster), table=PATIENT)
+        assert graded(later, Grade.INVALID) == set()
+
+
+def test_a_relay_that_is_killed_while_it_is_probed_makes_the_check_invalid() -> None:
+    with star() as cluster:
+        cluster.inject("n1", delay="10ms")
+        command = [TESTBED, "check", "--name", cluster.name, "--seconds", "3", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+            link = link_of(cluster, "n1")
+            eventually(lambda: offered(cluster, link) > 100, "probes are on their way", 60 * SLOW)
+            os.kill(relay_of(cluster), signal.SIGKILL)
+            said, _ = running.communicate(timeout=60 * SLOW)
+        document = json.loads(said)
+        assert running.returncode == 9
+        assert document["grade"] == "invalid"
+        assert "invalid" in {finding["grade"] for finding in document["findings"] if finding["what"] == "relay gap"}
+
+
+def test_a_relay_that_stops_for_a_while_degrades_its_delays() -> None:
+    """For 300 ms of a span of 1 s and a little: more than one probe in a hundred is late by more than the first limit."""
+    table = PATIENT.changed("delay p99", degraded=50 * MILLISECOND / SLOW, invalid=OUT_OF_REACH)
+    table = table.changed("relay lateness p99", degraded=50 * MILLISECOND / SLOW, invalid=OUT_OF_REACH)
+    with star() as cluster:
+        cluster.inject("n1", delay="5ms")
+        relay, link = relay_of(cluster), link_of(cluster, "n1")
+        stopper = os.fork()
+        if stopper == 0:
+            status = 1
+            try:
+                until = time.monotonic() + 60 * SLOW
+                while offered(cluster, link) < 100 and time.monotonic() < until:
+                    time.sleep(0.005)  # between two looks
+                os.kill(relay, signal.SIGSTOP)
+                time.sleep(0.3)  # the fault itself
+                status = 0
+            finally:
+                os.kill(relay, signal.SIGCONT)
+                os._exit(status)
+        told = check(cluster, seconds=1, table=table)
+        assert os.waitstatus_to_exitcode(os.waitpid(stopper, 0)[1]) == 0
+        found = by_name(told, link, "forward")
+        assert found["delay p99"].grade is Grade.DEGRADED
+        assert found["relay lateness p99"].grade is Grade.DEGRADED
+        assert found["loss"].grade is Grade.TRUSTED
+        assert graded(told, Grade.INVALID) == set()
+
+
+def test_an_injection_in_the_span_is_told_and_its_losses_are_not_judged() -> None:
+    with star() as cluster:
+        cluster.inject("n1", loss="30%", delay="1ms")
+        before = baseline(cluster)
+        cluster.inject("n1", loss="1%")
+        told = verdict(cluster, before, table=PATIENT)
+        assert any("loss 1%" in note for note in told.notes)
+        assert {finding.grade for finding in told.findings if finding.what == "loss"} <= {Grade.UNDECIDED}
+
+
+# The command
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TESTBED, *arguments], capture_output=True, text=True, timeout=120 * SLOW, env={**os.environ, **environment}
+    )
+
+
+def test_the_command_prints_a_table_or_a_document_and_ends_with_the_grade() -> None:
+    with star() as cluster:
+        cluster.inject("n1", delay="20ms")
+        said = run("check", "--name", cluster.name, "--seconds", "0.3", "--json", TESTBED_SLOW="1000")
+        document = json.loads(said.stdout)
+        jsonschema.validate(document, schema_of("check"))
+        assert {"trusted": 0, "degraded": 8, "invalid": 9}[document["grade"]] == said.returncode
+        assert document["slow"] == 1000
+        text = run("check", "n2", "--name", cluster.name, "--seconds", "0.2")
+        assert f"{link_of(cluster, 'n2')} forward, carried by direct" in text.stdout
+        assert "timer floor p99" in text.stdout
+        assert f"{cluster.name} is " in text.stdout.splitlines()[-1]
+        assert "Traceback" not in text.stderr
+
+
+def test_a_rule_that_matches_nothing_is_told_and_changes_no_grade() -> None:
+    with star() as cluster:
+        cluster.inject("n1", delay="5ms", rules=["drop tcp.dport == 5001"])
+        told = check(cluster, seconds=0.3, table=PATIENT)
+        assert any("tcp.dport == 5001" in note for note in told.notes)
+        assert graded(told, Grade.INVALID) | graded(told, Grade.DEGRADED) == set()
+
+
+def test_a_wrong_call_is_a_sentence() -> None:
+    with star() as cluster:
+        with pytest.raises(NotFoundError, match="n9"):
+            check(cluster, "n9")
+        with pytest.raises(DescriptionError, match="seconds"):
+            check(cluster, seconds=-1)
+        said = run("check", "--name", cluster.name, TESTBED_SLOW="fast")
+        assert said.returncode == 2
+        assert "TESTBED_SLOW" in said.stderr
