@@ -142,7 +142,8 @@ def _stepped(nanoseconds: int, table: Table) -> Finding:
 
 
 def _idle_rules(after: Account) -> list[str]:
-    return list(after.relay["idle_rules"]) if after.relay is not None else []
+    """Both directions of a link mostly have the same."""
+    return list(dict.fromkeys(after.relay["idle_rules"])) if after.relay is not None else []
 
 
 # What is probed, and from where to where

@@ -1,0 +1,63 @@
+"""An ordinary user's cluster is measured as root's is: probes are sent from inside its user namespace."""
+
+from __future__ import annotations
+
+import os
+import signal
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from test_rootless import as_user, finish, home
+
+from testbed import Cluster
+from testbed.cluster import carrying, injecting, removal
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.state import Store
+from testbed.controller.checking import baseline, check, verdict
+from testbed.controller.verdicts import Grade
+from testbed.spec.resolving import resolve
+
+pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+
+__all__ = ["home"]  # a fixture
+
+# All that a child uses is imported before it loses the right to read it.
+for _module in (
+    "testbed.cluster.deciding",
+    "testbed.cluster.steward",
+    "testbed.kernel.abilities",
+    "testbed.kernel.loss_classifier",
+    "testbed.kernel.messages",
+    "testbed.kernel.qdiscs",
+):
+    import_module(_module)
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
+    layout = resolve(Cluster.star(2))
+
+    def story() -> None:
+        store = Store()
+        bring_up(store, layout, name="star", origin="a test", lasting=lasting)
+        injecting.inject(store, "star", "n1", {"delay": 20_000_000, "loss": 0.3})
+        assert set(store.choose("star").datapaths.values()) == {"relay"}
+        before = baseline("star")
+        told = check("star")
+        link = layout.links[0].name
+        for direction in ("forward", "backward"):
+            found = {finding.what: finding for finding in told.of(link, direction)}
+            earliest = found["delay min"].measured
+            assert earliest is not None
+            assert earliest >= 20_000_000 - 50_000
+            assert found["loss"].grade in (Grade.TRUSTED, Grade.UNDECIDED)  # small buffers may overrun
+            assert found["loss"].interval is not None
+        # What dies is found out here, too.
+        said = carrying.report(store, store.choose("star"))
+        assert said is not None
+        os.kill(said["pid"], signal.SIGKILL)
+        assert verdict("star", before).grade is Grade.INVALID
+        removal.down(store, "star")
+
+    finish(as_user(home, story))
