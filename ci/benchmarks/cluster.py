@@ -25,7 +25,7 @@ OUTPUT = REPOSITORY / "results" / "bench-cluster.jsonl"
 def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--sizes", "2,10,50,100,200,500", "hosts of the stars")
     session.option(parser, "--repeat", "5", "rounds that count")
-    session.option(parser, "--subjects", ",".join(SUBJECTS), "what to measure")
+    session.subjects(parser, SUBJECTS)
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
@@ -36,7 +36,7 @@ class Bench:
         self.session = session
         self.repeat = int(options.repeat)
         self.sizes = [int(size) for size in options.sizes.split(",")]
-        self.subjects = set(options.subjects.split(","))
+        self.subjects = set(options.subjects)
 
     def run(self) -> None:
         session = self.session

@@ -23,6 +23,19 @@ def option(parser: argparse.ArgumentParser, name: str, default: str, meaning: st
     parser.add_argument(name, default=default, help=f"{meaning} (default: %(default)s)")
 
 
+def subjects(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
+    """``--subjects``: which of those that a benchmark knows."""
+
+    def chosen(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"there is no {unknown[0]!r}, only {', '.join(known)}")
+        return names
+
+    everything = ",".join(known)
+    parser.add_argument("--subjects", type=chosen, default=everything, help="what to measure (default: %(default)s)")
+
+
 class Session:
     """What a benchmark measures goes here; it is stored at once, so that an interrupted run leaves what it had."""
 

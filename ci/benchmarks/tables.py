@@ -9,13 +9,17 @@ from benchmarks.targets import Target
 
 
 def figure(value: float, unit: str) -> str:
-    """A value to three digits, seconds as milliseconds or microseconds, bytes as kB."""
+    """A value to three digits, seconds as milliseconds or microseconds, bytes as kB, bit/s as Gbit/s."""
     if unit == "s":
         if abs(value) < 0.9995e-3:
             return f"{value * 1e6:.3g} us"
         return f"{value * 1e3:.3g} ms" if abs(value) < 0.9995 else f"{value:.3g} s"
     if unit == "B":
         return f"{value / 1e3:.3g} kB"
+    if unit == "bit/s":
+        return f"{value / 1e9:.3g} Gbit/s"
+    if unit == "1/s":
+        return f"{value:,.0f}/s"
     return f"{value:.3g}{' ' + unit if unit != '1' else ''}"
 
 

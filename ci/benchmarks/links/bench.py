@@ -20,7 +20,9 @@ OUTPUT = REPOSITORY / "results" / "bench-links.jsonl"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--repeat", "5", "runs that count")
-    session.option(parser, "--subjects", ",".join(SUBJECTS), "what to measure")
+    session.option(parser, "--seconds", "2", "length of every run of traffic")
+    session.option(parser, "--sizes", "2,16,100", "nodes of the stars of inject")
+    session.subjects(parser, SUBJECTS)
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
@@ -30,20 +32,21 @@ def run(options: argparse.Namespace, session: Session) -> None:
     except ContenderError as error:
         session.failures.append(str(error))
         return
-    repeat, progress, directory = int(options.repeat), session.progress, session.directory
+    repeat, seconds, progress = int(options.repeat), float(options.seconds), session.progress
+    sizes = [int(size) for size in options.sizes.split(",")]
     measures: dict[str, Callable[[Clusters], Iterable[Row]]] = {
-        "relay": lambda clusters: relay.capacity(clusters, traffic, repeat, progress),
-        "throughput": lambda clusters: throughput.delayed(clusters, traffic, repeat, progress),
-        "lateness": lambda clusters: lateness.measure(clusters, traffic, repeat, progress),
-        "unimpaired": lambda clusters: throughput.against_ip(clusters, traffic, directory, repeat, progress),
-        "links": lambda clusters: relay.many_links(clusters, traffic, repeat, progress),
-        "inject": lambda clusters: injecting.measure(clusters, repeat, progress),
-        "kernel": lambda clusters: kernel.measure(clusters, traffic, repeat, progress),
+        "relay": lambda clusters: relay.capacity(clusters, traffic, repeat, seconds, progress),
+        "throughput": lambda clusters: throughput.delayed(clusters, traffic, repeat, seconds, progress),
+        "lateness": lambda clusters: lateness.measure(clusters, traffic, repeat, seconds, progress),
+        "unimpaired": lambda clusters: throughput.against_ip(
+            clusters, traffic, session.directory, repeat, seconds / 4, progress
+        ),
+        "links": lambda clusters: relay.many_links(clusters, traffic, repeat, seconds, progress),
+        "inject": lambda clusters: injecting.measure(clusters, sizes, repeat, progress),
+        "kernel": lambda clusters: kernel.measure(clusters, traffic, repeat, seconds, progress),
     }
-    wanted = options.subjects.split(",")
-    session.failures += [f"{name}: there is no such subject" for name in wanted if name not in SUBJECTS]
     for subject in SUBJECTS:
-        if subject in wanted:
+        if subject in options.subjects:
             with closing(Clusters()) as clusters:
                 session.attempt(subject, partial(measures[subject], clusters))
     found = targets(session.rows)

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import ContenderError, LineProcess
+from benchmarks.links.processors import RELAY
 
 PROCESS = Path(__file__).with_name("process.py")
-RELAY_CPU = 1
-"""The processor that the relay and whatever receives have; what sends has the other one, 0."""
-
 PATIENCE = 20.0  # s for a relay to work off what waits
 GLANCE, IDLE = 0.05, 0.1  # s between two looks at its processor time, and the share of a processor that is rest
 
@@ -104,7 +102,7 @@ class Relay:
                 return used
         raise ContenderError(f"the relay had not come to rest after {PATIENCE:g} s")
 
-    def pin(self, cpu: int = RELAY_CPU) -> None:
+    def pin(self, cpu: int = RELAY) -> None:
         os.sched_setaffinity(self.pid, {cpu})
 
     def counted(self, name: str) -> int:

@@ -1,19 +1,19 @@
 """How long until an impairment is in force: from the call of the API to its return."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.links.clusters import Clusters
 from benchmarks.rows import Row
 
-NODES = (2, 16, 100)  # of the stars
 FIRST, CHANGE, HEAL, ALL, HEAL_ALL = (
     "first, into one link", "change of it", "heal it", "into all links", "heal all links",
 )  # fmt: skip
 TESTBED = "testbed"
 
 
-def measure(clusters: Clusters, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    for nodes in NODES:
+def measure(clusters: Clusters, sizes: Sequence[int], repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """On stars of these sizes."""
+    for nodes in sizes:
         found: dict[str, list[float]] = {}
         with clusters.up("star", nodes) as cluster:
             for turn in range(repeat + 1):

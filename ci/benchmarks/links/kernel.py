@@ -5,19 +5,23 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 from benchmarks.links.clusters import Clusters
-from benchmarks.links.traffic import FRAME, SENDER, Traffic
+from benchmarks.links.processors import SENDER
+from benchmarks.links.traffic import FRAME, Traffic
 from benchmarks.rows import Row
 
-FRAMES = 200_000
+RATE = 200_000  # frames for every second that is asked for
 BATCH = 32
 PER_FRAME = "sender's CPU per frame"
 DIRECT, JOINED, LOSS = "one pair", "two pairs, redirected", "two pairs, redirected, loss by tc"
 LEAST_LOSS = 1e-9  # decided for every frame, and as good as never lost
 
 
-def measure(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+def measure(
+    clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
+) -> Iterator[Row]:
     """By turns: a pair from NIC to NIC, the usual link between two nodes, and one with a loss classifier."""
     costs: dict[str, list[float]] = {}
+    count = int(RATE * seconds)
     with ExitStack() as stack:
         every = {
             DIRECT: stack.enter_context(clusters.up(datapath="direct")),
@@ -29,12 +33,12 @@ def measure(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callabl
             progress(f"the kernel's datapaths: {f'{turn} of {repeat * 3}' if turn else 'warm-up'}")
             for name, cluster in every.items():
                 pair = (cluster.nodes["n1"], cluster.nodes["n2"])
-                found = traffic.send([pair], 0, FRAMES, batch=BATCH)
+                found = traffic.send([pair], 0, count, batch=BATCH)
                 if turn:
                     costs.setdefault(name, []).append(found["cpu"] / found["sent"])
     for name, samples in costs.items():
         settings = {
-            "bytes": FRAME, "frames": FRAMES, "batch": BATCH, "loss": LEAST_LOSS, "datapaths": datapaths[name],
+            "bytes": FRAME, "frames": count, "batch": BATCH, "loss": LEAST_LOSS, "datapaths": datapaths[name],
             "processors": {"sender": SENDER}, "interleaved": list(costs),
         }  # fmt: skip
         yield Row("kernel", name, PER_FRAME, 2, "s", tuple(samples), settings)

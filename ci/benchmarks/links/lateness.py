@@ -2,41 +2,45 @@
 
 from collections.abc import Callable, Iterator
 
-from benchmarks.links.clusters import RELAY_CPU, Clusters
-from benchmarks.links.traffic import FRAME, SENDER, Traffic
+from benchmarks.links.clusters import Clusters
+from benchmarks.links.processors import RELAY, SENDER
+from benchmarks.links.traffic import FRAME, Traffic
 from benchmarks.rows import Row
 
 RATE = 10_000  # frames/s
-FRAMES = 20_000  # per run
 DELAY = 1_000_000  # ns
-TIMERS = 5_000  # of the machine's own, per run
+TIMERS = 0.25  # of the machine's own, for every frame
 RUNS = 3  # at least
 SHARES = ("min", "p50", "p90", "p99", "p99.9", "max")
 FRAME_LATE, TIMER_LATE = "lateness of a frame, {}", "lateness of a timer, {}"
 TESTBED, MACHINE = "testbed", "timerfd and epoll"
 
 
-def measure(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+def measure(
+    clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
+) -> Iterator[Row]:
     """Runs of frames, and of timers on the relay's processor, by turns."""
     late: dict[tuple[str, str], list[float]] = {}
     lost = 0
     runs = max(repeat, RUNS)
+    count = int(RATE * seconds)
     with clusters.up(delay=f"{DELAY}ns") as cluster:
         cluster.relay().pin()
         source, sink = cluster.nodes["n1"], cluster.nodes["n2"]
-        traffic.send([(source, sink)], RATE, RATE // 2)  # warm-up
+        traffic.send([(source, sink)], RATE, count // 4)  # warm-up
         for turn in range(runs):
             progress(f"lateness: {turn + 1} of {runs}")
-            timers = traffic.timers(1_000_000_000 // RATE, TIMERS)
+            timers = traffic.timers(1_000_000_000 // RATE, int(count * TIMERS))
             with traffic.caught(sink) as frames:
-                sent = traffic.send([(source, sink)], RATE, FRAMES)
+                sent = traffic.send([(source, sink)], RATE, count)
             lost += sent["sent"] - frames["received"]
             for share in SHARES:
                 late.setdefault((TESTBED, FRAME_LATE.format(share)), []).append((frames[share] - DELAY) / 1e9)
                 late.setdefault((MACHINE, TIMER_LATE.format(share)), []).append(timers[share] / 1e9)
     settings = {
-        "rate": RATE, "delay": DELAY, "bytes": FRAME, "frames": FRAMES, "timers": TIMERS, "runs": runs, "lost": lost,
-        "processors": {"sender": SENDER, "relay": RELAY_CPU, "timers": RELAY_CPU},
+        "rate": RATE, "delay": DELAY, "bytes": FRAME, "frames": count, "timers": int(count * TIMERS),
+        "runs": runs, "lost": lost,
+        "processors": {"sender": SENDER, "relay": RELAY, "timers": RELAY},
         "from": "before the sender's system call", "to": "the kernel's stamp at the receiver",
     }  # fmt: skip
     for (contender, measured), samples in late.items():

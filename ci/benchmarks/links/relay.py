@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.links.clusters import RELAY_CPU, Clusters, Place, Running
-from benchmarks.links.traffic import FRAME, SENDER, Traffic
+from benchmarks.links.clusters import Clusters, Place, Running
+from benchmarks.links.processors import RELAY, SENDER
+from benchmarks.links.traffic import FRAME, Traffic
 from benchmarks.rows import Row
 
 IMPAIRMENTS: dict[str, Any] = {"rate": "10gbit", "delay": "1ms", "loss": "1%"}
 RULE = "drop tcp.dport == 5001 and nth(3)"
 BATCH = 32  # frames that the sender hands over at once, at the rates of this row
-SECONDS = 1.0  # of every trial
 
 SATURATED = "frames/s of a core, saturated"
 CLEAN = "highest rate without unasked-for loss"
@@ -21,7 +21,8 @@ LEAST = 1_000  # frames/s, below which there is nothing to search for
 ATTEMPTS = 2  # at every rate of it, so that one interruption of the machine does not end it
 
 FEW, MANY = 2, 200
-LOADS = (20_000, 60_000, 400_000)  # frames/s offered to the relay, over all links; the last is more than it can carry
+TOO_MUCH = 400_000  # frames/s, for any relay
+LOADS = (20_000, 60_000, TOO_MUCH)  # frames/s offered to the relay, over all links
 LINKS = "CPU per frame, {load:,} frames/s offered"
 
 
@@ -37,11 +38,13 @@ class Trial:
     cpu: float  # seconds of the relay, without those in which it waited for deadlines
 
 
-def trial(traffic: Traffic, cluster: Running, pairs: list[tuple[Place, Place]], rate: float, batch: int) -> Trial:
+def trial(
+    traffic: Traffic, cluster: Running, pairs: list[tuple[Place, Place]], rate: float, batch: int, seconds: float
+) -> Trial:
     """One trial at `rate` frames/s sent, each of which meets as many links as there are between its ends."""
     before = cluster.relay()
     used = before.wait()
-    sent = traffic.send(pairs, rate, int(rate * SECONDS), batch=batch)
+    sent = traffic.send(pairs, rate, int(rate * seconds), batch=batch)
     used = before.wait() - used
     after = cluster.relay()
     offered = after.counted("offered") - before.counted("offered")
@@ -50,26 +53,28 @@ def trial(traffic: Traffic, cluster: Running, pairs: list[tuple[Place, Place]], 
     return Trial(sent["sent"], sent["sent"] / sent["seconds"], sent["seconds"], offered, lost, used)
 
 
-def capacity(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+def capacity(
+    clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
+) -> Iterator[Row]:
     """Rate, delay, 1 % loss and one rule on one link."""
     saturated, clean, cost = [], [], []
     with clusters.up(**IMPAIRMENTS) as cluster:
         cluster.inject(rules=[RULE])
         cluster.relay().pin()
         pairs = [(cluster.nodes["n1"], cluster.nodes["n2"])]
-        trial(traffic, cluster, pairs, START, BATCH)
+        trial(traffic, cluster, pairs, START, BATCH, seconds)
         for turn in range(repeat):
             progress(f"relay, {turn + 1} of {repeat}: saturated")
-            full = trial(traffic, cluster, pairs, 400_000, BATCH)
+            full = trial(traffic, cluster, pairs, TOO_MUCH, BATCH, seconds)
             saturated.append(full.offered / full.cpu)
             progress(f"relay, {turn + 1} of {repeat}: the highest clean rate")
-            best = highest(lambda rate: trial(traffic, cluster, pairs, rate, BATCH))
+            best = highest(lambda rate: trial(traffic, cluster, pairs, rate, BATCH, seconds))
             clean.append(best.rate if best is not None else 0.0)
             if best is not None:
                 cost.append(best.cpu / best.offered)
     settings = {
-        **IMPAIRMENTS, "rule": RULE, "bytes": FRAME, "batch": BATCH, "seconds": SECONDS, "nodes": 2,
-        "processors": {"sender": SENDER, "relay": RELAY_CPU},
+        **IMPAIRMENTS, "rule": RULE, "bytes": FRAME, "batch": BATCH, "seconds": seconds, "nodes": 2,
+        "processors": {"sender": SENDER, "relay": RELAY},
         "cpu": "the relay process's, with the softirqs that deliver what it sends, without spinning",
     }  # fmt: skip
     yield Row("relay", "testbed", SATURATED, 2, "1/s", tuple(saturated), settings)
@@ -101,7 +106,9 @@ def _clean(trial: Trial, rate: float) -> bool:
     return complete and trial.cpu <= trial.seconds and trial.rate > 0.95 * rate
 
 
-def many_links(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+def many_links(
+    clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
+) -> Iterator[Row]:
     """Stars of few and of many nodes, every link impaired, the same frames/s over all of them; each frame meets two links.
     By turns."""
     costs: dict[tuple[int, int], list[float]] = {}
@@ -119,9 +126,9 @@ def many_links(clusters: Clusters, traffic: Traffic, repeat: int, progress: Call
                     progress(f"{links} links, {load:,} frames/s, {f'{turn} of {repeat}' if turn else 'warm-up'}")
                     nodes = list(cluster.nodes.values())
                     pairs = list(zip(nodes[::2], nodes[1::2], strict=True))
-                    found = trial(traffic, cluster, pairs, load / 2, 1)
+                    found = trial(traffic, cluster, pairs, load / 2, 1, seconds)
                     if turn:
                         costs.setdefault((links, load), []).append(found.cpu / max(found.offered, 1))
     for (links, load), samples in costs.items():
-        settings = {**keys, "bytes": FRAME, "batch": 1, "seconds": SECONDS, "links": links, "interleaved": [FEW, MANY]}
+        settings = {**keys, "bytes": FRAME, "batch": 1, "seconds": seconds, "links": links, "interleaved": [FEW, MANY]}
         yield Row("links", f"{links} links", LINKS.format(load=load), links, "s", tuple(samples), settings)

@@ -8,22 +8,23 @@ from typing import Any
 from benchmarks.contenders import ContenderError
 from benchmarks.ip_batch import IpBatch
 from benchmarks.links.clusters import Clusters, Place
-from benchmarks.links.traffic import ANYWHERE, RECEIVER, SENDER, Traffic
+from benchmarks.links.processors import ANYWHERE, RECEIVER, SENDER
+from benchmarks.links.traffic import Traffic
 from benchmarks.rows import Row
 
 DELAY = "1ms"
-SECONDS = 3.0
 DELAYED, PLAIN = "one link, delayed 1 ms", "one link, nothing asked for"
 TCP, RELAY_USE, SOURCE_USE, SINK_USE = "TCP", "CPU of the relay", "CPU of the sender", "CPU of the receiver"
 
-SHORT = 0.5  # s of each run of TCP in the comparison
 ROUND_TRIPS = 5_000
 PAIRS = 5  # turns of the comparison for every repeat
 TESTBED, BY_IP, AGAIN = "testbed", "ip", "ip again"
 ROUND_TRIP = "round trip of 8 bytes of TCP, p50"
 
 
-def delayed(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+def delayed(
+    clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
+) -> Iterator[Row]:
     """A TCP stream through a link with a delay both ways and, by turns, through one without; with who used how much of a
     processor."""
     found: dict[tuple[str, str, str], list[float]] = {}
@@ -38,7 +39,7 @@ def delayed(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callabl
                 before = cluster.relay() if cluster is slow else None
                 used = before.wait() if before is not None else 0.0
                 ends = cluster.nodes["n1"], cluster.nodes["n2"]
-                run = traffic.tcp(*ends, SECONDS if turn else SHORT, sender=ANYWHERE, receiver=ANYWHERE)
+                run = traffic.tcp(*ends, seconds, sender=ANYWHERE, receiver=ANYWHERE)
                 if not turn:
                     continue
                 took = run["received"]["seconds"]
@@ -50,7 +51,7 @@ def delayed(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callabl
                     note(name, RELAY_USE, "1", (before.wait() - used) / took)
                     note(name, "frames lost in the relay", "1", cluster.relay().lost - before.lost)
     settings = {
-        "delay": DELAY, "seconds": SECONDS, "by": "traffic.c", "write": 1 << 17, "processors": "the kernel's choice",
+        "delay": DELAY, "seconds": seconds, "by": "traffic.c", "write": 1 << 17, "processors": "the kernel's choice",
         "cpu": "of a process, with the softirqs that run in it: those of both nodes' TCP mostly in the relay",
         "interleaved": [DELAYED, PLAIN],
     }  # fmt: skip
@@ -59,7 +60,7 @@ def delayed(clusters: Clusters, traffic: Traffic, repeat: int, progress: Callabl
 
 
 def against_ip(
-    clusters: Clusters, traffic: Traffic, directory: Path, repeat: int, progress: Callable[[str], None]
+    clusters: Clusters, traffic: Traffic, directory: Path, repeat: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
     """A star of two, unimpaired, and one of the same objects by ``ip -batch``; all offloads on in both. By turns, the one by
     ``ip`` twice: how far it is from itself is what this machine can tell."""
@@ -75,13 +76,13 @@ def against_ip(
             progress(f"against ip: {f'{turn} of {repeat * PAIRS}' if turn else 'warm-up'}")
             order = list(ends.items())
             for name, (source, sink) in order if turn % 2 else reversed(order):
-                stream = traffic.tcp(source, sink, SHORT)["bits"]
+                stream = traffic.tcp(source, sink, seconds)["bits"]
                 trip = traffic.round_trips(source, sink, ROUND_TRIPS, spin=True)["p50"]
                 if turn:
                     streams.setdefault(name, []).append(stream)
                     trips.setdefault(name, []).append(trip / 1e9)
     settings: dict[str, Any] = {
-        "cluster": "star", "seconds": SHORT, "round_trips": ROUND_TRIPS, "waiting": "spinning", "by": "traffic.c",
+        "cluster": "star", "seconds": seconds, "round_trips": ROUND_TRIPS, "waiting": "spinning", "by": "traffic.c",
         "processors": {"sender": SENDER, "receiver": RECEIVER}, "interleaved": [TESTBED, BY_IP, AGAIN],
     }  # fmt: skip
     for name in ends:

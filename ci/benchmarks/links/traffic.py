@@ -10,11 +10,9 @@ from typing import Any
 from benchmarks.compiling import compiled
 from benchmarks.contenders import ContenderError
 from benchmarks.links.clusters import Place
+from benchmarks.links.processors import RECEIVER, SENDER
 
 SOURCE = Path(__file__).with_name("traffic.c")
-SENDER, RECEIVER, ANYWHERE = 0, 1, -1
-"""The processors of what sends, and of what receives or carries; or wherever the kernel puts it."""
-
 PATIENCE = 120.0  # s for any role to end
 FRAME = 1500  # bytes of IP
 
@@ -49,7 +47,7 @@ class Traffic:
     def tcp(
         self, source: Place, sink: Place, seconds: float, *, sender: int = SENDER, receiver: int = RECEIVER
     ) -> dict[str, Any]:
-        """bits: per second, as the sink saw them. sent, received: what source and sink said. sender, receiver: processors."""
+        """bits: per second, as the sink saw them. sent, received: what source and sink said."""
         with self._started("sink", receiver, sink.namespace) as process:
             port = _ready("sink", process)
             sent = self.run("source", sender, source.namespace, sink.address, port, seconds)
