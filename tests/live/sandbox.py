@@ -15,7 +15,6 @@ from pathlib import Path
 
 from testbed.kernel import mounts, namespaces, processes, syscalls
 
-
 _entered: list[int] = []
 
 
