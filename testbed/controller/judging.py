@@ -133,8 +133,7 @@ def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     widest = expectation.delay(0.75 + error) - expectation.delay(0.25 - error)
     narrowest = max(0, expectation.delay(0.75 - error) - expectation.delay(0.25 + error))
     outside = max(measured - widest, narrowest - measured, 0)
-    # Where jitter is asked for, the share of it counts; otherwise what a median may deviate.
-    grade = table.grade("jitter", outside, expectation.spread)
+    grade = table.grade("jitter" if expectation.range else "jitter unasked", outside, expectation.spread)
     interval = (narrowest, widest) if expectation.range else None
     if subject.ruled and grade is not Grade.TRUSTED:
         return [_finding(subject, "jitter", expectation.spread, measured, table, Grade.UNDECIDED, _RULED, interval)]

@@ -145,6 +145,15 @@ def test_jitter_as_asked_is_trusted_and_none_or_another_is_not() -> None:
     assert wide["jitter"].grade is Grade.INVALID
 
 
+def test_a_small_jitter_that_is_missing_is_found() -> None:
+    small = replace(JITTERY, jitter=300_000)
+    none = drawn(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
+    assert {graded(small, none)[what].grade for what in ("jitter", "jitter distribution")} <= {
+        Grade.DEGRADED,
+        Grade.INVALID,
+    }
+
+
 def test_jitter_that_nobody_asked_for_is_found() -> None:
     found = graded(DELAYED, drawn(10 * MILLISECOND, 30 * MILLISECOND))
     assert found["jitter"].grade is Grade.INVALID
