@@ -130,10 +130,10 @@ def _go_first() -> None:
 
     The lowest real-time priority gives it a processor within microseconds; a good niceness alone lets it wait for whoever
     runs until the next tick, which is milliseconds. Usually the kernel keeps a twentieth of a processor from real time, so
-    that a relay that is overwhelmed takes no machine down. Without the right to either, it runs like any other process.
+    that a relay that is overwhelmed takes no machine down; relays of several clusters take turns. Without the right to either, it runs like any other process.
     """
     with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
         return
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
