@@ -66,9 +66,10 @@ class Replugging:
             )
 
     def _read(self) -> dict[str, int]:
-        """What the kernel dropped at each wire-side interface because nobody took it."""
-        route = self._workshop.open(names.WIRE).route
-        return {interface.name: interface.counters.rx_unclaimed for interface in interfaces(route)}
+        """What the kernel dropped at each wire-side interface: because nobody took it, or because the NIC at the other end
+        was just being given other offloads."""
+        counters = {one.name: one.counters for one in interfaces(self._workshop.open(names.WIRE).route)}
+        return {name: counted.rx_unclaimed + counted.tx_dropped for name, counted in counters.items()}
 
 
 def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

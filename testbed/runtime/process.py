@@ -18,7 +18,7 @@ from testbed.kernel.files import replace_file
 from testbed.kernel.packets import PacketSocket
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
-from testbed.runtime.calls import Listener
+from testbed.runtime.calls import Later, Listener
 from testbed.runtime.orders import Orders, Places
 from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, Relay
 from testbed.wire.fates import Record
@@ -57,12 +57,14 @@ class Process:
         """Carry links until the process is ended."""
         self._loop.run()
 
-    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object] | Later:
         match request["do"]:
             case "load":
                 return {"early": self._load()}
             case "release":
-                return {"early": {name: self._relay.release(name) for name in request["links"]}}
+                later = Later()
+                self._relay.release(request["links"], lambda early: later.tell({"early": early}))
+                return later
             case "report":
                 replace_file(self._places.report(self._number), json.dumps(self._report()))
                 return {}

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from testbed.engine.loop import Loop
 from testbed.kernel.packets import Arena, PacketSocket
+from testbed.runtime.aside import Aside
 from testbed.runtime.logs import read_log
 from testbed.runtime.orders import Carried, Orders, Treated
 from testbed.wire.direction import Delivery, Direction
@@ -203,14 +204,12 @@ class LinkCarriage:
         self.carried = carried
 
     def release(self) -> int:
-        """Carry the link no more; how many frames that were under way were delivered early."""
+        """Carry the link no more, whose sockets hear no more; how many frames that were under way were delivered early. The
+        sockets are left to be closed."""
         for socket in self._sockets:
             self._loop.unwatch(socket.fileno())
-            socket.stop_listening()
         now = self._loop.now()
-        early = sum(carriage.flush(now) for carriage in self.directions.values())
-        self.close()
-        return early
+        return sum(carriage.flush(now) for carriage in self.directions.values())
 
     def close(self) -> None:
         for socket in self._sockets:
@@ -234,6 +233,7 @@ class Relay:
         self._fields = fields
         self._arena = Arena()
         self._idle: list[str] = []
+        self._aside = Aside(loop)
 
     def load(self, orders: Orders, log: Callable[[Record], object] | None = None) -> dict[str, int]:
         """Do from now on what the orders say: carry links anew, change some, release those that they do not name.
@@ -245,7 +245,7 @@ class Relay:
         wanted = {link.name: link for link in orders.links}
         for link in orders.links:
             _check(link, orders, self._fields)
-        early = {name: self.release(name) for name in list(self.links) if name not in wanted}
+        early = {name: self._release_at_once(name) for name in list(self.links) if name not in wanted}
         for name, link in wanted.items():
             known = self.links.get(name)
             if known is not None and _continues(known.carried, link) and known.still_there():
@@ -253,7 +253,7 @@ class Relay:
                     known.change(link, orders.files)
                 continue
             if known is not None:
-                early[name] = self.release(name)
+                early[name] = self._release_at_once(name)
             self.links[name] = LinkCarriage(
                 self._loop,
                 link,
@@ -265,14 +265,27 @@ class Relay:
             )
         return early
 
-    def release(self, name: str) -> int:
-        """Carry a link no more, if it is carried; how many frames were delivered early."""
-        link = self.links.pop(name, None)
-        if link is None:
-            return 0
+    def release(self, names: Sequence[str], then: Callable[[dict[str, int]], object]) -> None:
+        """Carry these links no more, those that are carried. As soon as they hear nothing more, the loop calls then(how many
+        frames each delivered early). Until then they are carried, and all the while the others are."""
+        leaving = {name: link for name in names if (link := self.links.pop(name, None)) is not None}
+
+        def deaf() -> None:
+            then({name: self._let_go(link) for name, link in leaving.items()})
+
+        sockets = [socket for link in leaving.values() for socket in link.sockets().values()]
+        self._aside.make([socket.stop_listening for socket in sockets], deaf)
+
+    def _release_at_once(self, name: str) -> int:
+        """The same for a link whose free ends are others now, or are not wanted: what it may still hear is lost."""
+        return self._let_go(self.links.pop(name))
+
+    def _let_go(self, link: LinkCarriage) -> int:
         for direction in link.directions.values():
             self._idle += direction.idle_rules()
-        return link.release()
+        early = link.release()
+        self._aside.make([socket.close for socket in link.sockets().values()], lambda: None)
+        return early
 
     def idle_rules(self) -> list[str]:
         """A sentence for each rule, in force, lifted or gone with its link, that has never decided a frame's fate."""
