@@ -1,0 +1,417 @@
+"""Injecting into a running cluster: it is in force when the call returns, sets what it names and nothing else, and when it
+is lifted all is as it was."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import frames
+import pytest
+from machine import eventually, snapshot
+from tools import forwarding, inside, ping, ports, redirections, tell, wire_path
+from traffic import between, carried, dump, report, told
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster import injecting, names
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.state import Store
+from testbed.errors import DescriptionError, NotFoundError, TestbedError
+from testbed.kernel.datapaths import Asked
+from testbed.spec.layout import Impairment
+from testbed.spec.model import Description, Link, Node, Switch
+from testbed.spec.resolving import resolve
+from testbed.wire.text_files import BrokenFileError
+from testbed.wire.tokens import RuleError
+
+pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+MS = 10**6
+NAME = "injected"
+SHAPES: dict[str, Callable[[], Cluster]] = {
+    "back-to-back": Cluster.back_to_back,
+    "star": lambda: Cluster.star(3),
+    "ring": lambda: Cluster.ring(3),
+    "dumbbell": lambda: Cluster.dumbbell(1, 1),
+}
+CARRIERS = ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))]
+
+
+@pytest.fixture
+def pair() -> Iterator[RunningCluster]:
+    with Cluster.back_to_back().up() as cluster:
+        yield cluster
+
+
+# In force when it returns
+
+
+@pytest.mark.parametrize("datapath", CARRIERS)
+@pytest.mark.parametrize("shape", ["back-to-back", "star"])
+def test_the_first_frame_after_the_call_sees_it_and_the_first_after_healing_does_not(
+    datapath: Asked, shape: str
+) -> None:
+    """Ten times, without a pause; what arrives is exactly what was sent while nothing was injected."""
+    made = Cluster.back_to_back() if shape == "back-to-back" else Cluster.star(3)
+    with made.up(datapath=datapath) as cluster, frames.nics(cluster) as nics:
+        macs = frames.mac(cluster, "n2"), frames.mac(cluster, "n1")
+        nics["n2"].send(frames.frame(frames.BROADCAST, macs[0], 0))  # the switch learns where n2 is
+        expected: list[int] = []
+        for turn in range(10):
+            with cluster.inject("n1", loss=1.0):
+                for number in range(20):
+                    nics["n1"].send(frames.frame(*macs, 1000 * turn + number))
+            for number in range(500, 520):
+                nics["n1"].send(frames.frame(*macs, 1000 * turn + number))
+                expected.append(1000 * turn + number)
+        got: list[int] = []
+
+        def all_there() -> bool:
+            got.extend(frames.numbers(frames.received(nics["n2"])))
+            return expected[-1] in got
+
+        eventually(all_there, "the last frame arrives")
+        assert got == expected
+
+
+def test_the_first_frame_that_a_rule_sees_is_the_first_after_the_call(pair: RunningCluster) -> None:
+    with frames.nics(pair) as nics:
+        macs = frames.mac(pair, "n2"), frames.mac(pair, "n1")
+        for turn in range(5):
+            with pair.inject("n1--n2", rules=["drop eth.type == 0x88b5 and nth(1)"]):
+                for number in range(10):
+                    nics["n1"].send(frames.frame(*macs, 100 * turn + number))
+                got: list[int] = []
+
+                def all_there(turn: int = turn, got: list[int] = got) -> bool:
+                    got.extend(frames.numbers(frames.received(nics["n2"])))
+                    return 100 * turn + 9 in got
+
+                eventually(all_there, "the last frame arrives")
+            assert got == [100 * turn + number for number in range(1, 10)]
+
+
+# What it sets
+
+
+DECLARED = {"delay": "2ms", "loss": "10%"}
+
+
+def declared(**impairment: str) -> Description:
+    links = [Link(ends=["n1", "s1"], **impairment), Link(ends=["n2", "s1"]), Link(ends=["n3", "s1"])]  # type: ignore[arg-type]
+    return Description(
+        name=NAME, nodes=[Node(name=f"n{n}") for n in (1, 2, 3)], switches=[Switch(name="s1")], links=links
+    )
+
+
+def up(description: Description, datapath: Asked = "relay") -> RunningCluster:
+    outcome = bring_up(Store(), resolve(description), name=NAME, origin="test", lasting=True, asked=datapath)
+    return RunningCluster(Store(), outcome.state)
+
+
+def both(cluster: RunningCluster, link: str = "n1:eth0--s1:1") -> tuple[Impairment, Impairment]:
+    found = carried(cluster)[link]
+    return found.forward.impairment, found.backward.impairment
+
+
+def test_only_what_is_named_is_set_and_in_both_directions() -> None:
+    with up(declared(**DECLARED)) as cluster:
+        assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
+        with cluster.inject("n1", delay="7ms"):
+            assert both(cluster) == (Impairment(delay=7 * MS, loss=0.1),) * 2
+            with cluster.inject("n1", jitter="1ms", distribution="normal", direction="out"):
+                assert both(cluster) == (
+                    Impairment(delay=7 * MS, loss=0.1, jitter=MS, distribution="normal"),
+                    Impairment(delay=7 * MS, loss=0.1),
+                ), "direction out"
+        with cluster.inject("n1", loss=0, direction="s1-n1"):
+            assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1), Impairment(delay=2 * MS))
+        assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
+        assert carried(cluster).keys() == {"n1:eth0--s1:1"}
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_injections_that_overlap_are_lifted_in_any_order(pair: RunningCluster, order: tuple[int, ...]) -> None:
+    """The latest of those in force counts, key by key."""
+    wanted: list[dict[str, Any]] = [
+        {"delay": 1 * MS, "corrupt": 0.1},
+        {"delay": 2 * MS},
+        {"delay": 3 * MS, "duplicate": 0.2},
+    ]
+    link = "n1:eth0--n2:eth0"
+    faults = [
+        pair.inject("all", delay="1ms", corrupt="10%"),
+        pair.inject("all", delay="2ms"),
+        pair.inject("all", delay="3ms", duplicate="20%"),
+    ]
+    left = [0, 1, 2]
+    for lifted in order:
+        keys: dict[str, Any] = {}
+        for number in left:
+            keys |= wanted[number]
+        assert both(pair, link) == (Impairment(**keys),) * 2
+        faults[lifted].lift()
+        left.remove(lifted)
+    assert carried(pair) == {}
+    assert pair.state.injected == ()
+
+
+def test_all_of_a_node_is_meant_by_its_name_and_every_link_by_all() -> None:
+    with Cluster.dumbbell(2, 2).up() as cluster:
+        links = {link.name for link in cluster.state.layout.links}
+        with cluster.inject("n1", delay="1ms"):
+            assert carried(cluster).keys() == {name for name in links if name.startswith("n1:")}
+        with cluster.inject("s1", delay="1ms"):
+            assert carried(cluster).keys() == {name for name in links if "s1:" in name}
+        with cluster.inject("all", delay="1ms"):
+            assert carried(cluster).keys() == links
+            ping(cluster, "n1", "n4")
+
+
+# Healing
+
+
+def everything(cluster: RunningCluster) -> dict[str, object]:
+    """What the kernel has of a cluster, as its usual tools tell it."""
+    wire = wire_path(cluster.state)
+    found: dict[str, object] = {"ports": ports(wire), "forwarding": forwarding(wire)}
+    for key, path in cluster.state.namespaces.items():
+        found[f"{key} links"] = inside(path)
+        found[f"{key} qdiscs"] = tell(path, "tc", "qdisc", "show")
+        if key != names.WIRE:
+            found[f"{key} offloads"] = subprocess.run(
+                ["nsenter", f"--net={path}", "ip", "-d", "link", "show", "eth0"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+    for device in inside(wire).links:
+        found[f"{device} redirections"] = redirections(wire, device)
+    return found
+
+
+@pytest.mark.parametrize("datapath", CARRIERS)
+@pytest.mark.parametrize("shape", ["star", "back-to-back", "ring"])
+def test_what_is_healed_leaves_everything_as_it_was(datapath: Asked, shape: str) -> None:
+    with SHAPES[shape]().up(datapath=datapath) as cluster:
+        before = everything(cluster)
+        processes = snapshot().processes
+        with cluster.inject("all", loss="5%"):
+            assert set(cluster.state.datapaths.values()) == {datapath}
+        assert everything(cluster) == before
+        eventually(lambda: snapshot().processes == processes, "what carried it has ended")
+        ping(cluster, "n1", "n2")
+
+
+def test_an_untouched_link_carries_its_traffic_while_others_are_replugged() -> None:
+    """Not a frame of it is lost, nothing of its interfaces changes, and nothing stands on it."""
+    with Cluster.star(4).up() as cluster, between(cluster, ("n2", "n3"), ("n3", "n2")) as traffic:
+        before = {node: inside(cluster[node].namespace) for node in ("n2", "n3")}
+        for _ in range(3):
+            with cluster.inject("n1", delay="1ms"), cluster.inject("n4", loss="3%"):
+                traffic.wait(50)
+            traffic.wait(50)
+        assert {node: inside(cluster[node].namespace) for node in ("n2", "n3")} == before
+        flows = traffic.stop()
+        eventually(lambda: all(len(flow.arrived) >= flow.sent for flow in traffic.look()), "every frame arrives")
+        for flow in flows:
+            assert flow.arrived == list(range(1, flow.sent + 1))
+
+
+@pytest.mark.parametrize("shape", ["back-to-back", "star", "dumbbell"])
+@pytest.mark.parametrize("datapath", CARRIERS)
+def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> None:
+    """What was sent is what has arrived and what events say was lost."""
+    shapes = {
+        "back-to-back": Cluster.back_to_back,
+        "star": lambda: Cluster.star(2),
+        "dumbbell": lambda: Cluster.dumbbell(1, 1),
+    }
+    with shapes[shape]().up(datapath=datapath) as cluster, between(cluster, ("n1", "n2"), ("n2", "n1")) as traffic:
+        for _ in range(5):
+            with cluster.inject("all", **({"delay": "1ms"} if datapath == "relay" else {"loss_pattern": "999999"})):  # type: ignore[arg-type]
+                traffic.wait(50)
+            traffic.wait(50)
+        sent = sum(flow.sent for flow in traffic.stop())
+        lost = sum(event["lost"] for event in told(cluster, "replugged"))
+
+        def all_accounted_for() -> bool:
+            return sum(len(flow.arrived) for flow in traffic.look()) + lost >= sent
+
+        try:
+            eventually(all_accounted_for, "every frame has arrived or is counted as lost", deadline=3)
+        except AssertionError:
+            arrived = sum(len(flow.arrived) for flow in traffic.flows)
+            # A switch loses what comes while an end is leaving it, and does not count it: a frame or two, or some more where
+            # whoever takes the end out has to wait for a processor.
+            in_hand = 0 if shape == "back-to-back" else 20 * len(told(cluster, "replugged"))
+            if sent - arrived - lost > in_hand:
+                raise AssertionError(f"{sent} sent, {arrived} arrived, {lost} lost:\n{dump(cluster)}") from None
+        for flow in traffic.look():
+            assert len(set(flow.arrived)) == len(flow.arrived), "no frame arrives twice"
+        assert sum(len(flow.arrived) for flow in traffic.flows) + lost <= sent
+
+
+# Cuts, partitions, times
+
+
+def carrier(cluster: RunningCluster, node: str) -> bool:
+    (entry,) = tell(cluster[node].namespace, "ip", "link", "show", "eth0")
+    return "LOWER_UP" in entry["flags"]
+
+
+@pytest.mark.parametrize("impaired", [False, True])
+def test_a_link_that_is_cut_has_no_carrier_and_comes_back(impaired: bool) -> None:
+    with Cluster.star(3).up() as cluster:
+        if impaired:
+            cluster.inject("n1", delay="1ms")
+        ping(cluster, "n1", "n2")
+        with cluster.cut("n1"):
+            assert not carrier(cluster, "n1")
+            assert carrier(cluster, "n2")
+            assert cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W1", "n2"], check=False).returncode != 0
+            ping(cluster, "n2", "n3")
+        assert carrier(cluster, "n1")
+        ping(cluster, "n1", "n2")
+        cluster.heal()
+
+
+def test_a_partition_lets_nothing_pass_between_its_groups_and_everything_within() -> None:
+    with Cluster.star(5).up() as cluster, frames.nics(cluster) as nics:
+        with cluster.partition(["n1", "n2"], ["n3", "n4"]):
+            nics["n1"].send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n1"), 1))
+            frames.wait_until_readable(nics["n2"])
+            nics["n5"].send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n5"), 2))
+            for node, expected in (("n2", [1, 2]), ("n3", [2]), ("n4", [2]), ("n1", [2])):
+                got: list[int] = []
+                while 2 not in got:
+                    frames.wait_until_readable(nics[node])
+                    got += frames.numbers(frames.received(nics[node]))
+                assert got == expected, node
+            ping(cluster, "n1", "n2")
+            ping(cluster, "n3", "n4")
+            ping(cluster, "n5", "n1")
+        ping(cluster, "n1", "n3")
+        assert carried(cluster) == {}
+
+
+def test_what_is_injected_for_a_time_heals_itself(pair: RunningCluster) -> None:
+    before = everything(pair)
+    pair.inject("all", delay="1ms", seconds=0.2)
+    pair.cut("all", seconds=0.3)
+    stays = pair.inject("all", duplicate="10%")
+    eventually(lambda: len(pair.state.injected) == 1, "two of three have healed")
+    eventually(lambda: len(told(pair, "heal")) == 2, "it is an event")
+    assert [event["number"] for event in told(pair, "heal")] == [1, 2]
+    assert both(pair, "n1:eth0--n2:eth0") == (Impairment(duplicate=0.1),) * 2
+    stays.lift()
+    assert everything(pair) == before
+
+
+# Beside what is declared
+
+
+def test_up_changes_what_is_declared_and_keeps_what_is_injected() -> None:
+    with up(declared(delay="2ms")) as cluster:
+        fault = cluster.inject("n1", corrupt="1%")
+        stays = cluster.inject("n2", delay="5ms")
+        up(declared(delay="3ms", loss="1%"))
+        assert both(cluster) == (Impairment(delay=3 * MS, loss=0.01, corrupt=0.01),) * 2
+        assert both(cluster, "n2:eth0--s1:2") == (Impairment(delay=5 * MS),) * 2
+        assert up(declared(delay="3ms", loss="1%")).state.injected == cluster.state.injected
+        fault.lift()
+        assert both(cluster) == (Impairment(delay=3 * MS, loss=0.01),) * 2
+        up(declared())
+        assert carried(cluster).keys() == {"n2:eth0--s1:2"}
+        stays.lift()
+        assert carried(cluster) == {}
+
+
+def test_state_and_events_say_what_is_in_force(pair: RunningCluster) -> None:
+    fault = pair.inject("n1--n2", delay="1ms", direction="n1-n2")
+    (injection,) = pair.state.injected
+    assert (injection.what, injection.keys) == ("delay 1ms on n1--n2 (n1-n2)", {"delay": MS})
+    assert injection.places == (("n1:eth0--n2:eth0", "forward"),)
+    assert pair.state.datapaths == {"n1:eth0--n2:eth0": "relay"}
+    (event,) = told(pair, "inject")
+    assert (event["number"], event["links"]) == (1, ["n1:eth0--n2:eth0"])
+    assert event["took"] > 0
+    fault.lift()
+    assert [event["number"] for event in told(pair, "heal")] == [1]
+    assert [(event["before"], event["after"]) for event in told(pair, "replugged")] == [
+        ("direct", "relay"),
+        ("relay", "direct"),
+    ]
+    pair.inject("all", delay="1ms")
+    assert pair.state.injected[0].number == 2, "numbers are not given twice"
+    pair.heal()
+
+
+# What is refused, and leaves everything as it was
+
+
+@pytest.mark.parametrize(
+    ("target", "wish", "error", "said"),
+    [
+        ("n1--n3", {"loss": "1%"}, NotFoundError, "did you mean 'n1--n2'?"),
+        ("n9", {"loss": "1%"}, NotFoundError, "no link, node or switch 'n9'"),
+        ("n1", {"loss": "1%", "direction": "n2-n3"}, NotFoundError, "no direction 'n2-n3'"),
+        ("n1", {}, DescriptionError, "nothing to inject"),
+        ("n1", {"reorder": "1%"}, DescriptionError, "reorder without a delay"),
+        ("n1", {"jitter": "1ms"}, DescriptionError, "jitter without a delay"),
+        ("n1", {"delay": "1ms", "distribution": "normal"}, DescriptionError, "a distribution without jitter"),
+        ("n1", {"rules": ["drop tcp.dprot == 1"]}, RuleError, "did you mean 'tcp.dport'?"),
+        ("n1", {"rate_trace": "/nowhere/at.all"}, NotFoundError, "/nowhere/at.all"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_changes(
+    pair: RunningCluster, target: str, wish: dict[str, Any], error: type[TestbedError], said: str
+) -> None:
+    before = everything(pair)
+    with pytest.raises(error) as caught:
+        pair.inject(target, **wish)
+    assert said in str(caught.value)
+    assert pair.state.injected == ()
+    assert everything(pair) == before
+    assert told(pair, "inject") == []
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "line"), [("rate_trace", "1\n2\nthree\n", 3), ("jitter_file", "1ms\n\n2ms\n", 2)]
+)
+def test_a_broken_file_is_named_with_its_line(
+    pair: RunningCluster, tmp_path: Path, key: str, text: str, line: int
+) -> None:
+    file = tmp_path / "broken.txt"
+    file.write_text(text)
+    more: dict[str, Any] = {"distribution": "trace"} if key == "jitter_file" else {}
+    with pytest.raises(BrokenFileError) as caught:
+        pair.inject("all", **{key: str(file)}, **more)  # type: ignore[arg-type]
+    assert f"{file}, line {line}" in str(caught.value)
+    assert pair.state.injected == ()
+
+
+def test_a_contradiction_with_what_is_in_force_is_refused_and_that_stays(pair: RunningCluster) -> None:
+    pair.inject("all", delay="1ms", jitter="100us")
+    with pytest.raises(DescriptionError, match="jitter without a delay"):
+        pair.inject("all", delay=0)
+    assert both(pair, "n1:eth0--n2:eth0") == (Impairment(delay=MS, jitter=100_000),) * 2
+    ping(pair, "n1", "n2")
+    pair.heal()
+
+
+def test_a_rule_that_never_matched_is_named_in_the_end(pair: RunningCluster) -> None:
+    with pair.inject("all", rules=["drop udp.dport == 7", "delay 1ms icmp or eth.type == 0x0806"]):
+        ping(pair, "n1", "n2")
+        idle = report(pair)["idle_rules"]
+    assert any("'drop udp.dport == 7' has never matched a frame" in sentence for sentence in idle)
+    assert not any("delay 1ms" in sentence for sentence in idle)
+
+
+def test_healing_what_is_not_in_force_is_refused(pair: RunningCluster) -> None:
+    with pytest.raises(NotFoundError, match="no injection 3 in force; nothing is"):
+        injecting.heal(Store(), pair.name, [3])
+    assert injecting.heal(Store(), pair.name) == ()

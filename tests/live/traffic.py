@@ -1,0 +1,148 @@
+"""Frames that go on and on between two nodes while a test does something to their link, and a count of all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import frames
+from children import Background, background
+from machine import eventually
+
+from testbed import RunningCluster
+from testbed.cluster import carrying
+from testbed.cluster.state import Store
+from testbed.runtime import events
+from testbed.runtime.orders import Carried, Places
+
+RECEIVE_BYTES = 64 << 20
+_SO_RCVBUFFORCE = 33
+GAP = 150_000  # ns between two frames of a flow
+
+
+def told(cluster: RunningCluster, event: str) -> list[Mapping[str, Any]]:
+    """The cluster's events of that kind."""
+    return [one for one in events.read(Store().directory(cluster.name)) if one["event"] == event]
+
+
+def report(cluster: RunningCluster) -> dict[str, Any]:
+    """What the relay says of itself."""
+    said = carrying.report(Store(), cluster.state)
+    assert said is not None
+    return said
+
+
+def relay_pid(cluster: RunningCluster) -> int:
+    pid: int = report(cluster)["pid"]
+    return pid
+
+
+def carried(cluster: RunningCluster) -> dict[str, Carried]:
+    """What the relay has been told, by link."""
+    orders = Places(Store().directory(cluster.name)).read_orders()
+    return {link.name: link for link in orders.links} if orders is not None else {}
+
+
+@dataclass(slots=True)
+class Flow:
+    """One direction between two nodes. sent is known once it has been stopped."""
+
+    source: str
+    sink: str
+    arrived: list[int] = field(default_factory=list)
+    sent: int = 0
+
+
+class Traffic:
+    """Numbered frames from a process of their own in each direction, so many a second."""
+
+    def __init__(self, cluster: RunningCluster, stack: ExitStack, *pairs: tuple[str, str]) -> None:
+        self.flows = [Flow(source, sink) for source, sink in pairs]
+        self._stop, self._go_on = os.pipe()
+        stack.callback(os.close, self._stop)
+        self._open = True
+        stack.callback(self._close)
+        nics = stack.enter_context(frames.nics(cluster))
+        self._sinks = {node: nics[node] for node in {flow.sink for flow in self.flows}}
+        for found in self._sinks.values():
+            found.setsockopt(1, _SO_RCVBUFFORCE, RECEIVE_BYTES)
+        self._macs = {frames.mac(cluster, flow.source): flow for flow in self.flows}
+        self._senders: list[Background] = [
+            stack.enter_context(background(self._sending(cluster, nics[flow.source], flow))) for flow in self.flows
+        ]
+
+    def _close(self) -> None:
+        if self._open:
+            os.close(self._go_on)
+            self._open = False
+
+    def _sending(self, cluster: RunningCluster, out: Any, flow: Flow) -> Callable[[Callable[[object], None]], None]:
+        macs = frames.mac(cluster, flow.sink), frames.mac(cluster, flow.source)
+
+        def send(say: Callable[[object], None]) -> None:
+            os.close(self._go_on)
+            os.set_blocking(self._stop, False)
+            number, next_time = 0, time.monotonic_ns()
+            while not _closed(self._stop):
+                number += 1
+                try:
+                    out.send(frames.frame(*macs, number))
+                except OSError:  # the NIC's link is down
+                    number -= 1
+                next_time += GAP
+                time.sleep(max(0, next_time - time.monotonic_ns()) / 1e9)
+            say(number)
+
+        return send
+
+    def look(self) -> list[Flow]:
+        """The flows, with what has arrived until now."""
+        for sink, found in self._sinks.items():
+            for data in frames.received(found):
+                flow = self._macs.get(data[6:12])
+                if flow is not None and flow.sink == sink:
+                    flow.arrived.append(int.from_bytes(data[14:18], "big"))
+        return self.flows
+
+    def wait(self, count: int = 100) -> None:
+        """Until so many frames more have arrived in every direction."""
+        wanted = [len(flow.arrived) + count for flow in self.look()]
+        eventually(
+            lambda: all(len(flow.arrived) >= least for flow, least in zip(self.look(), wanted, strict=True)),
+            f"{count} frames more arrive in every direction: {[(f.source, f.sink, len(f.arrived)) for f in self.flows]}",
+        )
+
+    def stop(self) -> list[Flow]:
+        """Stop sending; how many were sent is known then. What is under way may still come: `look` again."""
+        self._close()
+        for sender, flow in zip(self._senders, self.flows, strict=True):
+            answer = sender.answer()
+            assert isinstance(answer, int)
+            flow.sent = answer
+        return self.look()
+
+
+def _closed(descriptor: int) -> bool:
+    try:
+        return os.read(descriptor, 1) == b""
+    except BlockingIOError:
+        return False
+
+
+@contextmanager
+def between(cluster: RunningCluster, *pairs: tuple[str, str]) -> Iterator[Traffic]:
+    """Frames go on from each pair's first to its second node until `stop` or the end."""
+    with ExitStack() as stack:
+        found = Traffic(cluster, stack, *pairs)
+        found.wait()
+        yield found
+
+
+def dump(cluster: RunningCluster) -> str:
+    """All events, for a message."""
+    return "\n".join(json.dumps(dict(one)) for one in events.read(Store().directory(cluster.name)))
