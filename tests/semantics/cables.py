@@ -161,15 +161,23 @@ class Cable:
             os.sched_setaffinity(0, allowed)
 
     @contextmanager
-    def sending(self, schedule: Schedule) -> Iterator[Callable[[], None]]:
-        """Send frames forward from another process meanwhile; the function that is given waits until all are sent."""
+    def sending(self, schedule: Schedule, held: int) -> Iterator[Callable[[], None]]:
+        """Send frames forward from another process meanwhile, the last ones not before the function that is given has been
+        called; it waits until all are sent."""
+        waits, says = os.pipe()
 
         def send(_report: Callable[[object], None]) -> None:
-            self.send({"forward": schedule})
+            self.send({"forward": schedule[:-held]})
+            os.read(waits, 1)
+            self.send({"forward": schedule[-held:]})
 
-        with background(send) as sender:
+        with ExitStack() as stack:
+            stack.callback(os.close, waits)
+            stack.callback(os.close, says)
+            sender = stack.enter_context(background(send))
 
             def sent() -> None:
+                os.write(says, b"!")
                 assert sender.wait() == 0
 
             yield sent
