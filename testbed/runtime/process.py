@@ -131,8 +131,9 @@ def _go_first() -> None:
     """Run before every program that does not insist on more: the relay stands for cables, which nobody's program delays.
 
     The lowest real-time priority gives it a processor within microseconds; a good niceness alone lets it wait for whoever
-    runs until the next tick, which is milliseconds. Usually the kernel keeps a twentieth of a processor from real time, so
-    that a relay that is overwhelmed takes no machine down; relays of several clusters take turns. Without the right to either, it runs like any other process.
+    runs until the next tick, which is milliseconds. Usually the kernel keeps a twentieth of a processor from real time,
+    so that a relay that is overwhelmed takes no machine down; relays of several clusters take turns. Without the right to
+    either, it runs like any other process.
     """
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
