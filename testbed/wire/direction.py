@@ -55,7 +55,8 @@ class Direction(Line):
 
     __slots__ = (
         "_chances", "_epoch", "_flows", "_gemodel", "_injected", "_jitter", "_judges", "_judging", "_key", "_link",
-        "_log", "_n", "_name", "_own", "_pattern", "_plain", "_steps", "_thresholds", "_version",
+        "_log", "_n", "_name", "_own", "_pattern", "_plain", "_steps", "_thresholds", "_uneventful",
+        "_version",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +91,7 @@ class Direction(Line):
         self._n = 0  # frames offered since what decides fates was set
         self._flows: Flows | None = None
         self._version = -1
+        self._uneventful = False
         self._judges: list[Judge] = []
         self._own = RuleSet(rules.fields if rules is not None else fields or _USUAL_FIELDS)
         self._set(now, impairment, files or {}, restart=True)
@@ -125,15 +127,20 @@ class Direction(Line):
     def offer(self, now: int, frame: bytes) -> Outcome:
         """A frame enters: the bytes from its destination on, without a frame check sequence. BLOCKED leaves everything
         as it was."""
-        if self._plain:
-            # Rate and delay only: nothing counts, nothing is drawn.
-            if self._shaped:
-                return self._offer_shaped(now, frame)
-            if not self._put(now, frame, self._delay):
-                return self._full(now, len(frame))
-            self.counters.offered += 1
-            return _ACCEPTED
-        return self._offer_with_chances(now, frame)
+        if not self._plain:
+            injected, flows = self._injected, self._flows
+            if not self._uneventful or injected is None or flows is None or injected.version != self._version:
+                return self._offer_with_chances(now, frame)
+            # A rule may come: frames count, but nothing can happen to this one.
+            self._n += 1
+            flows.of(frame)[0].n += 1
+        # Rate and delay only: nothing is drawn.
+        if self._shaped:
+            return self._offer_shaped(now, frame)
+        if not self._put(now, frame, self._delay):
+            return self._full(now, len(frame))
+        self.counters.offered += 1
+        return _ACCEPTED
 
     def _offer_shaped(self, now: int, frame: bytes) -> Outcome:
         """Rate and delay, with a minimum frame, overhead or cells."""
@@ -254,6 +261,8 @@ class Direction(Line):
         if injected is not None:
             self._judges = injected.judges(self._link, self._name) + self._judges
             self._version = injected.version
+        # With back-pressure a frame that is blocked does not count.
+        self._uneventful = not (self._chances or self._judges or self._opportunities or self._backpressure)
 
     def _set(self, now: int, impairment: Impairment, files: Mapping[str, str], restart: bool) -> None:
         """Everything that can fail comes first."""

@@ -229,3 +229,22 @@ def test_a_rules_fate_is_logged_with_its_text(rules: RuleSet) -> None:
     assert [(record.n, record.cause, record.fate, record.detail) for record in log] == [
         (number, "rule", DROP, "drop eth.src == 02:00:00:00:00:03") for number in (1, 2)
     ]
+
+
+@pytest.mark.parametrize("impairment", [Impairment(), Impairment(delay=MILLISECOND, rate=10**9), Impairment(loss=1e-9)])
+def test_frames_count_before_the_first_rule_comes_and_after_the_last_has_gone(
+    rules: RuleSet, impairment: Impairment
+) -> None:
+    log: list[Record] = []
+    wire = direction(impairment, rules=rules, log=log.append)
+    for now in range(5):
+        wire.offer(now, udp())
+    with rules.add(5, "drop nth(2)"):
+        for now in range(5, 10):
+            wire.offer(now, udp())
+    for now in range(10, 13):
+        wire.offer(now, udp())
+    rules.add(13, "drop nth(1)")
+    assert wire.offer(13, udp()) is Outcome.RULE
+    assert [record.n for record in log] == [7, 14]
+    assert wire.counters.offered == 14
