@@ -9,8 +9,8 @@
  *   timers CPU INTERVAL COUNT                     how late a timerfd in an epoll set wakes its process
  *
  * CPU -1: wherever the kernel puts it. RATE is in frames/s over all namespaces together, 0: as fast as it goes; who falls
- * behind the rate slips, so that there are no bursts but those of BATCH. "send" and "timers" run in real time, as the relay
- * does. SIZE is that of the IP packet. Times are nanoseconds. Who waits for others prints "ready" and a port first; "catch"
+ * behind the rate slips, so that there are no bursts but those of BATCH. "timers" run in real time, as the relay does.
+ * SIZE is that of the IP packet. Times are nanoseconds. Who waits for others prints "ready" and a port first; "catch"
  * leaves the frames in its socket until its standard input ends, so that it takes no processor time meanwhile. The answer
  * is one line of JSON.
  */
@@ -180,7 +180,6 @@ static int do_send(char **a, int n) {
         vectors[i] = (struct iovec){&frames[i], size + ETH_HLEN};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
     }
-    insist();
     long sent = 0, refused = 0, slipped = 0;
     double step = rate ? batch * 1e9 / rate : 0, due = now();
     int64_t start = due, used = cpu();
