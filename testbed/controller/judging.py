@@ -249,8 +249,10 @@ def _rate(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     def say(grade: Grade, reason: str = "", measured: float | None = None) -> list[Finding]:
         return [_finding(subject, "rate", asked or None, measured, table, grade, reason)]
 
-    if result is None or plan.train is None:
+    if plan.train is None:
         return say(Grade.UNDECIDED, plan.no_train)
+    if result is None:
+        return say(Grade.UNDECIDED, "there are too many rates to try them all at once: check this link alone")
     if len(result.frames) < _FEW:
         return say(Grade.UNDECIDED, f"{len(result.frames)} frames of the train have arrived")
     train_bytes = plan.train.count * plan.train.size

@@ -15,7 +15,7 @@ from testbed.controller.probe_frames import SMALLEST
 from testbed.spec.layout import Impairment
 from testbed.wire.serialising import wire_size
 
-PACE: Final = 12_000
+PACE: Final = 6_000
 """Frames/s, of all directions together."""
 
 SHORTEST: Final = 2.0
@@ -23,6 +23,7 @@ LONGEST: Final = 20.0
 """Seconds of probing when nobody says how long."""
 
 _INTERVAL: Final = 1_000_000  # ns, at least, between two probes whose delay is measured
+_SAMPLES: Final = 200  # timed probes, at least: twice what a 99th percentile takes
 _BURST: Final = 256  # frames, at most
 _LOAD: Final = 10  # a direction's rate over that of its probes, at least
 _SECOND: Final = 1_000_000_000
@@ -79,7 +80,7 @@ def plan_for(impairment: Impairment, expectation: Expectation, ways: int, mtu: i
     train, no_train = None, expectation.rate_open
     if impairment.rate:
         train, no_train = _train(impairment, expectation, mtu)
-    samples = jitter_samples() if expectation.range and not expectation.delay_open else 0
+    samples = jitter_samples() if expectation.range and not expectation.delay_open else _SAMPLES
     return Plan(
         interval, burst, expectation.delays[-1], expectation.skip_below, wanted, samples, train, no_train
     )  # fmt: skip

@@ -34,11 +34,13 @@ _SECOND: Final = 1_000_000_000
 _QUIET: Final = 250_000_000  # ns of the sleeper alone, for the timer floor
 _WARM_UP: Final = 200_000_000  # ns of markers: until stamps are the kernel's, caches are warm
 _MARKER_EVERY: Final = 20_000_000
+_LULL: Final = 100_000_000  # ns without a frame, beyond what delay and rate explain: the train has passed
 _LOOK_EVERY: Final = 100_000_000
 _MORE: Final = 1.05
 _PATIENCE: Final = 3 * _SECOND  # for what is still under way, beyond its delay
 _CATCH_UP: Final = 0.25  # s of probes that must fit into a tap's buffer
 _TRAINS: Final = 4  # at most, of one direction
+_TRAINS_SECONDS: Final = 30  # s, of all directions together
 _NICENESS: Final = -10  # the relay's: less, and it would keep us from filling what it carries
 _NAP: Final = 1_000_000  # ns; a shorter time is spun away
 _ROOM_OF_TRAIN: Final = 4  # a full frame takes so many times a small one's room
@@ -123,7 +125,8 @@ def probe(ways: Sequence[Way], seconds: float, longest: float, run: int, slow: f
             found = session.results()
             with contextlib.suppress(PermissionError):
                 os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-            trains = [session.train(number, slow) for number in range(len(ways))]
+            until = time.monotonic_ns() + round(_TRAINS_SECONDS * slow * _SECOND)
+            trains = session.trains(until, slow)
         stepped = abs(_wall_offset() - offset)
     finally:
         wake_ups = sleeper.wake_ups()
@@ -152,6 +155,7 @@ class _Track:
 
     left: array[int] = field(default_factory=lambda: array("q"))
     came: array[int] = field(default_factory=lambda: array("q"))
+    under_way: int = 0  # probes that have left less those that have come
     twice: int = 0
     corrupted: int = 0
     unreadable: int = 0
@@ -284,7 +288,7 @@ class _Session:
 
         def again(now: int) -> None:
             for number, track in enumerate(self._tracks):
-                if track.marked > after[number] or self._all_came(track):
+                if track.marked > after[number] or not track.under_way:
                     settled.setdefault(number, now + self._ways[number].plan.latest)
                 elif number not in settled:
                     self._mark(number)
@@ -296,10 +300,6 @@ class _Session:
 
         loop.at(loop.now(), again)
         loop.run()
-
-    @staticmethod
-    def _all_came(track: _Track) -> bool:
-        return all(came or not left for left, came in zip(track.left, track.came, strict=True))
 
     def _hear(self, place: Place, _now: int = 0) -> None:
         for outgoing, when, length, head in self._taps[place].read(_BATCH):
@@ -319,6 +319,7 @@ class _Session:
                 return
             if seen.kind == COUNTED and seen.number < len(track.left):
                 track.left[seen.number] = when
+                track.under_way += 1
             elif seen.kind == TRAIN:
                 track.train_left[seen.number] = when
             return
@@ -333,6 +334,7 @@ class _Session:
                 track.twice += 1
                 return
             track.came[seen.number] = when
+            track.under_way -= 1
             track.corrupted += not seen.intact
             if seen.number < track.highest:
                 track.overtaken += 1
@@ -341,18 +343,17 @@ class _Session:
 
     # Trains
 
-    def train(self, number: int, slow: float) -> TrainResult | None:
-        """Fill a direction for a short time; None where that is not planned. Once more where other programs kept us from
-        it."""
-        way = self._ways[number]
-        train = way.plan.train
-        if train is None:
-            return None
-        result = self._send_train(number, way, train, slow)
-        for _ in range(_TRAINS - 1):
-            if result.offered < train.enough:
-                result = self._send_train(number, way, train, slow)
-        return result
+    def trains(self, until: int, slow: float) -> list[TrainResult | None]:
+        """Fill one direction after the other for a short time, and again those that other programs kept us from filling.
+        None where that is not planned, or there was no time."""
+        results: list[TrainResult | None] = [None] * len(self._ways)
+        for _ in range(_TRAINS):
+            for number, way in enumerate(self._ways):
+                train, known = way.plan.train, results[number]
+                wanting = train is not None and (known is None or known.offered < train.enough)
+                if train is not None and wanting and time.monotonic_ns() < until:
+                    results[number] = self._send_train(number, way, train, slow)
+        return results
 
     def _send_train(self, number: int, way: Way, train: Train, slow: float) -> TrainResult:
         source, sink = self._taps[way.source], self._taps[way.sink]
@@ -388,7 +389,7 @@ class _Session:
 
     def _await_train(self, way: Way, train: Train, track: _Track, poll: select.poll, slow: float) -> None:
         """Until all has come, or nothing has come for longer than delay and rate explain."""
-        quiet = way.plan.latest + 20 * train.duration // train.count + round(_PATIENCE * slow) // 10
+        quiet = way.plan.latest + 20 * train.duration // train.count + round(_LULL * slow)
         last, known = time.monotonic_ns(), len(track.train_came)
         while known < train.count and time.monotonic_ns() - last < quiet:
             poll.poll(5)

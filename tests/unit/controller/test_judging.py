@@ -228,6 +228,12 @@ def test_a_train_that_was_not_alone_or_not_read_decides_nothing() -> None:
         assert graded(SHAPED, replace(probed, train=result))["rate"].grade is Grade.UNDECIDED
 
 
+def test_a_train_for_which_no_time_was_left_decides_nothing() -> None:
+    found = graded(SHAPED, replace(QUIET, delays=SHORT))["rate"]
+    assert found.grade is Grade.UNDECIDED
+    assert "alone" in found.reason
+
+
 def test_only_a_long_row_of_frames_that_waited_tells_a_rate() -> None:
     assert rate_of_queued([(place * 10, place * 10 + 5) for place in range(500)], 8, 100) is None
     waiting = [(place * 10, place * 20 + 200) for place in range(500)]
