@@ -1,0 +1,111 @@
+"""Whatever kills a command that impairs links, and whenever: the cluster can be healed, converged and taken down, and after
+that, or after ``gc``, the machine is as if it had never been started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from children import changes_of, kill_after
+from machine import Machine
+
+from testbed.cluster import injecting, removal
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.collecting import collect
+from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.state import Store
+from testbed.kernel.children import in_child
+from testbed.spec.layout import Layout
+from testbed.spec.model import Description, Link, Node, Switch
+from testbed.spec.resolving import resolve
+
+pytestmark = pytest.mark.requires("root", "ping")
+
+NAME = "victim"
+Note = Callable[[str, object], None]
+
+
+def layout(delay: str) -> Layout:
+    return resolve(
+        Description(
+            name=NAME,
+            nodes=[Node(name="n1"), Node(name="n2")],
+            switches=[Switch(name="s1")],
+            links=[Link(ends=["n1", "s1"], delay=delay), Link(ends=["n2", "s1"])],
+        )
+    )
+
+
+PLAIN, DELAYED = layout("0"), layout("1ms")
+
+
+def up(wanted: Layout, *, dry_run: bool = False) -> Outcome:
+    return bring_up(Store(), wanted, name=NAME, origin="test", lasting=True, dry_run=dry_run)
+
+
+def inject() -> None:
+    injecting.inject(Store(), NAME, "n2", {"delay": 1_000_000})
+
+
+def heal() -> None:
+    injecting.heal(Store(), NAME)
+
+
+def down() -> None:
+    removal.down(Store(), NAME)
+
+
+def gc() -> None:
+    collect(Store())
+
+
+def test_up_of_an_impaired_cluster(machine: Machine, record_property: Note) -> None:
+    def bring() -> Outcome:
+        return up(DELAYED)
+
+    changes = changes_of(bring)
+    in_child(down)
+    machine.assert_unchanged("after an undisturbed up and down")
+    for count, after in enumerate(changes, 1):
+        kill_after(count, bring)
+        in_child(gc)
+        state = Store().read(NAME)
+        if state is not None:
+            assert state.phase == "up", f"killed after {after}"
+            assert not up(DELAYED, dry_run=True).operations, f"killed after {after}"
+            in_child(down)
+        machine.assert_unchanged(f"up killed after change {count}, {after}")
+    record_property("note", f"up of an impaired cluster: {len(changes)} kill points")
+
+
+def works() -> None:
+    """What is there converges to what is declared, carries frames, and can be injected into and healed."""
+    outcome = up(PLAIN)
+    assert outcome.state.phase == "up"
+    injecting.heal(Store(), NAME)
+    inject()
+    state = Store().read(NAME)
+    assert state is not None
+    assert dict(state.datapaths) == {"n2:eth0--s1:2": "relay"}
+    injecting.heal(Store(), NAME)
+    assert not up(PLAIN, dry_run=True).operations
+
+
+@pytest.mark.parametrize("action", [inject, heal])
+def test_a_change_of_what_is_injected(action: Callable[[], None], machine: Machine, record_property: Note) -> None:
+    def begin() -> None:
+        in_child(lambda: up(PLAIN))
+        if action is heal:
+            in_child(inject)
+
+    begin()
+    changes = changes_of(action)
+    in_child(down)
+    machine.assert_unchanged("after an undisturbed change")
+    for count, after in enumerate(changes, 1):
+        begin()
+        kill_after(count, action)
+        in_child(works)
+        in_child(down)
+        machine.assert_unchanged(f"{action.__name__} killed after change {count}, {after}")
+    record_property("note", f"{action.__name__}: {len(changes)} kill points")
