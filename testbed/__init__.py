@@ -15,19 +15,40 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from testbed.cluster.api import Cluster
     from testbed.cluster.programs import CommandError, CommandTimeoutError
-    from testbed.cluster.running import RunningCluster, RunningNode
+    from testbed.cluster.running import Fault, RunningCluster, RunningNode
+    from testbed.controller.checking import baseline, check, verdict
+    from testbed.controller.verdicts import Grade, Verdict
     from testbed.errors import TestbedError
 
 _HOMES = {
     "Cluster": "testbed.cluster.api",
     "CommandError": "testbed.cluster.programs",
     "CommandTimeoutError": "testbed.cluster.programs",
+    "Fault": "testbed.cluster.running",
+    "Grade": "testbed.controller.verdicts",
     "RunningCluster": "testbed.cluster.running",
     "RunningNode": "testbed.cluster.running",
     "TestbedError": "testbed.errors",
+    "Verdict": "testbed.controller.verdicts",
+    "baseline": "testbed.controller.checking",
+    "check": "testbed.controller.checking",
+    "verdict": "testbed.controller.checking",
 }
 
-__all__ = ["Cluster", "CommandError", "CommandTimeoutError", "RunningCluster", "RunningNode", "TestbedError"]
+__all__ = [
+    "Cluster",
+    "CommandError",
+    "CommandTimeoutError",
+    "Fault",
+    "Grade",
+    "RunningCluster",
+    "RunningNode",
+    "TestbedError",
+    "Verdict",
+    "baseline",
+    "check",
+    "verdict",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -165,7 +165,8 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
     for injection in lifted:
         for program in injection.programs:
             processes.end(program)
-        events.record(store.directory(name), "heal", number=injection.number, what=injection.what)
+        links = sorted(injection.links)
+        events.record(store.directory(name), "heal", number=injection.number, what=injection.what, links=links)
     return tuple(lifted)
 
 
