@@ -1,0 +1,387 @@
+"""The relay's process: what it carries and how, and what becomes of a cluster when it, its steward or a node dies."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import frames
+import pytest
+from children import background, changes_of, kill_after
+from machine import Machine, eventually, snapshot
+from test_rootless import as_user, finish, home
+from tools import inside, ping
+from traffic import between, carried, dump, relay_pid, report, told
+
+import testbed.cluster.carrying
+import testbed.cluster.steward
+import testbed.kernel.abilities
+import testbed.kernel.loss_classifier
+from testbed import Cluster, RunningCluster
+from testbed.cluster import names, removal
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.collecting import collect
+from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.state import Store
+from testbed.kernel import namespaces, processes, syscalls
+from testbed.kernel.children import in_child
+from testbed.spec.layout import Layout
+from testbed.spec.model import Defaults, Description, Link, Node, Switch
+from testbed.spec.resolving import resolve
+
+__all__ = ["home"]  # a fixture of the rootless tests
+
+pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+MS = 10**6
+NAME = "relayed"
+LINK = "n1:eth0--s1:1"
+
+
+def described(*, nodes: int = 3, **impairment: str) -> Description:
+    """A star whose first link is impaired."""
+    links = [Link(ends=["n1", "s1"], **impairment)]  # type: ignore[arg-type]
+    links += [Link(ends=[f"n{number}", "s1"]) for number in range(2, nodes + 1)]
+    described = [Node(name=f"n{number}") for number in range(1, nodes + 1)]
+    return Description(name=NAME, nodes=described, switches=[Switch(name="s1")], links=links)
+
+
+def up(layout: Layout) -> Outcome:
+    return bring_up(Store(), layout, name=NAME, origin="test", lasting=True)
+
+
+@contextmanager
+def running(**impairment: str) -> Iterator[RunningCluster]:
+    with RunningCluster(Store(), up(resolve(described(**impairment))).state) as cluster:
+        yield cluster
+
+
+# What passes it
+
+
+def socket_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:
+    handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with namespaces.staying():
+            syscalls.setns(handle, syscalls.CLONE_NEWNET)
+            return make()
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def connected(cluster: RunningCluster, one: str, other: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a TCP connection between two nodes."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket_in(cluster[other].namespace, socket.socket))
+        listener.bind((cluster[other].address, 5001))
+        listener.listen()
+        sender = stack.enter_context(socket_in(cluster[one].namespace, socket.socket))
+        sender.connect((cluster[other].address, 5001))
+        receiver, _ = listener.accept()
+        yield sender, stack.enter_context(receiver)
+
+
+def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> bytes:
+    """So many bytes, in large pieces."""
+    data = os.urandom(1 << 16) * (count >> 16)
+    sender.setblocking(False)
+    receiver.setblocking(False)
+    left, got = memoryview(data), bytearray()
+    while len(got) < len(data):
+        readable, writable, _ = select.select([receiver], [sender] if left else [], [], 30)
+        assert readable or writable, f"nothing came for 30 s, {len(got)} bytes had"
+        if writable:
+            left = left[sender.send(left[: 1 << 18]) :]
+        if readable:
+            got += receiver.recv(1 << 18)
+    assert got == data
+    return bytes(got)
+
+
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_tcp_passes_in_whole_frames_of_the_mtu(mtu: int) -> None:
+    """No superframe and no unfinished checksum gets to the relay: the offloads of who sends to it are off."""
+    made = Cluster(**{**Cluster.star(2).model_dump(exclude_unset=True), "defaults": Defaults(mtu=mtu)})
+    with made.up() as cluster, cluster.inject("n1", delay="200us"):
+        with connected(cluster, "n1", "n2") as (sender, receiver):
+            transfer(sender, receiver, 8 << 20)
+            transfer(receiver, sender, 8 << 20)
+        for direction, said in report(cluster)["links"][LINK].items():
+            emulator = said["emulator"]
+            assert (emulator["oversized"], emulator["unfinished"]) == (0, 0), direction
+            counted = said["counters"]
+            assert counted["delivered_bytes"] > 8 << 20
+            assert counted["delivered_bytes"] / counted["delivered"] > mtu * 0.4
+        ping(cluster, "n1", "n2", "-s", str(mtu - 28), "-M", "do")
+
+
+def test_frames_keep_their_vlan_tags_which_the_kernel_carries_beside_them() -> None:
+    with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="100us"):
+        macs = frames.mac(cluster, "n2"), frames.mac(cluster, "n1")
+        tags = {1: b"\x81\x00\x20\x07", 2: b"\x81\x00\x00\x00", 3: b"\x88\xa8\x00\x05\x81\x00\x00\x06"}
+        with (
+            frames.opened(cluster["n1"].namespace, "eth0") as sender,
+            frames.opened(cluster["n2"].namespace, "eth0", frames.EVERY_PROTOCOL) as receiver,
+        ):
+            receiver.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA
+            for number, tag in tags.items():
+                plain = frames.frame(*macs, number)
+                sender.send(plain[:12] + tag + plain[12:])
+            for tag in tags.values():
+                frames.wait_until_readable(receiver)
+                data, control, _, _ = receiver.recvmsg(2048, 256)
+                (auxiliary,) = [value for level, kind, value in control if (level, kind) == (263, 8)]
+                assert int.from_bytes(auxiliary[:4], sys.byteorder) & 0x10, "it has a tag"
+                outer = auxiliary[18:20][::-1] + auxiliary[16:18][::-1]  # TPID and TCI, in the machine's order
+                assert outer == tag[:4]
+                assert data[12 : 12 + len(tag) - 4] == tag[4:]
+
+
+# What it says
+
+
+def test_a_relay_that_was_held_up_says_by_how_much() -> None:
+    with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="1ms"), frames.nics(cluster) as nics:
+        pid = relay_pid(cluster)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for number in range(100):
+                nics["n1"].send(frames.frame(frames.mac(cluster, "n2"), frames.mac(cluster, "n1"), number))
+            assert not select.select([nics["n2"]], [], [], 0.1)[0], "the relay stands still for a tenth of a second"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        eventually(lambda: bool(told(cluster, "relay behind")), "it says that it was late")
+        (event,) = told(cluster, "relay behind")
+        assert (event["link"], event["direction"]) == ("n1:eth0--n2:eth0", "forward")
+        assert (event["late"], event["lost"], event["limit"]) == (100, 0, MS)
+        assert event["worst"] > 90 * MS
+        assert frames.numbers(frames.received(nics["n2"])) == list(range(100))
+
+
+# Deaths
+
+
+def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
+    with running(delay="1ms") as cluster, between(cluster, ("n1", "n2"), ("n2", "n1")) as traffic:
+        fault = cluster.inject("n1", corrupt="1%")
+        before = carried(cluster)
+        for death in range(1, 4):
+            pid = relay_pid(cluster)
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda death=death: len(told(cluster, "relay restarted")) == death, "it is back")  # type: ignore[misc]
+            assert carried(cluster) == before
+            traffic.wait()
+            assert relay_pid(cluster) != pid
+            died, restarted = told(cluster, "relay died")[-1], told(cluster, "relay restarted")[-1]
+            assert died["pid"] == pid
+            begun, ended = restarted["gap"]
+            assert begun < ended <= restarted["time"]
+            assert restarted["lost"] >= 0
+        fault.lift()
+        traffic.wait()
+
+
+def test_a_relay_that_dies_again_and_again_is_tried_again_at_leisure() -> None:
+    """Its steward does not spin; in the end it is back."""
+    with running(delay="1ms") as cluster:
+        for death in range(1, 7):
+            eventually(lambda death=death: len(told(cluster, "relay restarted")) == death - 1, "it is back")  # type: ignore[misc]
+            os.kill(relay_pid(cluster), signal.SIGKILL)
+        eventually(lambda: len(told(cluster, "relay restarted")) == 6, "it is back")
+        ping(cluster, "n1", "n2")
+
+
+def kill_steward(cluster: RunningCluster) -> None:
+    steward = cluster.state.steward
+    assert steward is not None
+    os.kill(steward.pid, signal.SIGKILL)
+    os.waitpid(steward.pid, 0)  # it was started by this process
+
+
+def test_a_killed_steward_takes_the_relay_along_and_the_next_command_puts_it_right() -> None:
+    with running(delay="1ms") as cluster:
+        relay = processes.identity(relay_pid(cluster))
+        kill_steward(cluster)
+        eventually(lambda: not relay.alive, "the relay ends with it")
+        with cluster.inject("n2", delay="1ms"):
+            ping(cluster, "n1", "n2")
+            assert carried(cluster).keys() == {LINK, "n2:eth0--s1:2"}
+        kill_steward(cluster)
+        assert up(resolve(described(delay="1ms"))).operations == ()
+        ping(cluster, "n1", "n2")
+
+
+def test_a_node_that_is_gone_is_made_again_while_the_relay_carries_the_others() -> None:
+    described_twice = resolve(described(delay="1ms"))
+    with running(delay="1ms") as cluster:
+        stays = cluster.inject("n2", delay="2ms")
+        pid = relay_pid(cluster)
+        namespaces.remove_name(os.path.basename(cluster["n1"].namespace))
+        eventually(lambda: "n1.eth0" not in inside(cluster.state.namespaces[names.WIRE]).links, "the kernel frees it")
+        ping(cluster, "n2", "n3")
+        assert up(described_twice).operations
+        ping(RunningCluster.attach(NAME), "n1", "n2")
+        assert relay_pid(cluster) == pid
+        assert told(cluster, "relay died") == []
+        stays.lift()
+        ping(RunningCluster.attach(NAME), "n1", "n2")
+
+
+def test_a_link_that_moves_to_another_switch_goes_on_being_carried() -> None:
+    def line(home: str) -> Layout:
+        links = [Link(ends=["n1", home], delay="1ms"), Link(ends=["n2", "s2"]), Link(ends=["s1", "s2"], delay="1ms")]
+        nodes = [Node(name="n1"), Node(name="n2")]
+        return resolve(
+            Description(name=NAME, nodes=nodes, switches=[Switch(name="s1"), Switch(name="s2")], links=links)
+        )
+
+    with RunningCluster(Store(), up(line("s1")).state) as cluster:
+        index = inside(cluster["n1"].namespace).links["eth0"].index
+        for home in ("s2", "s1", "s2"):
+            up(line(home))
+            ping(cluster, "n1", "n2")
+            assert any(name.startswith(f"n1:eth0--{home}") for name in carried(cluster))
+            assert inside(cluster["n1"].namespace).links["eth0"].index == index
+
+
+def test_what_carries_a_cluster_ends_with_its_process_however_that_dies(machine: Machine) -> None:
+    def held(say: Callable[[object], None]) -> None:
+        with Cluster.star(2).up() as cluster, cluster.inject("all", delay="1ms"):
+            say(relay_pid(cluster))
+            signal.pause()
+
+    with background(held) as process:
+        pid = process.answer()
+        assert isinstance(pid, int)
+        relay = processes.identity(pid)
+        process.kill()
+        eventually(lambda: not relay.alive, "the relay ends")
+    machine.assert_unchanged("its process was killed")
+
+
+def test_down_ends_what_carries_the_cluster() -> None:
+    before = snapshot().processes
+    with running(delay="1ms") as cluster:
+        cluster.inject("n2", loss="1%", seconds=1000)
+        assert snapshot().processes != before
+    assert snapshot().processes == before
+
+
+# Kill points
+
+
+IMPAIRED = resolve(described(delay="1ms", corrupt="1%"))
+OTHERWISE = resolve(described(nodes=4, delay="2ms", loss="1%"))
+
+
+def down() -> None:
+    removal.down(Store(), NAME)
+
+
+def gc() -> None:
+    collect(Store())
+
+
+def is_up(layout: Layout) -> bool:
+    state = Store().read(NAME)
+    dry = bring_up(Store(), layout, name=NAME, origin="test", lasting=True, dry_run=True)
+    return state is not None and state.phase == "up" and not dry.operations
+
+
+def test_up_with_a_relay_killed_after_any_change_leaves_nothing_behind_gc(
+    machine: Machine, record_property: Callable[[str, object], None]
+) -> None:
+    changes = changes_of(lambda: up(IMPAIRED))
+    in_child(down)
+    machine.assert_unchanged("after an undisturbed up and down")
+    for count, after in enumerate(changes, 1):
+        kill_after(count, lambda: up(IMPAIRED))
+        in_child(gc)
+        if Store().read(NAME) is not None:
+            assert is_up(IMPAIRED), f"killed after {after}"
+            in_child(down)
+        machine.assert_unchanged(f"up killed after change {count}, {after}")
+    record_property("note", f"up of an impaired cluster of 3 nodes: {len(changes)} kill points")
+
+
+def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by_the_next(
+    machine: Machine, record_property: Callable[[str, object], None]
+) -> None:
+    in_child(lambda: up(IMPAIRED))
+    changes = changes_of(lambda: up(OTHERWISE))
+    in_child(down)
+    for count, after in enumerate(changes, 1):
+        in_child(lambda: up(IMPAIRED))
+        kill_after(count, lambda: up(OTHERWISE))
+        in_child(gc)
+        then = IMPAIRED if count % 2 else OTHERWISE
+        in_child(lambda then=then: up(then))  # type: ignore[misc]
+        assert is_up(then), f"change killed after change {count}, {after}"
+        try:
+            ping(RunningCluster.attach(NAME), "n1", "n3")
+        except Exception as error:
+            said = dump(RunningCluster.attach(NAME))
+            raise AssertionError(f"change killed after change {count}, {after}\n{said}") from error
+        in_child(down)
+        machine.assert_unchanged(f"change killed after change {count}, {after}")
+    record_property("note", f"change of an impaired cluster: {len(changes)} kill points")
+
+
+def test_injecting_killed_after_any_change_leaves_a_cluster_that_the_next_command_puts_right(
+    machine: Machine, record_property: Callable[[str, object], None]
+) -> None:
+    def inject() -> None:
+        RunningCluster.attach(NAME).inject("n2", delay="1ms")
+
+    in_child(lambda: up(IMPAIRED))
+    changes = changes_of(inject)
+    in_child(down)
+    for count, after in enumerate(changes, 1):
+        in_child(lambda: up(IMPAIRED))
+        kill_after(count, inject)
+        in_child(lambda: up(IMPAIRED))
+        in_child(RunningCluster.attach(NAME).heal)
+        assert is_up(IMPAIRED), f"inject killed after change {count}, {after}"
+        ping(RunningCluster.attach(NAME), "n1", "n2")
+        in_child(down)
+        machine.assert_unchanged(f"inject killed after change {count}, {after}")
+    record_property("note", f"inject into a cluster with a relay: {len(changes)} kill points")
+
+
+# Without root
+
+
+@pytest.mark.requires("userns")
+def test_an_ordinary_users_relay_delays_counts_is_changed_and_ends(home: os.PathLike[str]) -> None:
+    assert testbed.cluster.carrying
+    assert testbed.cluster.steward
+    assert testbed.kernel.abilities
+    assert testbed.kernel.loss_classifier
+
+    def story() -> None:
+        with Cluster.star(2).up() as cluster:
+            fault = cluster.inject("n1", delay="3ms")
+            first = cluster.inject("n1", rules=["drop icmp and nth(1)"], direction="out")
+            assert cluster.state.datapaths == {LINK: "relay"}
+            said = cluster["n1"].run(["ping", "-n", "-c2", "-i0.2", "-W2", "n2"], check=False).stdout
+            assert "1 received" in said, said
+            assert float(said.split("time=")[1].split()[0]) >= 6.0
+            cluster.inject("n1", delay="1ms")
+            fault.lift()
+            first.lift()
+            said = cluster["n1"].run(["ping", "-n", "-c1", "-W5", "n2"]).stdout
+            assert float(said.split("time=")[1].split()[0]) >= 2.0
+            os.kill(relay_pid(cluster), signal.SIGKILL)
+            eventually(lambda: len(told(cluster, "relay restarted")) == 1, "it is back")
+            ping(cluster, "n1", "n2")
+            cluster.heal()
+            assert carried(cluster) == {}
+            ping(cluster, "n1", "n2")
+
+    finish(as_user(home, story))  # type: ignore[arg-type]
