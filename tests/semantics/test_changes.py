@@ -81,9 +81,10 @@ def test_a_lost_frame_is_not_doubled_and_no_copy_is_lost(line: Line) -> None:
 
 @on(Impairment(duplicate=1.0, corrupt=0.5))
 def test_a_copy_is_as_corrupt_as_its_original(line: Line) -> None:
-    run = line.carry(paced(2_000))
+    count = 5_000
+    run = line.carry(paced(count))
     check_fates(line, run)
-    assert marks_of(run.frames) == [number for number in range(2_000) for _ in range(2)]
+    assert marks_of(run.frames) == [number for number in range(count) for _ in range(2)]
     pairs = list(zip(run.frames[::2], run.frames[1::2], strict=True))
     alike = sum(one == other for one, other in pairs)
     if line.exact("duplicate with other fates"):

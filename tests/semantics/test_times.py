@@ -252,8 +252,12 @@ def check_burst(line: Line, run: Run, feature: str, frames: int, size: int) -> N
     elif line.carrier == "tc":  # longer or shorter by the bucket and one frame
         slack = -(-bucket(line) // size)
         assert frames - slack <= len(run.frames) <= frames + slack
-    else:  # netem counts frames, of which fewer bytes fit when they are small
-        assert len(run.frames) <= frames
+    else:
+        # netem counts frames, of which fewer bytes fit when they are small. And those under way: it has room for as many
+        # as the rate can have under way for the whole delay, so that a burst finds more room than the queue's.
+        impairment = line.impairments["forward"]
+        under_way = -(-impairment.rate * impairment.delay // (8 * SECOND * LARGEST))
+        assert len(run.frames) <= frames + under_way
 
 
 @on(Impairment(rate=500_000, queue=10_000))
