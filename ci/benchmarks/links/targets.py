@@ -1,5 +1,6 @@
 """What links must reach, and what the rows say about it."""
 
+import statistics
 from collections.abc import Sequence
 
 from benchmarks.links import lateness, relay, throughput
@@ -14,13 +15,19 @@ MANY_LINKS = 1.5  # times the cost of a frame with few
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    def median(subject: str, contender: str, measure: str) -> float | None:
+    def samples(subject: str, contender: str, measure: str) -> tuple[float, ...]:
         wanted = (subject, contender, measure)
-        return next((row.median for row in rows if (row.subject, row.contender, row.measure) == wanted), None)
+        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == wanted), ())
+
+    def median(subject: str, contender: str, measure: str) -> float | None:
+        found = samples(subject, contender, measure)
+        return statistics.median(found) if found else None
 
     def relative(subject: str, ours: str, theirs: str, measure: str) -> float | None:
-        first, second = (median(subject, one, measure) for one in (ours, theirs))
-        return first / second if first is not None and second else None
+        """The median of the ratios of single turns: what slows the machine for a while slows both."""
+        pairs = zip(samples(subject, ours, measure), samples(subject, theirs, measure), strict=True)
+        found = [one / other for one, other in pairs]
+        return statistics.median(found) if found else None
 
     def apart(measure: str) -> float | None:
         ratio = relative("unimpaired", throughput.TESTBED, throughput.BY_IP, measure)
