@@ -44,7 +44,7 @@ def trial(
     """One trial at `rate` frames/s sent, each of which meets as many links as there are between its ends."""
     before = cluster.relay()
     used = before.wait()
-    sent = traffic.send(pairs, rate, int(rate * seconds), batch=batch)
+    sent = traffic.send(pairs, rate, int(rate * seconds), batch=batch, insist=True)
     used = before.wait() - used
     after = cluster.relay()
     offered = after.counted("offered") - before.counted("offered")

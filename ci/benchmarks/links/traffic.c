@@ -1,6 +1,6 @@
 /* Traffic for ci/bench links: one role per process, each pinned to a processor and in a network namespace.
  *
- *   send CPU RATE BATCH SIZE COUNT NETNS MAC...   frames from the eth0 of each namespace in turn to the MAC that follows it
+ *   send CPU INSIST RATE BATCH SIZE COUNT NETNS MAC...   frames from the eth0 of each namespace in turn to the MAC that follows it
  *   catch CPU NETNS                               their way: how long after it was sent the kernel received each
  *   sink CPU NETNS                                receives TCP, says how much in how long
  *   source CPU NETNS ADDRESS PORT SECONDS         sends it
@@ -8,11 +8,11 @@
  *   ping CPU NETNS SPIN ADDRESS PORT COUNT        round trips
  *   timers CPU INTERVAL COUNT                     how late a timerfd in an epoll set wakes its process
  *
- * CPU -1: wherever the kernel puts it. RATE is in frames/s over all namespaces together, 0: as fast as it goes; who falls
- * behind the rate slips, so that there are no bursts but those of BATCH. "timers" run in real time, as the relay does.
- * SIZE is that of the IP packet. Times are nanoseconds. Who waits for others prints "ready" and a port first; "catch"
- * leaves the frames in its socket until its standard input ends, so that it takes no processor time meanwhile. The answer
- * is one line of JSON.
+ * CPU -1: wherever the kernel puts it. RATE is in frames/s over all namespaces together, 0: as fast as it goes; who
+ * falls behind the rate slips, so that there are no bursts but those of BATCH. "timers", and "send" if INSIST is 1, run
+ * in real time, as the relay does. SIZE is that of the IP packet. Times are nanoseconds. Who waits for others prints
+ * "ready" and a port first; "catch" leaves the frames in its socket until its standard input ends, so that it takes no
+ * processor time meanwhile. The answer is one line of JSON.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -153,9 +153,9 @@ static void fill(struct frame *frame, const char *mac, int size) {
 
 static int do_send(char **a, int n) {
     pin(a[0]);
-    double rate = atof(a[1]);
-    int batch = atoi(a[2]), size = atoi(a[3]), spaces = (n - 5) / 2;
-    long count = atol(a[4]);
+    double rate = atof(a[2]);
+    int batch = atoi(a[3]), size = atoi(a[4]), spaces = (n - 6) / 2;
+    long count = atol(a[5]);
     int least = sizeof(struct frame) - sizeof((struct frame *)0)->padding - ETH_HLEN;
     if (batch < 1 || batch > MOST_BATCH || size < least || size > 60000) {
         fprintf(stderr, "send: a batch of 1 to %d, packets of %d to 60000 bytes\n", MOST_BATCH, least);
@@ -167,19 +167,20 @@ static int do_send(char **a, int n) {
     static struct iovec vectors[MOST_BATCH];
     static struct mmsghdr messages[MOST_BATCH];
     for (int i = 0; i < spaces; i++) {
-        enter(a[5 + 2 * i]);
+        enter(a[6 + 2 * i]);
         sockets[i] = packet_socket(0);
         force_buffer(sockets[i], SO_SNDBUFFORCE, 16 << 20);
-        fill(&frames[0], a[6 + 2 * i], size);
+        fill(&frames[0], a[7 + 2 * i], size);
         memcpy(macs[i], frames[0].destination, 6);
         own_mac(sockets[i], macs[i] + 6);
     }
     for (int i = 0; i < batch; i++) {
-        fill(&frames[i], a[6], size);
+        fill(&frames[i], a[7], size);
         memcpy(frames[i].destination, macs[0], 12);
         vectors[i] = (struct iovec){&frames[i], size + ETH_HLEN};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
     }
+    if (atoi(a[1])) insist();
     long sent = 0, refused = 0, slipped = 0;
     double step = rate ? batch * 1e9 / rate : 0, due = now();
     int64_t start = due, used = cpu();
@@ -394,7 +395,7 @@ int main(int argc, char **argv) {
         const char *name;
         int (*act)(char **, int);
         int arguments; /* at least */
-    } roles[] = {{"send", do_send, 7}, {"catch", do_catch, 2}, {"sink", do_sink, 2},     {"source", do_source, 5},
+    } roles[] = {{"send", do_send, 8}, {"catch", do_catch, 2}, {"sink", do_sink, 2},     {"source", do_source, 5},
                  {"pong", do_pong, 3}, {"ping", do_ping, 6},   {"timers", do_timers, 3}};
     for (unsigned i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
         if (!strcmp(argv[1], roles[i].name) && argc - 2 >= roles[i].arguments) return roles[i].act(argv + 2, argc - 2);

@@ -29,11 +29,12 @@ class Traffic:
             return _said(role, process)
 
     def send(
-        self, places: list[tuple[Place, Place]], rate: float, count: int, *, batch: int = 1, size: int = FRAME
+        self, places: list[tuple[Place, Place]], rate: float, count: int, *, batch: int = 1, insist: bool = False
     ) -> dict[str, Any]:
-        """Frames from the first of each pair to the second, in turn; see the head of traffic.c."""
+        """Frames from the first of each pair to the second, in turn; see the head of traffic.c. insist: in real time, which
+        holds a rate on a machine that has other work too, and drives that work to the other processors."""
         pairs = [text for source, sink in places for text in (source.namespace, sink.mac)]
-        return self.run("send", SENDER, rate, batch, size, count, *pairs)
+        return self.run("send", SENDER, int(insist), rate, batch, FRAME, count, *pairs)
 
     @contextlib.contextmanager
     def caught(self, place: Place) -> Iterator[dict[str, Any]]:
