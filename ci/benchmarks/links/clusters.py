@@ -81,15 +81,15 @@ class Relay:
     """What a relay has said of itself."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
-        self.pid: int = report["pid"]
+        self._pids: list[int] = [process["pid"] for process in report["processes"]]
         self.spun = (
             report["processor"]["spun"] / 1e9
         )  # s of its processor time in which it waited for a deadline to come
         self._directions = [direction for link in report["links"].values() for direction in link.values()]
 
     def cpu(self) -> float:
-        """Seconds of processor time that it has used until now."""
-        return time.clock_gettime(~self.pid << 3 | 2)  # CLOCK_PROCESS_CPUTIME_ID of another process
+        """Seconds of processor time that its processes have used until now."""
+        return sum(time.clock_gettime(~pid << 3 | 2) for pid in self._pids)  # CLOCK_PROCESS_CPUTIME_ID of others
 
     def wait(self) -> float:
         """Wait until it has nothing more to do, without asking it, which would cost it time; its processor time then."""
@@ -103,7 +103,9 @@ class Relay:
         raise ContenderError(f"the relay had not come to rest after {PATIENCE:g} s")
 
     def pin(self, cpu: int = RELAY) -> None:
-        os.sched_setaffinity(self.pid, {cpu})
+        """Have it run, however many processes it is, on one processor."""
+        for pid in self._pids:
+            os.sched_setaffinity(pid, {cpu})
 
     def counted(self, name: str) -> int:
         """Frames, over all links and directions."""
