@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import groupby
 from types import TracebackType
 
 from testbed.cluster import names
@@ -60,6 +61,7 @@ _GONE = {
 }
 
 _SPARE_DESCRIPTORS = 64
+_DOOMED = 0x7E57  # the group of interfaces that are about to be removed together
 
 
 class Workshop:
@@ -189,8 +191,8 @@ class Workshop:
         owners: list[Operation] = []
         where = names.namespace(self.cluster, key)
         with ExitStack() as needed:
-            for operation in operations:
-                for request in self._requests(operation, needed):
+            for _, run in groupby(operations, lambda operation: isinstance(operation, RemoveDevice)):
+                for operation, request in self._requests_of(list(run), needed):
                     requests.append(request)
                     owners.append(operation)
             try:
@@ -203,6 +205,18 @@ class Workshop:
             operation = owners[refusal.position]
             if refusal.errno not in _GONE.get(type(operation), ()):
                 raise KernelError(f"{operation} failed: {refusal.reason}") from refused
+
+    def _requests_of(self, operations: Sequence[Operation], needed: ExitStack) -> Iterator[tuple[Operation, bytes]]:
+        """The requests of operations that are all removals of devices or none; several devices go together."""
+        doomed = [operation for operation in operations if isinstance(operation, RemoveDevice)]
+        if len(doomed) < 2:
+            for operation in operations:
+                for request in self._requests(operation, needed):
+                    yield operation, request
+            return
+        for removal in doomed:
+            yield removal, messages.set_group(removal.index, _DOOMED)
+        yield doomed[-1], messages.remove_group(_DOOMED)
 
     def _requests(self, operation: Operation, needed: ExitStack) -> list[bytes]:
         """The netlink requests that an operation comes to, in the namespace that `_batch_key` names. needed: what has to

@@ -166,6 +166,18 @@ def remove_link(index: U32) -> Message:
 
 
 @shaped
+def set_group(index: U32, group: Fixed) -> Message:
+    """Put an interface into a group (0 is everybody's)."""
+    return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_GROUP", group)])
+
+
+@shaped
+def remove_group(group: Fixed) -> Message:
+    """Remove all interfaces of a group: the kernel waits once for all instead of once for each."""
+    return _message(ifinfmsg, RTM_DELLINK, 0, {}, [("IFLA_GROUP", group)])
+
+
+@shaped
 def set_bridge_port(index: U32, learning: Fixed, flooding: Fixed) -> Message:
     """How a port of a switch behaves: whether it learns addresses (0/1), and whether frames for all leave by it (0/1)."""
     settings = _nested(
