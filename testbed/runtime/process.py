@@ -38,7 +38,7 @@ class Process:
         self._loop = Loop(self._waiter)
         self._relay = Relay(self._loop, standard_fields())
         self._begun = time.time_ns()
-        self._told: dict[str, tuple[int, int]] = {}
+        self._told: dict[Carriage, tuple[int, int]] = {}
         self._log: int | None = None
         self._log_path = ""
 
@@ -107,11 +107,12 @@ class Process:
 
     def _watch(self, now: int) -> None:
         """Tell of frames that left too late or were lost in here since the last look."""
+        told: dict[Carriage, tuple[int, int]] = {}  # only of what is carried now: who carries a link anew counts from 0
         for name, link in self._relay.links.items():
             for direction, socket in link.sockets().items():
                 carriage = link.directions[direction]
-                found = carriage.lateness.late, socket.look().lost
-                late, lost = self._told.get(f"{name} {direction}", (0, 0))
+                found = told[carriage] = carriage.lateness.late, socket.look().lost
+                late, lost = self._told.get(carriage, (0, 0))
                 if found != (late, lost):
                     events.record(
                         self._places.directory,
@@ -123,7 +124,7 @@ class Process:
                         worst=carriage.lateness.worst,
                         lost=found[1] - lost,
                     )
-                    self._told[f"{name} {direction}"] = found
+        self._told = told
         self._loop.at(now + _WATCH, self._watch)
 
 

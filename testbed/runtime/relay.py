@@ -152,6 +152,8 @@ class LinkCarriage:
         log: Callable[[Record], object] | None = None,
     ) -> None:
         self.carried = carried
+        self.seed = seed
+        self._texts = _texts(carried, files)
         self._loop = loop
         self._sockets: list[PacketSocket] = []
         try:
@@ -191,17 +193,20 @@ class LinkCarriage:
         return carriage
 
     def change(self, carried: Carried, files: Mapping[str, str]) -> None:
-        """Treat frames that come from now on differently. What can fail does so before anything has changed."""
+        """Treat frames that come from now on as is asked for. What can fail does so before anything has changed."""
+        texts = _texts(carried, files)
+        if (carried, texts) == (self.carried, self._texts):
+            return
         now = self._loop.now()
         for name, carriage in self.directions.items():
             before: Treated = getattr(self.carried, name)
             after: Treated = getattr(carried, name)
             carriage.catch_up(now)  # what came before the change is treated as before
-            if after.impairment != before.impairment:
+            if (after.impairment, texts[name]) != (before.impairment, self._texts[name]):
                 carriage.model.change(now, after.impairment, files)
             carriage.set_rules(now, after.rules)
             carriage.deliver(now)
-        self.carried = carried
+        self.carried, self._texts = carried, texts
 
     def release(self) -> int:
         """Carry the link no more, whose sockets hear no more; how many frames that were under way were delivered early. The
@@ -248,9 +253,9 @@ class Relay:
         early = {name: self._release_at_once(name) for name in list(self.links) if name not in wanted}
         for name, link in wanted.items():
             known = self.links.get(name)
-            if known is not None and _continues(known.carried, link) and known.still_there():
-                if known.carried != link:
-                    known.change(link, orders.files)
+            same = known is not None and known.seed == orders.seed and _continues(known.carried, link)
+            if known is not None and same and known.still_there():
+                known.change(link, orders.files)
                 continue
             if known is not None:
                 early[name] = self._release_at_once(name)
@@ -291,6 +296,15 @@ class Relay:
         """A sentence for each rule, in force, lifted or gone with its link, that has never decided a frame's fate."""
         carried = [link.directions[name].idle_rules() for link in self.links.values() for name in DIRECTIONS]
         return [*self._idle, *(sentence for sentences in carried for sentence in sentences)]
+
+
+def _texts(carried: Carried, files: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The texts of the files that each direction's impairment names: they may change while the names stay."""
+    impairments = {"forward": carried.forward.impairment, "backward": carried.backward.impairment}
+    return {
+        direction: {path: files[path] for path in (one.jitter_file, one.rate_trace) if path in files}
+        for direction, one in impairments.items()
+    }
 
 
 def _continues(before: Carried, after: Carried) -> bool:

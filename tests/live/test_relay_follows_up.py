@@ -1,0 +1,62 @@
+"""What `up` changes beside a link's own keys: the seed, and the texts of the files that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from machine import Machine
+from tools import ping
+from traffic import report
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster.removal import down
+from testbed.cluster.state import Store
+
+pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+NAME = "follows"
+
+
+@pytest.fixture(autouse=True)
+def _down(machine: Machine) -> Iterator[None]:  # noqa: ARG001  it looks at the machine after us
+    yield
+    down(Store(), NAME)
+
+
+def up(impairment: dict[str, str], seed: int = 0) -> RunningCluster:
+    ends = {"ends": ["n1", "n2"], "forward": impairment}
+    made = Cluster.model_validate(
+        {"name": NAME, "seed": seed, "node": [{"name": "n1"}, {"name": "n2"}], "link": [ends]}
+    )
+    return made.up(keep=True, origin="test", datapath="relay")
+
+
+def milliseconds(cluster: RunningCluster) -> float:
+    told = cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W5", "n2"]).stdout
+    return float(told.rpartition(" = ")[2].split("/")[0])
+
+
+def test_another_text_of_the_same_file_is_in_force(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    trace.write_text("1ms\n")
+    asked = {"delay": "1ms", "distribution": "trace", "jitter_file": str(trace)}
+    cluster = up(asked)
+    ping(cluster, "n1", "n2")
+    assert milliseconds(cluster) < 200
+    trace.write_text("400ms\n")
+    assert milliseconds(up(asked)) > 400
+
+
+def test_another_seed_begins_the_fates_anew() -> None:
+    cluster = up({"delay": "1ms"}, seed=1)
+    ping(cluster, "n1", "n2")
+    (link,) = report(cluster)["links"].values()
+    assert link["forward"]["counters"]["offered"] > 0
+    up({"delay": "1ms"}, seed=1)
+    (link,) = report(cluster)["links"].values()
+    assert link["forward"]["counters"]["offered"] > 0
+    up({"delay": "1ms"}, seed=2)
+    (link,) = report(cluster)["links"].values()
+    assert link["forward"]["counters"]["offered"] == 0
