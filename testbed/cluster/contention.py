@@ -11,14 +11,14 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from testbed.cluster import programs
 from testbed.cluster.state import State, Store
 from testbed.errors import DescriptionError, NotFoundError, Problem
-from testbed.kernel import daemons, syscalls
+from testbed.kernel import daemons, processes, syscalls
 from testbed.kernel.entering import Surroundings, enter_keeper, is_inside
 from testbed.kernel.files import write_setting
 from testbed.kernel.processes import Identity
@@ -29,8 +29,8 @@ PORT: Final = 9
 
 _PERIOD: Final = 10_000_000  # ns: of this time the processor is used for a share
 _BURST: Final = 1_000_000  # ns: datagrams are sent in bursts of what is due in so long
-_LARGEST: Final = 1472  # bytes of a datagram that fills an Ethernet frame
-_OVERHEAD: Final = 42  # bytes of Ethernet, IPv4 and UDP headers around it
+_FRAME: Final = 1514  # bytes of a full Ethernet frame
+_OVERHEAD: Final = {socket.AF_INET: 42, socket.AF_INET6: 62}  # bytes of Ethernet, IP and UDP headers
 _SECOND: Final = 1_000_000_000
 
 
@@ -39,11 +39,11 @@ def use_processor(store: Store, state: State, node: str, share: float, seconds: 
     if not 0 < share <= (os.cpu_count() or 1):
         raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
     place = programs.surroundings(store, state, node)
-    started = []
-    while share > 0:
-        part = min(share, 1.0)
-        started.append(_start(store, state, place, partial(_burn, part, seconds)))
-        share -= part
+    with _all_or_none() as started:
+        while share > 0:
+            part = min(share, 1.0)
+            started.append(_start(store, state, place, partial(_burn, part, seconds)))
+            share -= part
     return started
 
 
@@ -60,11 +60,24 @@ def send_traffic(
             raise DescriptionError("the load", [Problem("", f"{sender} to itself", "two nodes")])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sink = programs.surroundings(store, state, receiver)
-    started = [_start(store, state, sink, partial(_wait, seconds), partial(_discard, family))]
-    for sender in senders:
-        place = programs.surroundings(store, state, sender)
-        started.append(_start(store, state, place, partial(_send, family, address, rate, seconds)))
+    places = [programs.surroundings(store, state, sender) for sender in senders]
+    with _all_or_none() as started:
+        started.append(_start(store, state, sink, partial(_wait, seconds), partial(_discard, family)))
+        for place in places:
+            started.append(_start(store, state, place, partial(_send, family, address, rate, seconds)))
     return started
+
+
+@contextlib.contextmanager
+def _all_or_none() -> Iterator[list[Identity]]:
+    """What has been started, which nobody knows of yet, ends when not all of it can be."""
+    started: list[Identity] = []
+    try:
+        yield started
+    except BaseException:
+        for program in started:
+            processes.end(program)
+        raise
 
 
 def _start(
@@ -130,8 +143,8 @@ def _send(family: socket.AddressFamily, address: str, rate: int, seconds: float)
     source = socket.socket(family, socket.SOCK_DGRAM)
     source.setblocking(False)
     source.connect((address, PORT))
-    each = (_LARGEST + _OVERHEAD) * 8 * _SECOND // rate  # ns from one datagram to the next
-    datagram = bytes(_LARGEST)
+    each = max(1, _FRAME * 8 * _SECOND // rate)  # ns from one datagram to the next
+    datagram = bytes(_FRAME - _OVERHEAD[family])
     due = time.monotonic_ns()
     while (now := time.monotonic_ns()) < end:
         if due < now - 100 * _BURST:  # we were kept from running: what is lost is not made up for
