@@ -88,7 +88,10 @@ def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds:
         rules: list[tuple[Place, str]] = []
         for group in groups:
             others = [nodes[node] for another in groups if another is not group for node in another]
-            text = f"drop {_from_any(others, routed=routed)}"
+            condition = _from_any(others, routed=routed)
+            if not condition:  # they have no NICs and send nothing; without a condition a rule means every frame
+                continue
+            text = f"drop {condition}"
             for link in state.layout.links:
                 for end, direction in ((link.b, BOTH[0]), (link.a, BOTH[1])):
                     if end.owner in group:
@@ -146,7 +149,7 @@ def _check_groups(state: State, groups: Sequence[Sequence[str]], nodes: Mapping[
 
 
 def _from_any(nodes: Iterable[Node], *, routed: bool) -> str:
-    """The condition that one of these nodes has sent a frame."""
+    """The condition that one of these nodes has sent a frame; empty where they have no NICs."""
     nics = [nic for node in nodes for nic in node.nics]
     sources = {"eth.src": [nic.mac for nic in nics]}
     if routed:
