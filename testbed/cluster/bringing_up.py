@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.cluster import keeper, lifecycle, removal
@@ -12,7 +14,7 @@ from testbed.cluster.requirements import check_supported
 from testbed.cluster.state import Store
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import identity
-from testbed.spec.layout import Layout
+from testbed.spec.layout import Impairment, Layout
 
 if TYPE_CHECKING:
     from testbed.kernel.datapaths import Asked
@@ -32,6 +34,8 @@ def bring_up(
     log: str = "",
 ) -> Outcome:
     """Bring a cluster up or converge it; the arguments and errors are those of `lifecycle.up`."""
+    if not os.path.isfile(origin):
+        layout = _with_files_from(Path.cwd(), layout)
     wish = Wish(name, layout, origin, lasting, identity(), asked=asked, log=log)
     act = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
     if userns.is_root():
@@ -52,3 +56,17 @@ def bring_up(
     except BaseException:
         processes.end(holder)
         raise
+
+
+def _with_files_from(base: Path, layout: Layout) -> Layout:
+    """With whole paths of tables and traces. Where a description is no file its relative paths begin where its author is
+    now; whoever changes the cluster later, the steward for one, is elsewhere."""
+
+    def placed(impairment: Impairment) -> Impairment:
+        jitter_file, rate_trace = (
+            path and str(base / path) for path in (impairment.jitter_file, impairment.rate_trace)
+        )
+        return replace(impairment, jitter_file=jitter_file, rate_trace=rate_trace)
+
+    links = (replace(link, forward=placed(link.forward), backward=placed(link.backward)) for link in layout.links)
+    return replace(layout, links=tuple(links))
