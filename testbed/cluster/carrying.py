@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,16 @@ from testbed.cluster import names
 from testbed.cluster.applying import Workshop
 from testbed.cluster.state import State, Store
 from testbed.cluster.wiring import wire_ends
+from testbed.errors import KernelError
 from testbed.kernel.files import remove_file, replace_file
 from testbed.kernel.processes import Identity, wait_until_gone
 from testbed.kernel.survey import interfaces
 from testbed.runtime import events
-from testbed.runtime.calls import NotThereError, call
+from testbed.runtime.calls import PATIENCE, NotThereError, call
 from testbed.runtime.orders import Orders, Places
 
 _MOST_PROCESSES: Final = 4
+_MOMENT: Final = 0.01  # s
 
 Healing: TypeAlias = "Callable[[Store, str, int], object]"
 """What heals one injection of a cluster."""
@@ -106,21 +109,35 @@ def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Iden
     elif known is not None:
         remove_file(places.orders)
     timed = any(injection.until for injection in state.injected)
-    if not (orders.links or timed or state.steward is not None):
+    if not (orders.links or timed or known is not None or state.steward is not None):
         return None
     from testbed.cluster import steward  # with the relay's code, which a cluster without impairments does not need
 
     if not steward.needed(state, orders):
-        if state.steward is not None:
-            steward.ensure(store, state, healing)  # it looks, and ends
-            wait_until_gone(state.steward)
+        leaving = steward.ensure(store, state, healing)  # it looks, and ends
+        for one in (leaving, state.steward):
+            if one is not None:
+                wait_until_gone(one)
         return None
     identity = steward.ensure(store, state, healing)
     if known is not None:  # the same orders, too: a free end may be another interface by now
         for number in range(orders.processes):
             if orders.share(number).links:
-                call(places.socket(number), {"do": "load"})
+                _load(places.socket(number), lambda: steward.ensure(store, state, healing))
     return identity
+
+
+def _load(socket: Path, start_again: Callable[[], object]) -> None:
+    """Have a process of the relay do what its orders say. KernelError with what it says against them."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with contextlib.suppress(NotThereError):
+            call(socket, {"do": "load"})
+            return
+        if time.monotonic() > deadline:
+            raise KernelError("the relay ends again and again: 'testbed events' says more")
+        time.sleep(_MOMENT)  # it is dying: it hears no more, but the steward sees it end only with its last socket
+        start_again()
 
 
 def report(store: Store, state: State) -> dict[str, Any] | None:

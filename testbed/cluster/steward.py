@@ -45,7 +45,9 @@ def needed(state: State, orders: Orders) -> bool:
 
 
 def ensure(store: Store, state: State, healing: Healing) -> processes.Identity | None:
-    """Have a steward that has looked at what there is, and a relay that runs if it has orders; None when nothing needs one.
+    """Have a steward that has looked at what there is, and a relay that runs if it has orders. Which one it is, whatever
+    the state says: whoever started it may have been killed before he wrote that down. It ends when nothing needs it, and
+    then there may be None.
 
     The cluster's lock must be held, and its state and orders be written. healing(store, cluster, number): heals one
     injection. Raises what the relay says when it cannot have its orders in force.
@@ -54,8 +56,7 @@ def ensure(store: Store, state: State, healing: Healing) -> processes.Identity |
     orders = Places(directory).read_orders() or Orders(0)
     wanted = needed(state, orders)
     with contextlib.suppress(NotThereError):
-        call(directory / SOCKET, {"do": "look"})
-        return state.steward if wanted else None
+        return processes.Identity.parse(call(directory / SOCKET, {"do": "look"})["steward"])
     if not wanted:
         return None
     steward = _Steward(store, state, healing)
@@ -115,7 +116,7 @@ class _Steward:
             self._loop.at(self._loop.now(), lambda _: self._end())
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._places.directory / SOCKET)
-        return {}
+        return {"steward": str(processes.identity())}
 
     def _look(self) -> bool:
         """Do what the state and the orders ask for; whether they ask for anything."""
@@ -128,6 +129,7 @@ class _Steward:
             self._stop_relay(number)
         for number in sorted(wanted - self._relays.keys()):
             self._start_relay(number)
+        self._died.clear()  # a process that is not wanted any more leaves no gap
         ends = [injection.until for injection in state.injected if injection.until]
         self._alarm.set(min(ends) if ends else None)
         return needed(state, orders)
@@ -169,7 +171,8 @@ class _Steward:
             self._loop.at(now + _AGAIN, lambda later: self._restart(number, later))
 
     def _restart(self, number: int, now: int) -> None:
-        if number in self._relays:
+        orders = self._places.read_orders() or Orders(0)
+        if number in self._relays or not orders.share(number).links:
             return
         try:
             self._start_relay(number)
