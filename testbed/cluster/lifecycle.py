@@ -384,7 +384,7 @@ def _roll_back(store: Store, state: State, before: State | None, error: BaseExce
         if before is None:
             removal.remove(store, state, grace=0)
             return
-        wish = Wish(before.name, before.layout, before.origin, before.lasting, state.owner, before.keeper, before.asked)
+        wish = _as_it_is(before, state.owner)
         decisions = decide(before.layout, before.injected, before.asked, _base(before.origin), before.log)
         halfway = replace(
             before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths

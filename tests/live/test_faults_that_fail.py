@@ -1,0 +1,137 @@
+"""Faults that cannot be carried out, or whose author is killed, leave everything as it was, or as the next command expects
+it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from machine import eventually
+from tools import ping
+from traffic import carried, relay_pid, report
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster import carrying, injecting
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.removal import down
+from testbed.cluster.state import Store
+from testbed.cluster.status import status
+from testbed.errors import KernelError, NotFoundError
+from testbed.kernel import namespaces
+from testbed.spec.resolving import resolve
+
+pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+
+@pytest.fixture
+def star() -> Iterator[RunningCluster]:
+    with Cluster.star(3).up() as cluster:
+        yield cluster
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next time the relay is told its orders, that goes wrong, after the kernel's part has been done."""
+    real = carrying.engage
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr(carrying, "engage", real)
+        raise KernelError("made to fail")
+
+    monkeypatch.setattr(carrying, "engage", fail)
+
+
+def programs(cluster: RunningCluster) -> dict[str, int]:
+    return {node.name: len(node.programs) for node in status(cluster.state).nodes}
+
+
+def test_a_cluster_that_ends_with_its_process_is_rolled_back_where_it_is(
+    star: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = star.state
+    fail_once(monkeypatch)
+    with pytest.raises(KernelError, match="made to fail"):
+        star.inject("n1", delay="1ms")
+    assert star.state == before
+    assert namespaces.names() == []
+    ping(star, "n1", "n2")
+
+
+def test_a_rollback_keeps_the_log_of_fates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = str(tmp_path / "fates")
+    layout = resolve(Cluster.star(2))
+    store = Store()
+    bring_up(store, layout, name="logging", origin="test", lasting=True, log=log)
+    try:
+        fail_once(monkeypatch)
+        with pytest.raises(KernelError, match="made to fail"):
+            injecting.inject(store, "logging", "n1", {"delay": 10**6})
+        assert store.choose("logging").log == log
+    finally:
+        down(store, "logging")
+
+
+def test_a_load_that_cannot_begin_whole_does_not_begin(star: RunningCluster) -> None:
+    with pytest.raises(NotFoundError, match="nobody"):
+        star.load_link(["n1", "nobody"], "n2", "1mbit")
+    assert set(programs(star).values()) == {0}
+    assert star.state.injected == ()
+
+
+def test_a_partition_from_a_node_without_a_link_cuts_nothing() -> None:
+    made = Cluster.model_validate(
+        {
+            "name": "apart",
+            "node": [{"name": "n1"}, {"name": "n2"}, {"name": "alone"}],
+            "switch": [{"name": "s1"}],
+            "link": [{"ends": ["n1", "s1"]}, {"ends": ["n2", "s1"]}],
+        }
+    )
+    with made.up() as cluster, cluster.partition(["n1", "n2"], ["alone"]):
+        ping(cluster, "n1", "n2")
+
+
+def test_a_steward_of_which_the_state_does_not_know_is_found_and_ends(star: RunningCluster) -> None:
+    """Who started it was killed before he wrote it down."""
+    star.inject("n1", delay="1ms")
+    store, state = Store(), star.state
+    steward = state.steward
+    assert steward is not None
+    store.write(replace(state, steward=None))
+    star.inject("n2", delay="1ms")
+    assert star.state.steward == steward
+    store.write(replace(star.state, steward=None))
+    star.heal()
+    eventually(lambda: not steward.alive, "the steward has ended")
+
+
+def test_what_is_to_heal_itself_does_although_a_declared_file_is_named_from_where_the_program_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trace").write_text("1\n2\n3\n")
+    made = Cluster.model_validate(
+        {
+            "name": "placed",
+            "node": [{"name": "n1"}, {"name": "n2"}],
+            "switch": [{"name": "s1"}],
+            "link": [{"ends": ["n1", "s1"], "rate_trace": "trace"}, {"ends": ["n2", "s1"]}],
+        }
+    )
+    monkeypatch.chdir(tmp_path)
+    with made.up() as cluster:
+        monkeypatch.chdir("/")
+        cluster.inject("n2", delay="1ms", seconds=0.2)
+        eventually(lambda: not cluster.state.injected, "it has healed itself")
+
+
+def test_an_injection_is_in_force_although_the_relay_has_just_been_killed(star: RunningCluster) -> None:
+    star.inject("n1", delay="1ms")
+    for number in range(5):
+        os.kill(relay_pid(star), signal.SIGKILL)
+        star.inject("n1", delay=f"{number + 2}ms")
+        name = star.state.layout.links[0].name
+        assert carried(star)[name].forward.impairment.delay == (number + 2) * 10**6
+        assert name in report(star)["links"]
