@@ -166,6 +166,8 @@ def _print(found: ClusterStatus) -> None:
             f"process {state.owner.pid} is {state.phase} it" if state.owner.alive else f"left {state.phase}: {mend}"
         )
         click.echo(f"   {at_work}")
+    elif "relay" in state.datapaths.values() and not (state.steward is not None and state.steward.alive):
+        click.echo("   its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
     by_end: dict[tuple[str, str], LinkStatus] = {}
     for link in found.links:
         by_end[link.link.a.owner, link.link.a.port] = link
