@@ -99,7 +99,19 @@ def up(
             if isinstance(error, OSError):
                 raise KernelError(f"cluster {wish.name} could not be brought up: {reason_of(error)}") from error
             raise
+        _tell_of_dropped(store, before, injected)
     return Outcome(state, tuple(operations))
+
+
+def _tell_of_dropped(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
+    """An event for each injection that went with the last of its links."""
+    if before is None:
+        return
+    numbers = {injection.number for injection in kept}
+    for one in before.injected:
+        if one.number not in numbers:
+            reason = "the description has its links no more"
+            events.record(store.directory(before.name), "heal", number=one.number, what=one.what, reason=reason)
 
 
 def alter(store: Store, name: str, edit: Edit) -> Outcome:

@@ -1,4 +1,4 @@
-"""What `up` changes beside a link's own keys: the seed, and the texts of the files that it names."""
+"""What `up` changes beside a link's own keys: the seed, the texts of the files that it names, and whether it is there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from machine import Machine
 from tools import ping
-from traffic import report
+from traffic import report, told
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.removal import down
@@ -60,3 +60,14 @@ def test_another_seed_begins_the_fates_anew() -> None:
     up({"delay": "1ms"}, seed=2)
     (link,) = report(cluster)["links"].values()
     assert link["forward"]["counters"]["offered"] == 0
+
+
+def test_an_injection_that_goes_with_its_links_is_an_event() -> None:
+    cluster = up({})
+    cluster.inject("n1", loss="1%")
+    made = Cluster.model_validate({"name": NAME, "node": [{"name": "n1"}, {"name": "n2"}]})
+    made.up(keep=True, origin="test")
+    assert cluster.state.injected == ()
+    assert [(event["number"], event["reason"]) for event in told(cluster, "heal")] == [
+        (1, "the description has its links no more")
+    ]
