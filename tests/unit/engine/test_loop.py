@@ -1,0 +1,129 @@
+"""The loop: what is ready comes before what is due, timers in the order of their times, and a clock that is given to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from testbed.engine.loop import Loop
+
+
+class Jumping:
+    """A waiter on a virtual clock: descriptors become ready at times that are said, and waiting takes it there."""
+
+    def __init__(self, *ready: tuple[int, int]) -> None:
+        self.time = 0
+        self.ready = sorted(ready)
+        self.watched: list[int] = []
+        self.waited: list[int | None] = []
+
+    def now(self) -> int:
+        return self.time
+
+    def wait(self, deadline: int | None) -> Sequence[int]:
+        self.waited.append(deadline)
+        if self.ready and (deadline is None or self.ready[0][0] <= deadline):
+            self.time = max(self.time, self.ready[0][0])
+            found = [descriptor for when, descriptor in self.ready if when <= self.time]
+            self.ready = [entry for entry in self.ready if entry[0] > self.time]
+            return [descriptor for descriptor in found if descriptor in self.watched]
+        assert deadline is not None, "it would wait for ever"
+        self.time = max(self.time, deadline)
+        return []
+
+    def watch(self, descriptor: int) -> None:
+        self.watched.append(descriptor)
+
+    def unwatch(self, descriptor: int) -> None:
+        self.watched.remove(descriptor)
+
+
+def test_timers_are_called_in_the_order_of_their_times_equal_ones_as_they_were_set() -> None:
+    loop, called = Loop(Jumping()), list[tuple[str, int]]()
+    for name, when in (("late", 30), ("first of two", 20), ("second of two", 20), ("early", 10)):
+        loop.at(when, lambda now, name=name: called.append((name, now)))  # type: ignore[misc]
+    loop.at(30, lambda _: loop.stop())
+    loop.run()
+    assert called == [("early", 10), ("first of two", 20), ("second of two", 20), ("late", 30)]
+
+
+def test_a_timer_that_is_set_again_is_called_once_at_its_last_time() -> None:
+    loop, called = Loop(Jumping()), list[int]()
+    timer = loop.timer(called.append)
+    for when in (50, 10, 40, 10, 20):
+        timer.set(when)
+    loop.at(60, lambda _: loop.stop())
+    loop.run()
+    assert called == [20]
+    assert timer.when is None
+
+
+def test_a_timer_that_is_taken_back_is_not_called_and_nobody_waits_for_it() -> None:
+    waiter = Jumping()
+    loop = Loop(waiter)
+    timer = loop.timer(lambda _: loop.stop())
+    timer.set(10)
+    timer.set(None)
+    loop.at(30, lambda _: loop.stop())
+    loop.run()
+    assert waiter.waited == [30]
+
+
+def test_a_timer_set_from_its_own_callback_comes_again() -> None:
+    loop, called = Loop(Jumping()), list[int]()
+
+    def tick(now: int) -> None:
+        called.append(now)
+        if now < 50:
+            timer.set(now + 10)
+        else:
+            loop.stop()
+
+    timer = loop.timer(tick)
+    timer.set(10)
+    loop.run()
+    assert called == [10, 20, 30, 40, 50]
+
+
+def test_a_timer_for_a_time_that_has_passed_is_called_in_the_same_turn() -> None:
+    loop, called = Loop(Jumping()), list[int]()
+
+    def late(now: int) -> None:
+        called.append(now)
+        loop.at(now - 5, called.append)
+
+    loop.at(10, late)
+    loop.turn()
+    assert called == [10, 10]
+
+
+def test_what_is_ready_is_called_before_what_is_due() -> None:
+    waiter = Jumping((10, 7))
+    loop, called = Loop(waiter), list[str]()
+    loop.at(10, lambda _: called.append("timer"))
+    loop.watch(7, lambda _: called.append("descriptor"))
+    loop.turn()
+    assert called == ["descriptor", "timer"]
+
+
+def test_a_descriptor_that_another_callback_has_unwatched_is_not_called() -> None:
+    waiter = Jumping((10, 7), (10, 8))
+    loop, called = Loop(waiter), list[int]()
+
+    def first(_: int) -> None:
+        called.append(7)
+        loop.unwatch(8)
+
+    loop.watch(7, first)
+    loop.watch(8, lambda _: called.append(8))
+    loop.turn()
+    assert called == [7]
+    assert waiter.watched == [7]
+
+
+def test_nothing_is_waited_for_longer_than_until_the_earliest_timer() -> None:
+    waiter = Jumping((5, 7))
+    loop = Loop(waiter)
+    loop.watch(7, lambda now: loop.at(now + 1, lambda _: loop.stop()))
+    loop.at(100, lambda _: loop.stop())
+    loop.run()
+    assert waiter.waited == [100, 6]
