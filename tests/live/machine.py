@@ -100,6 +100,8 @@ def _mounts() -> frozenset[str]:
     """Without the numbers that the kernel gives to a mount and to its peer group, which are new each time."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if " master:" in line and " - nsfs " in line:
+            continue  # a namespace of the machine's, whose mount reaches into our sandbox
         fields = [
             field.partition(":")[0] if field.startswith(("shared:", "master:")) else field for field in line.split()
         ]
