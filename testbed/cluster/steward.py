@@ -82,10 +82,8 @@ class _Steward:
         self._places = Places(store.directory(state.name))
         self._relays: dict[int, _Relay] = {}
         self._deaths: list[int] = []
-        self._died: dict[
-            int, int
-        ] = {}  # process of the relay -> when it died, wall-clock nanoseconds, until it is back
-        self._unheard = 0  # what the kernel had dropped at the free ends when a relay last ran
+        # Process of the relay -> when it died (wall clock), and what `_read_unheard` found then; until it is back.
+        self._died: dict[int, tuple[int, dict[str, int]]] = {}
 
     def prepare(self) -> None:
         wire = os.open(self._wire, os.O_RDONLY | os.O_CLOEXEC)
@@ -148,20 +146,20 @@ class _Steward:
         identity = daemons.start(RELAY_NAME, (), prepare, lambda: made[0].run(), log)
         relay = self._relays[number] = _Relay(identity, os.pidfd_open(identity.pid))
         self._loop.watch(relay.handle, lambda now: self._relay_died(number, now))
-        unheard = self._read_unheard()
         if number in self._died:
+            died, before = self._died.pop(number)
+            unheard = self._read_unheard(number)
             events.record(
                 self._places.directory,
                 "relay restarted",
                 pid=identity.pid,
-                gap=[self._died.pop(number), time.time_ns()],
-                lost=unheard - self._unheard,
+                gap=[died, time.time_ns()],
+                lost=sum(max(0, count - before[end]) for end, count in unheard.items() if end in before),
                 also_lost="what the one that died held and what waited in its sockets",
             )
-        self._unheard = unheard
 
     def _relay_died(self, number: int, now: int) -> None:
-        self._died[number] = time.time_ns()
+        self._died[number] = time.time_ns(), self._read_unheard(number)
         relay = self._let_relay_go(number)
         events.record(self._places.directory, "relay died", pid=relay.identity.pid)
         self._deaths = [*(then for then in self._deaths if now - then < _AGAIN), now]
@@ -193,11 +191,13 @@ class _Steward:
         os.waitpid(relay.identity.pid, 0)
         return relay
 
-    def _read_unheard(self) -> int:
-        """Frames that came in on free ends while nobody listened, since those were made."""
+    def _read_unheard(self, number: int) -> dict[str, int]:
+        """By free end of this process's links, the frames that came in and that no protocol took. It rises with every
+        frame for another's address, carried or not: it tells something only between a relay's end and the next one's
+        beginning."""
         orders = self._places.read_orders() or Orders(0)
-        ends = {end for link in orders.links for end in (link.a, link.b)}
-        return sum(one.counters.rx_unclaimed for one in interfaces(self._route) if one.name in ends)
+        ends = {end for link in orders.share(number).links for end in (link.a, link.b)}
+        return {one.name: one.counters.rx_unclaimed for one in interfaces(self._route) if one.name in ends}
 
     # What was injected for a time
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from machine import eventually
 from tools import ping
-from traffic import carried, relay_pid, report
+from traffic import carried, relay_pid, report, told
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster import carrying, injecting
@@ -135,3 +135,18 @@ def test_an_injection_is_in_force_although_the_relay_has_just_been_killed(star: 
         name = star.state.layout.links[0].name
         assert carried(star)[name].forward.impairment.delay == (number + 2) * 10**6
         assert name in report(star)["links"]
+
+
+def test_frames_that_were_carried_are_not_told_as_lost_when_the_relay_dies(star: RunningCluster) -> None:
+    star.inject("n1", delay="1ms")
+    with star.load_link(["n2"], "n1", "20mbit"):
+        eventually(lambda: offered(star) > 500, "the load's frames are carried")
+    os.kill(relay_pid(star), signal.SIGKILL)
+    eventually(lambda: bool(told(star, "relay restarted")), "the relay is back")
+    (restarted,) = told(star, "relay restarted")
+    assert restarted["lost"] < 20  # neighbours that are asked for, at most
+
+
+def offered(cluster: RunningCluster) -> int:
+    links = report(cluster)["links"].values()
+    return sum(direction["counters"]["offered"] for link in links for direction in link.values())
