@@ -1,0 +1,232 @@
+"""What injections come to when they are laid over what is declared, which links and directions users mean, and how a state
+keeps them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.cluster.injections import (
+    BOTH,
+    DirectionName,
+    Injection,
+    Place,
+    in_force,
+    is_down,
+    links_of,
+    places_of,
+    still_there,
+)
+from testbed.errors import DescriptionError, NotFoundError
+from testbed.kernel.processes import Identity
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+
+STAR = resolve(Description.star(3))
+LINK = STAR.links[0]
+NAME = "n1:eth0--s1:1"
+HERE: tuple[Place, ...] = tuple((NAME, direction) for direction in BOTH)
+DECLARED = replace(LINK, forward=Impairment(delay=5, loss=0.1))
+
+
+def injection(number: int, places: tuple[Place, ...] = HERE, **keys: object) -> Injection:
+    return Injection(number, f"the {number}th", places, keys)
+
+
+def forward(*injections: Injection) -> Impairment:
+    return in_force(DECLARED, "forward", injections).impairment
+
+
+# What is in force
+
+
+def test_without_injections_what_is_declared_is_in_force() -> None:
+    assert forward() == DECLARED.forward
+    assert in_force(DECLARED, "backward", []).impairment == Impairment()
+
+
+def test_only_what_is_named_is_changed_and_only_where() -> None:
+    one = injection(1, ((NAME, "forward"),), delay=9, duplicate=0.2)
+    assert forward(one) == Impairment(delay=9, loss=0.1, duplicate=0.2)
+    assert in_force(DECLARED, "backward", [one]).impairment == Impairment()
+    elsewhere = injection(2, (("n2:eth0--s1:2", "forward"),), delay=9)
+    assert forward(elsewhere) == DECLARED.forward
+
+
+def test_the_later_of_two_counts_key_by_key() -> None:
+    one, other = injection(1, delay=7, corrupt=0.1), injection(2, delay=8)
+    assert forward(one, other) == Impairment(delay=8, loss=0.1, corrupt=0.1)
+    assert forward(one) == Impairment(delay=7, loss=0.1, corrupt=0.1)
+    assert forward(other) == Impairment(delay=8, loss=0.1)
+
+
+def test_nothing_can_be_injected_over_something() -> None:
+    assert forward(injection(1, loss=0.0)) == Impairment(delay=5)
+
+
+def test_of_two_that_exclude_each_other_the_injected_one_displaces_the_other() -> None:
+    rated = replace(LINK, forward=Impairment(rate=1000, queue_frames=5))
+    traced = in_force(rated, "forward", [injection(1, rate_trace="t", queue=5000)]).impairment
+    assert traced == Impairment(rate_trace="t", queue=5000)
+    again = in_force(rated, "forward", [injection(1, rate_trace="t"), injection(2, rate=77)]).impairment
+    assert again == Impairment(rate=77, queue_frames=5)
+
+
+def test_a_jitter_that_is_taken_away_takes_its_distribution_along() -> None:
+    jittery = replace(LINK, forward=Impairment(delay=5, jitter=1, distribution="table", jitter_file="t"))
+    assert in_force(jittery, "forward", [injection(1, jitter=0)]).impairment == Impairment(delay=5)
+
+
+def test_what_contradicts_itself_when_laid_over_the_declared_is_refused_with_its_place() -> None:
+    with pytest.raises(DescriptionError) as caught:
+        in_force(LINK, "forward", [injection(1, jitter=5)])
+    assert f"{NAME} forward: jitter: found jitter without a delay" in str(caught.value)
+    assert forward(injection(1, jitter=5)).jitter == 5  # there is a delay
+
+
+def test_rules_keep_their_names_whatever_comes_and_goes_beside_them() -> None:
+    first = Injection(1, "a", rules=(((NAME, "forward"), "drop udp"), ((NAME, "forward"), "drop tcp")))
+    second = Injection(2, "b", rules=(((NAME, "forward"), "drop icmp"), ((NAME, "backward"), "drop arp")))
+    assert in_force(LINK, "forward", [first, second]).rules == {
+        "1.0": "drop udp",
+        "1.1": "drop tcp",
+        "2.0": "drop icmp",
+    }
+    assert in_force(LINK, "forward", [second]).rules == {"2.0": "drop icmp"}
+    assert in_force(LINK, "backward", [first, second]).whole.rules == ("drop arp",)
+
+
+def test_a_link_is_down_as_long_as_any_injection_has_it_down() -> None:
+    one, other = Injection(1, "a", down=(NAME,)), Injection(2, "b", down=(NAME, "n2:eth0--s1:2"))
+    assert is_down(LINK, [one, other])
+    assert is_down(LINK, [other])
+    assert not is_down(LINK, [])
+    assert not is_down(STAR.links[2], [one, other])
+
+
+# A layout that has changed
+
+
+def test_what_was_injected_into_a_link_that_is_gone_goes_with_it() -> None:
+    smaller = Layout(STAR.name, STAR.seed, STAR.nodes, STAR.switches, STAR.links[1:])
+    gone = injection(1)
+    both = Injection(
+        2, "b", (*HERE, ("n2:eth0--s1:2", "forward")), {"delay": 1}, (((NAME, "forward"), "drop udp"),), down=(NAME,)
+    )
+    untouched = injection(3, (("n2:eth0--s1:2", "forward"),), delay=1)
+    assert still_there(smaller, [gone, both, untouched]) == (
+        replace(both, places=(("n2:eth0--s1:2", "forward"),), rules=(), down=()),
+        untouched,
+    )
+    assert still_there(STAR, [gone, both, untouched]) == (gone, both, untouched)
+
+
+# What users mean
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("all", [0, 1, 2]),
+        ("s1", [0, 1, 2]),
+        ("n2", [1]),
+        ("n2:eth0", [1]),
+        ("s1:3", [2]),
+        ("n1--s1", [0]),
+        ("s1--n1", [0]),
+        ("n1:eth0--s1:1", [0]),
+        ("s1:1--n1:eth0", [0]),
+    ],
+)
+def test_links_are_named_in_many_ways(target: str, found: list[int]) -> None:
+    assert links_of(STAR, target) == [STAR.links[number] for number in found]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("n9", "no link, node or switch 'n9'"),
+        ("n1--s2", "did you mean 'n1--s1'?"),
+        ("n1--n2", "(links: n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3)"),
+        ("", "no link, node or switch ''"),
+    ],
+)
+def test_a_link_that_there_is_not_is_refused_with_what_there_is(target: str, said: str) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        links_of(STAR, target)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "direction", "expected"),
+    [
+        ("n1", "", list(HERE)),
+        ("n1", "out", [(NAME, "forward")]),
+        ("n1", "in", [(NAME, "backward")]),
+        ("n1:eth0", "out", [(NAME, "forward")]),
+        ("s1:1", "out", [(NAME, "backward")]),
+        ("n1--s1", "n1-s1", [(NAME, "forward")]),
+        ("s1--n1", "n1-s1", [(NAME, "forward")]),
+        ("n1--s1", "s1:1-n1:eth0", [(NAME, "backward")]),
+        ("n1--s1", "backward", [(NAME, "backward")]),
+    ],
+)
+def test_directions_are_named_in_many_ways(target: str, direction: str, expected: list[Place]) -> None:
+    assert list(places_of(links_of(STAR, target), target, direction)) == expected
+
+
+def test_out_of_a_switch_is_towards_every_node() -> None:
+    found = places_of(links_of(STAR, "s1"), "s1", "out")
+    assert found == tuple((link.name, "backward") for link in STAR.links)
+
+
+def test_a_direction_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        places_of(links_of(STAR, "n1"), "n1", "n1-n2")
+    assert "no direction 'n1-n2' there; n1:eth0--s1:1 has 'out' or 'n1-s1'" in str(caught.value)
+
+
+# The state
+
+
+keys = st.fixed_dictionaries(
+    {},
+    optional={
+        "delay": st.integers(0, 10**12),
+        "loss": st.floats(0, 1),
+        "gemodel": st.tuples(*[st.floats(0, 1)] * 4),
+        "loss_pattern": st.text(max_size=20),
+    },
+)
+directions = st.sampled_from(BOTH)
+texts = st.text(max_size=20)
+numbers = st.integers(0, 2**32)
+identities = st.builds(Identity, st.uuids().map(str), numbers, numbers, numbers)
+
+
+@st.composite
+def injections(draw: st.DrawFn) -> Injection:
+    def places() -> list[tuple[str, DirectionName]]:
+        return draw(st.lists(st.tuples(texts, directions), max_size=3))
+
+    return Injection(
+        draw(st.integers(1, 10**6)),
+        draw(texts),
+        tuple(places()),
+        draw(keys),
+        tuple((place, draw(texts)) for place in places()),
+        draw(texts),
+        tuple(draw(st.lists(texts, max_size=3))),
+        tuple(draw(st.lists(identities, max_size=2))),
+        draw(st.integers(0, 2**62)),
+    )
+
+
+@given(injections())
+def test_an_injection_comes_back_from_its_state(found: Injection) -> None:
+    assert Injection.from_json(json.loads(json.dumps(found.to_json()))) == found
