@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from testbed.cluster import names
 from testbed.cluster.applying import Workshop
@@ -44,18 +45,24 @@ class Replugging:
         self._had, self._have = had, after.datapaths
         self._ends = dict(zip((link.name for link in after.layout.links), wire_ends(after.layout), strict=True))
         leaving = _leaving(self._directory, orders)
-        self._dropped = self._read() if self._links else {}
+        self._unclaimed = self._read_unclaimed() if self._links else {}
+        self._refused = self._read_refused() if self._links else {}
         self._early: dict[str, int] = {}
         for number, links in leaving.items():
             with contextlib.suppress(NotThereError):
                 answer = call(Places(self._directory).socket(number), {"do": "release", "links": links})
                 self._early.update(answer["early"])
+                self._unclaimed.update(
+                    answer["unclaimed"]
+                )  # until then the relay took them, whatever the kernel counted
 
-    def tell(self) -> None:
-        """An event for each link: from whom to whom, how many frames were lost on the way or came early."""
+    def tell(self, unclaimed: Mapping[str, int]) -> None:
+        """An event for each link: from whom to whom, how many frames were lost on the way or came early. unclaimed: what
+        `engage` says of the links that the relay has taken over."""
         if not self._links:
             return
-        dropped = self._read()
+        after = {**self._read_unclaimed(), **unclaimed}
+        refused = self._read_refused()
         for link in self._links:
             ends = self._ends.get(link, ())
             events.record(
@@ -64,15 +71,21 @@ class Replugging:
                 link=link,
                 before=self._had.get(link, "direct"),
                 after=self._have.get(link, "direct"),
-                lost=sum(dropped[end] - self._dropped[end] for end in ends if end in dropped and end in self._dropped),
+                lost=_rise(self._unclaimed, after, ends) + _rise(self._refused, refused, ends),
                 early=self._early.get(link, 0),
             )
 
-    def _read(self) -> dict[str, int]:
-        """What the kernel dropped at each wire-side interface: because nobody took it, or because the NIC at the other end
-        was just being given other offloads."""
-        counters = {one.name: one.counters for one in interfaces(self._workshop.open(names.WIRE).route)}
-        return {name: counted.rx_unclaimed + counted.tx_dropped for name, counted in counters.items()}
+    def _read_unclaimed(self) -> dict[str, int]:
+        """By wire-side interface the frames that came in and that nobody took."""
+        return {one.name: one.counters.rx_unclaimed for one in interfaces(self._workshop.open(names.WIRE).route)}
+
+    def _read_refused(self) -> dict[str, int]:
+        """The frames that the NIC at the other end refused: it was just being given other offloads."""
+        return {one.name: one.counters.tx_dropped for one in interfaces(self._workshop.open(names.WIRE).route)}
+
+
+def _rise(before: Mapping[str, int], after: Mapping[str, int], ends: Sequence[str]) -> int:
+    return sum(max(0, after[end] - before[end]) for end in ends if end in before and end in after)
 
 
 def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -95,8 +108,16 @@ def _processes() -> int:
     return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) - 2))
 
 
-def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Identity | None:
-    """Have the orders in force when this returns; the steward, if one is needed.
+class Engaged(NamedTuple):
+    """steward: the process that is needed now, if one is. unclaimed: by free end of the links that the relay has just taken
+    over, how many frames nobody had taken until then."""
+
+    steward: Identity | None = None
+    unclaimed: Mapping[str, int] = MappingProxyType({})
+
+
+def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Engaged:
+    """Have the orders in force when this returns.
 
     The state must be written, with what is injected.
     """
@@ -110,7 +131,7 @@ def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Iden
         remove_file(places.orders)
     timed = any(injection.until for injection in state.injected)
     if not (orders.links or timed or known is not None or state.steward is not None):
-        return None
+        return Engaged()
     from testbed.cluster import steward  # with the relay's code, which a cluster without impairments does not need
 
     if not steward.needed(state, orders):
@@ -118,22 +139,22 @@ def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Iden
         for one in (leaving, state.steward):
             if one is not None:
                 wait_until_gone(one)
-        return None
+        return Engaged()
     identity = steward.ensure(store, state, healing)
-    if known is not None:  # the same orders, too: a free end may be another interface by now
-        for number in range(orders.processes):
-            if orders.share(number).links:
-                _load(places.socket(number), lambda: steward.ensure(store, state, healing))
-    return identity
+    unclaimed: dict[str, int] = {}
+    for number in range(orders.processes):  # the same orders, too: a free end may be another interface by now
+        if orders.share(number).links:
+            unclaimed |= _load(places.socket(number), lambda: steward.ensure(store, state, healing))
+    return Engaged(identity, unclaimed)
 
 
-def _load(socket: Path, start_again: Callable[[], object]) -> None:
-    """Have a process of the relay do what its orders say. KernelError with what it says against them."""
+def _load(socket: Path, start_again: Callable[[], object]) -> dict[str, int]:
+    """Have a process of the relay do what its orders say; see `Engaged`. KernelError with what it says against them."""
     deadline = time.monotonic() + PATIENCE
     while True:
         with contextlib.suppress(NotThereError):
-            call(socket, {"do": "load"})
-            return
+            unclaimed: dict[str, int] = call(socket, {"do": "load"})["unclaimed"]
+            return unclaimed
         if time.monotonic() > deadline:
             raise KernelError("the relay ends again and again: 'testbed events' says more")
         time.sleep(_MOMENT)  # it is dying: it hears no more, but the steward sees it end only with its last socket

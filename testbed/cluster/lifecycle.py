@@ -133,7 +133,7 @@ def alter(store: Store, name: str, edit: Edit) -> Outcome:
             if _relay_alone(before, decisions):
                 store.write(state)
                 state = replace(state, phase="up", previous=None)
-                state = replace(state, steward=carrying.engage(store, state, decisions.orders, heal))
+                state = replace(state, steward=carrying.engage(store, state, decisions.orders, heal).steward)
                 store.write(state)
                 operations: list[Operation] = []
             else:
@@ -364,8 +364,9 @@ def _carry_out(
             holder = guard.identity
             paths = guard.hold(workshop.descriptors())
         state = replace(state, phase="up", namespaces=paths, inodes=workshop.inodes, keeper=holder, previous=None)
-        state = replace(state, steward=carrying.engage(store, state, decisions.orders, heal))
-        replugging.tell()
+        engaged = carrying.engage(store, state, decisions.orders, heal)
+        state = replace(state, steward=engaged.steward)
+        replugging.tell(engaged.unclaimed)
     store.write(state)
     return operations, state
 

@@ -109,6 +109,16 @@ class RouteSocket:
                 if sequence == last:
                     return refusals
 
+    def ask(self, request: bytes) -> memoryview:
+        """Ask for one thing; the body of the answer. RequestError when the kernel has it not."""
+        self._socket.send(request)
+        for kind, flags, _, body in _messages(self._socket.recv(_RECEIVE_BYTES)):
+            if kind != NLMSG_ERROR:
+                return body
+            (code,) = _ERROR.unpack_from(body)
+            raise RequestError([_refusal(0, -code, flags, body)])
+        raise OSError(errno.EBADMSG, "netlink: an empty answer")
+
     def dump(self, request: bytes) -> list[memoryview]:
         """Ask for a table; returns the bodies (after the netlink header) of all its entries."""
         while True:

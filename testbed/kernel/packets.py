@@ -9,7 +9,6 @@ The kernel's qdiscs stay in the way of what is sent (PACKET_QDISC_BYPASS is neve
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -39,7 +38,9 @@ _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33
 _SO_TIMESTAMPNS: Final = 35
 _ETH_P_ALL: Final = 3
-_NOBODYS: Final = 0xFFFF  # an EtherType that is reserved; with 0 the kernel lets a socket keep what it had
+_SO_ATTACH_FILTER: Final = 26
+_PROGRAM: Final = struct.Struct("H6xQ")  # struct sock_fprog: length, address
+_RETURN_NOTHING: Final = struct.pack("HBBI", 0x06, 0, 0, 0)  # classic BPF: return 0 bytes of every frame
 _MSG_DONTWAIT: Final = 0x40
 _MSG_TRUNC: Final = 0x20
 
@@ -169,9 +170,11 @@ class PacketSocket:
         self._socket.close()
 
     def stop_listening(self) -> None:
-        """Take no frame more; those that have come can still be received, and frames be sent."""
-        with contextlib.suppress(OSError):  # an interface that is gone sends nothing either
-            self._socket.bind((self.device, _NOBODYS))
+        """Take no frame more, from this moment on; those that have come can still be received, and frames be sent. A filter
+        does it: to take the socket from its interface the kernel waits some ten milliseconds."""
+        nothing = ctypes.create_string_buffer(_RETURN_NOTHING, len(_RETURN_NOTHING))
+        program = _PROGRAM.pack(1, ctypes.addressof(nothing))
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
     def still_there(self) -> bool:
         """Whether the interface is the one that the socket was opened on; takes note of another MTU."""

@@ -32,7 +32,7 @@ _OTHERHOST = struct.Struct("=Q")  # rx_otherhost_dropped, behind 24 others; sinc
 _OTHERHOST_AT = 24 * 8
 
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH = 18, 22, 26, 30
-NLM_F_REQUEST_DUMP = 0x301
+NLM_F_REQUEST, NLM_F_REQUEST_DUMP = 0x1, 0x301
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER = 1, 3, 4, 5, 10
 IFLA_LINKINFO, IFLA_IFALIAS, IFLA_STATS64 = 18, 20, 23
 IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 1, 5
@@ -134,6 +134,12 @@ def _dump(route: RouteSocket, kind: int, body: bytes) -> list[memoryview]:
 def interfaces(route: RouteSocket) -> list[Interface]:
     """All interfaces of the namespace in the order of their indexes."""
     return [_interface(entry) for entry in _dump(route, RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0))]
+
+
+def interface(route: RouteSocket, index: int) -> Interface:
+    """One interface of the namespace. RequestError when there is none."""
+    body = _LINK.pack(0, 0, index, 0, 0)
+    return _interface(route.ask(_HEADER.pack(_HEADER.size + len(body), RTM_GETLINK, NLM_F_REQUEST, 1, 0) + body))
 
 
 _NO_COUNTERS = Counters(0, 0, 0, 0, 0, 0)

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from testbed.engine.loop import Loop
 from testbed.kernel.files import replace_file
+from testbed.kernel.netlink import RequestError, RouteSocket
 from testbed.kernel.packets import PacketSocket
+from testbed.kernel.survey import interface
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
-from testbed.runtime.calls import Later, Listener
+from testbed.runtime.calls import Listener
 from testbed.runtime.orders import Orders, Places
 from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, Relay
 from testbed.wire.fates import Record
@@ -36,7 +38,8 @@ class Process:
         self._number = number
         self._waiter = Waiter()
         self._loop = Loop(self._waiter)
-        self._relay = Relay(self._loop, standard_fields())
+        self._route = RouteSocket()
+        self._relay = Relay(self._loop, standard_fields(), self._unclaimed)
         self._begun = time.time_ns()
         self._told: dict[Carriage, tuple[int, int]] = {}
         self._log: int | None = None
@@ -57,19 +60,24 @@ class Process:
         """Carry links until the process is ended."""
         self._loop.run()
 
-    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object] | Later:
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
         match request["do"]:
             case "load":
-                return {"early": self._load()}
+                return {"early": self._load(), "unclaimed": self._relay.heard()}
             case "release":
-                later = Later()
-                self._relay.release(request["links"], lambda early: later.tell({"early": early}))
-                return later
+                early = self._relay.release(request["links"])
+                return {"early": early, "unclaimed": self._relay.heard()}
             case "report":
                 replace_file(self._places.report(self._number), json.dumps(self._report()))
                 return {}
             case other:
                 return {"error": f"the relay does not know how to {other}"}
+
+    def _unclaimed(self, index: int) -> int:
+        try:
+            return interface(self._route, index).counters.rx_unclaimed
+        except RequestError:  # it is gone, and whatever it counted
+            return 0
 
     def _load(self) -> dict[str, int]:
         orders = self._places.read_orders() or Orders(0)

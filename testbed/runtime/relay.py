@@ -232,13 +232,16 @@ class LinkCarriage:
 class Relay:
     """All the links that one process carries."""
 
-    def __init__(self, loop: Loop, fields: Fields) -> None:
+    def __init__(self, loop: Loop, fields: Fields, unclaimed: Callable[[int], int] = lambda _: 0) -> None:
+        """unclaimed(index): how many frames have come in on an interface that nobody took."""
         self.links: dict[str, LinkCarriage] = {}
+        self._unclaimed = unclaimed
         self._loop = loop
         self._fields = fields
         self._arena = Arena()
         self._idle: list[str] = []
         self._aside = Aside(loop)
+        self._heard: dict[str, int] = {}
 
     def load(self, orders: Orders, log: Callable[[Record], object] | None = None) -> dict[str, int]:
         """Do from now on what the orders say: carry links anew, change some, release those that they do not name.
@@ -268,18 +271,26 @@ class Relay:
                 files=orders.files,
                 log=log,
             )
+            self._heard.update(self._count(self.links[name]))
         return early
 
-    def release(self, names: Sequence[str], then: Callable[[dict[str, int]], object]) -> None:
-        """Carry these links no more, those that are carried. As soon as they hear nothing more, the loop calls then(how many
-        frames each delivered early). Until then they are carried, and all the while the others are."""
+    def heard(self) -> dict[str, int]:
+        """By free end, how many frames nobody had taken when a link was taken over, or let go, since this was last asked."""
+        heard, self._heard = self._heard, {}
+        return heard
+
+    def _count(self, link: LinkCarriage) -> dict[str, int]:
+        return {socket.device: self._unclaimed(socket.index) for socket in link.sockets().values()}
+
+    def release(self, names: Sequence[str]) -> dict[str, int]:
+        """Carry these links no more, those that are carried; how many frames each delivered early. When this returns they hear
+        nothing more, and have given on what they have heard."""
         leaving = {name: link for name in names if (link := self.links.pop(name, None)) is not None}
-
-        def deaf() -> None:
-            then({name: self._let_go(link) for name, link in leaving.items()})
-
-        sockets = [socket for link in leaving.values() for socket in link.sockets().values()]
-        self._aside.make([socket.stop_listening for socket in sockets], deaf)
+        for link in leaving.values():
+            self._heard.update(self._count(link))
+            for socket in link.sockets().values():
+                socket.stop_listening()
+        return {name: self._let_go(link) for name, link in leaving.items()}
 
     def _release_at_once(self, name: str) -> int:
         """The same for a link whose free ends are others now, or are not wanted: what it may still hear is lost."""
