@@ -283,8 +283,10 @@ class Relay:
         return {socket.device: self._unclaimed(socket.index) for socket in link.sockets().values()}
 
     def release(self, names: Sequence[str]) -> dict[str, int]:
-        """Carry these links no more, those that are carried; how many frames each delivered early. When this returns they hear
-        nothing more, and have given on what they have heard."""
+        """Carry these links no more, those that are carried; how many frames each delivered early.
+
+        When this returns they hear nothing more, and have given on what they have heard.
+        """
         leaving = {name: link for name in names if (link := self.links.pop(name, None)) is not None}
         for link in leaving.values():
             self._heard.update(self._count(link))
