@@ -9,6 +9,7 @@ The kernel's qdiscs stay in the way of what is sent (PACKET_QDISC_BYPASS is neve
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -40,7 +41,21 @@ _SO_TIMESTAMPNS: Final = 35
 _ETH_P_ALL: Final = 3
 _SO_ATTACH_FILTER: Final = 26
 _PROGRAM: Final = struct.Struct("H6xQ")  # struct sock_fprog: length, address
-_RETURN_NOTHING: Final = struct.pack("HBBI", 0x06, 0, 0, 0)  # classic BPF: return 0 bytes of every frame
+_NOBODYS: Final = 0xFFFF  # an EtherType that is reserved; with 0 the kernel lets a socket keep what it had
+# Classic BPF: nothing of a frame of IP for another's address, which the kernel counts as unclaimed; of others one byte.
+_COUNT_ONLY: Final = b"".join(
+    struct.pack("HBBI", *instruction)
+    for instruction in (
+        (0x20, 0, 0, 0xFFFF_F004),  # load SKF_AD_PKTTYPE
+        (0x15, 0, 3, 3),  # PACKET_OTHERHOST: go on; else: one byte
+        (0x20, 0, 0, 0xFFFF_F000),  # load SKF_AD_PROTOCOL
+        (0x15, 2, 0, 0x0800),  # IPv4: nothing
+        (0x15, 1, 0, 0x86DD),  # IPv6: nothing
+        (0x06, 0, 0, 1),
+        (0x06, 0, 0, 0),
+    )
+)
+_SHORTEST: Final = 14  # bytes of a frame: its Ethernet header
 _MSG_DONTWAIT: Final = 0x40
 _MSG_TRUNC: Final = 0x20
 
@@ -169,12 +184,27 @@ class PacketSocket:
     def close(self) -> None:
         self._socket.close()
 
+    def mute(self) -> None:
+        """Take no frame more, from this moment on; those that have come can still be received, and frames be sent.
+
+        What comes and the kernel will not count as unclaimed is counted by `overheard`.
+        """
+        program = ctypes.create_string_buffer(_COUNT_ONLY, len(_COUNT_ONLY))
+        self._socket.setsockopt(
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, _PROGRAM.pack(len(_COUNT_ONLY) // 8, ctypes.addressof(program))
+        )
+        self.look()
+
     def stop_listening(self) -> None:
-        """Take no frame more, from this moment on; those that have come can still be received, and frames be sent. A filter
-        does it: to take the socket from its interface the kernel waits some ten milliseconds."""
-        nothing = ctypes.create_string_buffer(_RETURN_NOTHING, len(_RETURN_NOTHING))
-        program = _PROGRAM.pack(1, ctypes.addressof(nothing))
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        """Leave the interface's frames alone: what nobody takes is counted by the kernel again. It takes the kernel some ten
+        milliseconds."""
+        with contextlib.suppress(OSError):  # an interface that is gone sends nothing either
+            self._socket.bind((self.device, _NOBODYS))
+
+    def overheard(self) -> int:
+        """How many frames have come since `mute`."""
+        counted, _ = _STATISTICS.unpack(self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size))
+        return int(counted)
 
     def still_there(self) -> bool:
         """Whether the interface is the one that the socket was opened on; takes note of another MTU."""
@@ -220,8 +250,8 @@ class PacketSocket:
             if when < earliest:
                 when = earliest
             earliest = when
-            if length > longest:
-                self.statistics.oversized += 1
+            if not _SHORTEST <= length <= longest:
+                self.statistics.oversized += length > longest  # the others are the bytes that a mute socket counts
                 continue
             frame = frames[begin : begin + length]
             if status & (_VLAN_VALID | _CSUM_NOT_READY):

@@ -49,10 +49,32 @@ def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) 
     return said
 
 
-class Listener:
-    """Answers calls from within a loop. answer(request) returns what is said; a TestbedError or OSError is told."""
+class Later:
+    """An answer that is not known yet. Whoever gives it says it with `tell`, once."""
 
-    def __init__(self, loop: Loop, path: Path, answer: Callable[[Mapping[str, Any]], Mapping[str, object]]) -> None:
+    def __init__(self) -> None:
+        self._said: Mapping[str, object] | None = None
+        self._hearer: Callable[[Mapping[str, object]], object] | None = None
+
+    def tell(self, said: Mapping[str, object]) -> None:
+        self._said = said
+        if self._hearer is not None:
+            self._hearer(said)
+
+    def hear(self, hearer: Callable[[Mapping[str, object]], object]) -> None:
+        """Be called with the answer, now if it is known."""
+        self._hearer = hearer
+        if self._said is not None:
+            hearer(self._said)
+
+
+class Listener:
+    """Answers calls from within a loop. answer(request) returns what is said, or will be; a TestbedError or OSError is
+    told."""
+
+    def __init__(
+        self, loop: Loop, path: Path, answer: Callable[[Mapping[str, Any]], Mapping[str, object] | Later]
+    ) -> None:
         self._answer = answer
         self._loop = loop
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -78,12 +100,19 @@ class Listener:
             except (OSError, ValueError):  # a caller that is gone, or talks nonsense
                 line.close()
                 return
+            said = self._said(request)
+            if isinstance(said, Later):
+                said.hear(tell)
+            else:
+                tell(said)
+
+        def tell(said: Mapping[str, object]) -> None:
             with line, contextlib.suppress(OSError):
-                line.send(json.dumps(self._said(request)).encode())
+                line.send(json.dumps(said).encode())
 
         self._loop.watch(line.fileno(), serve)
 
-    def _said(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+    def _said(self, request: Mapping[str, Any]) -> Mapping[str, object] | Later:
         try:
             return self._answer(request)
         except (TestbedError, OSError, KeyError, TypeError) as error:

@@ -20,7 +20,7 @@ from testbed.kernel.packets import PacketSocket
 from testbed.kernel.survey import interface
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
-from testbed.runtime.calls import Listener
+from testbed.runtime.calls import Later, Listener
 from testbed.runtime.orders import Orders, Places
 from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, Relay
 from testbed.wire.fates import Record
@@ -60,13 +60,18 @@ class Process:
         """Carry links until the process is ended."""
         self._loop.run()
 
-    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object] | Later:
         match request["do"]:
             case "load":
                 return {"early": self._load(), "unclaimed": self._relay.heard()}
             case "release":
-                early = self._relay.release(request["links"])
-                return {"early": early, "unclaimed": self._relay.heard()}
+                later = Later()
+
+                def released(early: dict[str, int]) -> None:
+                    later.tell({"early": early, "unclaimed": self._relay.heard()})
+
+                self._relay.release(request["links"], released)
+                return later
             case "report":
                 replace_file(self._places.report(self._number), json.dumps(self._report()))
                 return {}

@@ -7,7 +7,7 @@ shorter; how late a frame left beyond its due time is counted, and being late fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -282,28 +282,41 @@ class Relay:
     def _count(self, link: LinkCarriage) -> dict[str, int]:
         return {socket.device: self._unclaimed(socket.index) for socket in link.sockets().values()}
 
-    def release(self, names: Sequence[str]) -> dict[str, int]:
-        """Carry these links no more, those that are carried; how many frames each delivered early.
+    def release(self, names: Sequence[str], then: Callable[[dict[str, int]], object]) -> None:
+        """Carry these links no more, those that are carried: they hear nothing more, and give on what they have heard.
 
-        When this returns they hear nothing more, and have given on what they have heard.
+        As soon as the kernel knows, too, that nobody listens, the loop calls then(how many frames each delivered early).
         """
         leaving = {name: link for name in names if (link := self.links.pop(name, None)) is not None}
-        for link in leaving.values():
-            self._heard.update(self._count(link))
-            for socket in link.sockets().values():
-                socket.stop_listening()
-        return {name: self._let_go(link) for name, link in leaving.items()}
+        sockets = [socket for link in leaving.values() for socket in link.sockets().values()]
+        for socket in sockets:
+            self._heard[socket.device] = self._unclaimed(socket.index)
+            socket.mute()
+        early = {name: self._let_go(link) for name, link in leaving.items()}
+
+        def deaf() -> None:
+            for socket in sockets:
+                # As if the kernel had counted them, too: the rise since is what was lost.
+                self._heard[socket.device] -= socket.overheard()
+            self._close(sockets)
+            then(early)
+
+        self._aside.make([socket.stop_listening for socket in sockets], deaf)
 
     def _release_at_once(self, name: str) -> int:
         """The same for a link whose free ends are others now, or are not wanted: what it may still hear is lost."""
-        return self._let_go(self.links.pop(name))
+        link = self.links.pop(name)
+        early = self._let_go(link)
+        self._close(link.sockets().values())
+        return early
 
     def _let_go(self, link: LinkCarriage) -> int:
         for direction in link.directions.values():
             self._idle += direction.idle_rules()
-        early = link.release()
-        self._aside.make([socket.close for socket in link.sockets().values()], lambda: None)
-        return early
+        return link.release()
+
+    def _close(self, sockets: Iterable[PacketSocket]) -> None:
+        self._aside.make([socket.close for socket in sockets], lambda: None)
 
     def idle_rules(self) -> list[str]:
         """A sentence for each rule, in force, lifted or gone with its link, that has never decided a frame's fate."""

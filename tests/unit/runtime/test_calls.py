@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from testbed.errors import KernelError, TestbedError
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
 from testbed.runtime.aside import Aside
-from testbed.runtime.calls import Listener, NotThereError, call
+from testbed.runtime.calls import Later, Listener, NotThereError, call
 from testbed.runtime.orders import Carried, Orders, Places, Treated
 from testbed.spec.layout import Impairment
 
@@ -83,6 +83,42 @@ def test_a_request_that_makes_no_sense_is_told_and_the_next_one_answered(tmp_pat
     error, right = asked(tmp_path / "here", stopping(lambda _, request: {"n": request["n"]}), [{}, {"n": 1}])
     assert isinstance(error, KernelError)
     assert right == {"n": 1}
+
+
+def test_an_answer_may_come_later_and_others_meanwhile(tmp_path: Path) -> None:
+    """The first caller waits in a thread until the second one has been answered, and then some."""
+    waiting: list[Later] = []
+    path = tmp_path / "here"
+    first: dict[str, object] = {}
+    caller = threading.Thread(target=lambda: first.update(call(path, {"do": "wait"})))
+
+    def answer(loop: Loop, request: Mapping[str, Any]) -> Mapping[str, object] | Later:
+        match request["do"]:
+            case "wait":
+                waiting.append(Later())
+                return waiting[0]
+            case "is one waiting":
+                return {"waits": bool(waiting)}
+            case _:
+                loop.at(loop.now() + 1_000_000, lambda _: waiting[0].tell({"waited": True}))
+                return {"at once": True}
+
+    def requests() -> Iterator[Mapping[str, object]]:
+        caller.start()
+        while call(path, {"do": "is one waiting"}) != {"waits": True}:
+            pass
+        yield {"do": "tell"}
+        caller.join()
+
+    assert asked(path, stopping(answer), requests()) == [{"at once": True}]
+    assert first == {"waited": True}
+
+
+def test_an_answer_that_is_known_before_anybody_hears_it_is_told() -> None:
+    later, heard = Later(), list[Mapping[str, object]]()
+    later.tell({"n": 1})
+    later.hear(heard.append)
+    assert heard == [{"n": 1}]
 
 
 @pytest.mark.parametrize("there", [False, True])
