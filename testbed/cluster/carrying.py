@@ -194,6 +194,12 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
     }
 
 
+def known_texts(store: Store, name: str) -> Mapping[str, str]:
+    """The texts of tables and traces that the relay has, by the names that impairments give them."""
+    orders = Places(store.directory(name)).read_orders()
+    return orders.files if orders is not None else {}
+
+
 def idle_rules(store: Store, state: State, numbers: Sequence[int] = ()) -> list[str]:
     """A sentence for each injected rule (of these injections, or of all) that has not decided any frame's fate."""
     said = report(store, state) if any(injection.rules for injection in state.injected) else None

@@ -22,7 +22,9 @@ from testbed.wire.rules import RuleSet
 class Chooser:
     """The choices for one cluster, link by link; see `deciding.decide` for the arguments and what is raised."""
 
-    def __init__(self, layout: Layout, injected: tuple[Injection, ...], asked: Asked, base: Path) -> None:
+    def __init__(
+        self, layout: Layout, injected: tuple[Injection, ...], asked: Asked, base: Path, known: Mapping[str, str]
+    ) -> None:
         self.treatments: dict[str, Treatment] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
         self.carried: list[Carried] = []
@@ -31,6 +33,7 @@ class Chooser:
         self._injected = injected
         self._asked: Asked = asked
         self._base = base
+        self._known = known
         self._refusals: list[str] = []
 
     def choose(self, link: Link) -> None:
@@ -39,7 +42,7 @@ class Chooser:
         if not (down or any(side.whole for side in sides)):
             return
         for side in sides:
-            self.files.update(_texts(side, self._base))
+            self.files.update(_texts(side, self._base, self._known))
         for side, direction in zip(sides, BOTH, strict=True):
             _try(self._layout, link, direction, side, self.files)
         try:
@@ -85,7 +88,7 @@ def _try(layout: Layout, link: Link, direction: str, side: InForce, files: Mappi
               seed=layout.seed, rules=rules, files=files)  # fmt: skip
 
 
-def _texts(side: InForce, base: Path) -> dict[str, str]:
+def _texts(side: InForce, base: Path, known: Mapping[str, str]) -> dict[str, str]:
     """The files that an impairment names, by the names that it gives them."""
     found = {}
     for path in (side.impairment.jitter_file, side.impairment.rate_trace):
@@ -93,6 +96,9 @@ def _texts(side: InForce, base: Path) -> dict[str, str]:
             try:
                 found[path] = (base / path).read_text()
             except (OSError, UnicodeDecodeError) as error:
+                if path in known:
+                    found[path] = known[path]
+                    continue
                 reason = reason_of(error) if isinstance(error, OSError) else f"{base / path} is not text"
                 raise (NotFoundError if isinstance(error, FileNotFoundError) else TestbedError)(reason) from error
     return found

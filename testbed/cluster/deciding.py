@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from testbed.cluster.injections import Injection
@@ -27,9 +28,17 @@ class Decisions:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def decide(layout: Layout, injected: Iterable[Injection], asked: Asked, base: Path, log: str = "") -> Decisions:
-    """asked: the datapath of links that do not say theirs. base: where relative paths of tables and traces begin. log: the
-    file to which the relay writes fates, or empty; then it is the relay that carries, nobody else writes them down.
+def decide(
+    layout: Layout,
+    injected: Iterable[Injection],
+    asked: Asked,
+    base: Path,
+    log: str = "",
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> Decisions:
+    """asked: the datapath of links that do not say theirs. base: where relative paths of tables and traces begin. log:
+    the file to which the relay writes fates, or empty; then it is the relay that carries, nobody else writes them down.
+    known: texts of files, by the names that impairments give them, for those that are gone since they were last read.
 
     DescriptionError, RuleError and BrokenFileError for what is wrong in what is wanted; UnsupportedError with every link
     that cannot be carried so here.
@@ -41,7 +50,7 @@ def decide(layout: Layout, injected: Iterable[Injection], asked: Asked, base: Pa
         return Decisions()
     from testbed.cluster.choosing import Chooser  # with all that a cluster without impairments does not need
 
-    chooser = Chooser(layout, injected, "relay" if log and asked == "auto" else asked, base)
+    chooser = Chooser(layout, injected, "relay" if log and asked == "auto" else asked, base, known)
     for link in concerned:
         chooser.choose(link)
     chooser.refuse()

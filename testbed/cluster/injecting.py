@@ -17,6 +17,7 @@ from testbed.kernel.processes import Identity
 from testbed.runtime import events
 from testbed.spec import units
 from testbed.spec.layout import Node
+from testbed.spec.losses import format_gemodel
 
 T = TypeVar("T")
 
@@ -233,7 +234,7 @@ def described(keys: Mapping[str, object], rules: Sequence[str]) -> str:
 
 def _text(key: str, value: object) -> str:
     if isinstance(value, tuple):
-        return " ".join(f"{part:.6g}" for part in value)
+        return format_gemodel(value)
     if key in ("delay", "jitter") and isinstance(value, int):
         return units.format_duration(value)
     if key == "rate" and isinstance(value, int):

@@ -138,6 +138,38 @@ def is_down(link: Link, injected: Iterable[Injection]) -> bool:
     return any(link.name in injection.down for injection in injected)
 
 
+def follow(before: Layout, after: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
+    """The injections after a change of the layout: a cable is the same although other cables have made its ports others;
+    what was on cables that are gone goes."""
+    names = {cable: name for name, cable in _cables(after).items()}
+    renamed = {name: names.get(cable, name) for name, cable in _cables(before).items()}
+    moved = [
+        replace(
+            injection,
+            places=tuple((renamed.get(link, link), direction) for link, direction in injection.places),
+            rules=tuple(((renamed.get(link, link), direction), text) for (link, direction), text in injection.rules),
+            down=tuple(renamed.get(link, link) for link in injection.down),
+        )
+        for injection in injected
+    ]
+    return still_there(after, moved)
+
+
+def _cables(layout: Layout) -> dict[str, tuple[str, ...]]:
+    """By name what makes a link the cable that it is: its NICs, the switches at it, and which one it is of several between
+    the same two switches."""
+    switches = {switch.name for switch in layout.switches}
+    parallel: dict[frozenset[str], int] = {}
+    found = {}
+    for link in layout.links:
+        cable = tuple(end.owner if end.owner in switches else str(end) for end in (link.a, link.b))
+        if switches >= {*cable}:
+            number = parallel[frozenset(cable)] = parallel.get(frozenset(cable), 0) + 1
+            cable = (*cable, str(number))
+        found[link.name] = cable
+    return found
+
+
 def still_there(layout: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
     """The injections, without the links that a layout no longer has; those that are left with none go."""
     links = {link.name for link in layout.links}

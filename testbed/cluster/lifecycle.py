@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from testbed.cluster import carrying, keeper, names, removal
 from testbed.cluster.applying import Workshop, taken
 from testbed.cluster.deciding import Decisions, decide
-from testbed.cluster.injections import Injection, still_there
+from testbed.cluster.injections import Injection, follow
 from testbed.cluster.operations import Operation
 from testbed.cluster.ownership import Mark
 from testbed.cluster.planning import Existing, plan
@@ -84,8 +84,10 @@ def up(
         known = store.read(wish.name) is not None
         before = _usable(store, wish, replace_other=replace_other, dry_run=dry_run)
         _refuse_taken_names(wish, known)
-        injected = still_there(wish.layout, before.injected) if before else ()
-        decisions = decide(wish.layout, injected, wish.asked, _base(wish.origin), wish.log)
+        injected = follow(before.layout, wish.layout, before.injected) if before else ()
+        decisions = decide(
+            wish.layout, injected, wish.asked, _base(wish.origin), wish.log, carrying.known_texts(store, wish.name)
+        )
         state = _intent(wish, before, injected, decisions)
         if dry_run:
             with _workshop(wish) as workshop:
@@ -122,12 +124,14 @@ def alter(store: Store, name: str, edit: Edit) -> Outcome:
     """
     with store.locked(name, PATIENCE):
         before = store.choose(name)
-        if before.abandoned or before.phase != "up":
+        if before.abandoned or before.phase not in ("up", "changing"):
             raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
         wish = _as_it_is(before, before.owner)
         injected = edit(before)
         issued = max([before.issued, *(injection.number for injection in injected)])
-        decisions = decide(wish.layout, injected, wish.asked, _base(wish.origin), wish.log)
+        decisions = decide(
+            wish.layout, injected, wish.asked, _base(wish.origin), wish.log, carrying.known_texts(store, wish.name)
+        )
         state = replace(_intent(wish, before, injected, decisions), issued=issued)
         try:
             if _relay_alone(before, decisions):
@@ -398,7 +402,14 @@ def _roll_back(store: Store, state: State, before: State | None, error: BaseExce
             removal.remove(store, state, grace=0)
             return
         wish = _as_it_is(before, state.owner)
-        decisions = decide(before.layout, before.injected, before.asked, _base(before.origin), before.log)
+        decisions = decide(
+            before.layout,
+            before.injected,
+            before.asked,
+            _base(before.origin),
+            before.log,
+            carrying.known_texts(store, before.name),
+        )
         halfway = replace(
             before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths
         )

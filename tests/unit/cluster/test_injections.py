@@ -15,6 +15,7 @@ from testbed.cluster.injections import (
     DirectionName,
     Injection,
     Place,
+    follow,
     in_force,
     is_down,
     links_of,
@@ -24,7 +25,7 @@ from testbed.cluster.injections import (
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.kernel.processes import Identity
 from testbed.spec.layout import Impairment, Layout
-from testbed.spec.model import Description
+from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolving import resolve
 
 STAR = resolve(Description.star(3))
@@ -230,3 +231,30 @@ def injections(draw: st.DrawFn) -> Injection:
 @given(injections())
 def test_an_injection_comes_back_from_its_state(found: Injection) -> None:
     assert Injection.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def described(*nodes: str) -> Layout:
+    links = [Link(ends=[node, "s1"]) for node in nodes]
+    trunks = [Link(ends=["s1", "s2"]), Link(ends=["s1", "s2"]), Link(ends=["last", "s2"])]
+    return resolve(
+        Description(
+            name="x",
+            nodes=[Node(name=node) for node in (*nodes, "last")],
+            switches=[Switch(name="s1", ports=8), Switch(name="s2")],
+            links=[*links, *trunks],
+        )
+    )
+
+
+def test_an_injection_stays_with_its_cable_when_other_cables_make_its_ports_others() -> None:
+    before, after = described("n1", "n2", "n3"), described("n1", "n3")
+    assert before.links[2].name != after.links[1].name
+    kept = Injection(
+        1, "x", ((before.links[2].name, "forward"),), {"delay": 1}, (((before.links[4].name, "backward"), "drop"),)
+    )
+    gone = Injection(2, "y", down=(before.links[1].name,))
+    followed = Injection(
+        1, "x", ((after.links[1].name, "forward"),), {"delay": 1}, (((after.links[3].name, "backward"), "drop"),)
+    )
+    assert follow(before, after, [kept, gone]) == (followed,)
+    assert follow(before, before, [kept, gone]) == (kept, gone)
