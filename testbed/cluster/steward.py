@@ -11,23 +11,25 @@ in the wire namespace are ended like those in the nodes. Commands call it; they 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from testbed.cluster import names
 from testbed.cluster.carrying import Healing
 from testbed.cluster.state import State, Store
 from testbed.engine.loop import Loop
-from testbed.errors import TestbedError
+from testbed.errors import KernelError, TestbedError
 from testbed.kernel import daemons, processes, syscalls
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.survey import interfaces
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
-from testbed.runtime.calls import Listener, NotThereError, call
+from testbed.runtime.calls import PATIENCE, Listener, NotThereError, call
 from testbed.runtime.orders import Orders, Places
 from testbed.runtime.process import Process
 
@@ -35,7 +37,9 @@ NAME: Final = "testbed-steward"
 RELAY_NAME: Final = "testbed-relay"
 SOCKET: Final = "steward"
 LOG: Final = "processes.log"
+LOCK: Final = "steward.lock"
 
+_MOMENT: Final = 0.01  # s
 _AGAIN: Final = 1_000_000_000  # ns until what failed is tried again
 _QUICK_DEATHS: Final = 3  # so many relays may die within _AGAIN of their start; then each waits for so long
 
@@ -54,13 +58,36 @@ def ensure(store: Store, state: State, healing: Healing) -> processes.Identity |
     """
     directory = store.directory(state.name)
     orders = Places(directory).read_orders() or Orders(0)
-    wanted = needed(state, orders)
-    with contextlib.suppress(NotThereError):
-        return processes.Identity.parse(call(directory / SOCKET, {"do": "look"})["steward"])
-    if not wanted:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with contextlib.suppress(NotThereError):
+            return processes.Identity.parse(call(directory / SOCKET, {"do": "look"})["steward"])
+        if not _is_one(directory):
+            break
+        # One that is just beginning or ending, whoever started it: two would carry every frame twice.
+        if time.monotonic() > deadline:
+            raise KernelError(f"the steward of cluster {state.name} does not answer")
+        time.sleep(_MOMENT)
+    if not needed(state, orders):
         return None
     steward = _Steward(store, state, healing)
     return daemons.start(NAME, (), steward.prepare, steward.run, str(directory / LOG))
+
+
+def _is_one(directory: Path) -> bool:
+    """Whether there is a steward: each holds the lock for its life."""
+    lock = _open_lock(directory)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _open_lock(directory: Path) -> int:
+    return os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 class _Relay(NamedTuple):
@@ -86,6 +113,12 @@ class _Steward:
         self._died: dict[int, tuple[int, dict[str, int]]] = {}
 
     def prepare(self) -> None:
+        """KernelError when there is a steward already, or nothing needs one any more."""
+        self._lock = _open_lock(self._places.directory)  # until we end
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise KernelError(f"cluster {self._cluster} has a steward already") from error
         wire = os.open(self._wire, os.O_RDONLY | os.O_CLOEXEC)
         syscalls.setns(wire, syscalls.CLONE_NEWNET)
         os.close(wire)
@@ -95,7 +128,8 @@ class _Steward:
         if self._keeper is not None:
             handle = os.pidfd_open(self._keeper.pid)
             self._loop.watch(handle, lambda _: self._end())
-        self._look()
+        if not self._look():
+            raise KernelError(f"nothing needs a steward of cluster {self._cluster}")
         Listener(self._loop, self._places.directory / SOCKET, self._answer)
 
     def run(self) -> None:

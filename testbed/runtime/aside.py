@@ -21,9 +21,15 @@ class Aside:
     """Makes calls in threads of their own, and has what comes after them called by the loop."""
 
     def __init__(self, loop: Loop) -> None:
+        self._loop = loop
         self._ended: deque[Callable[[], object]] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.watch(self._bell, self._answer)
+
+    def close(self) -> None:
+        """Once nothing is being made."""
+        self._loop.unwatch(self._bell)
+        os.close(self._bell)
 
     def make(self, calls: Sequence[Callable[[], object]], then: Callable[[], object]) -> None:
         """Make the calls, which raise nothing, at once; when the last one has returned, the loop calls `then`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,16 @@ from carriers import Carriers, Line
 from machine import Machine
 
 from testbed.kernel.userns import is_root
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In the virtual machine, which is slow, only what no other machine may have: netem."""
+    if not os.environ.get("TESTBED_VM"):
+        return
+    here = Path(__file__).parent
+    others = [item for item in items if item.path.is_relative_to(here) and "netem" not in item.name]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture(scope="session", autouse=True)

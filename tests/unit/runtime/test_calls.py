@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -141,21 +142,28 @@ def test_the_path_of_a_socket_may_be_long(tmp_path: Path) -> None:
 # Beside a loop
 
 
-def test_calls_that_wait_are_made_together_and_the_loop_hears_of_the_last_ones_end() -> None:
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    waiter = Waiter()
+    yield Loop(waiter)
+    waiter.close()
+
+
+def test_calls_that_wait_are_made_together_and_the_loop_hears_of_the_last_ones_end(loop: Loop) -> None:
     """Each waits for all others to have begun: one after the other they would never end."""
-    loop = Loop(Waiter())
     barrier = threading.Barrier(8, timeout=30)
     ended: list[int] = []
-    Aside(loop).make([lambda: ended.append(barrier.wait())] * 8, loop.stop)
-    loop.run()
+    with contextlib.closing(Aside(loop)) as aside:
+        aside.make([lambda: ended.append(barrier.wait())] * 8, loop.stop)
+        loop.run()
     assert sorted(ended) == list(range(8))
 
 
-def test_of_no_calls_the_loop_hears_too_and_of_very_many() -> None:
-    loop = Loop(Waiter())
-    aside, made = Aside(loop), list[int]()
-    aside.make([], lambda: aside.make([lambda: made.append(1)] * 500, loop.stop))
-    loop.run()
+def test_of_no_calls_the_loop_hears_too_and_of_very_many(loop: Loop) -> None:
+    made: list[int] = []
+    with contextlib.closing(Aside(loop)) as aside:
+        aside.make([], lambda: aside.make([lambda: made.append(1)] * 500, loop.stop))
+        loop.run()
     assert len(made) == 500
 
 
