@@ -27,7 +27,7 @@ from testbed.wire import fates, hashing
 from testbed.wire.corruption import choose, flip
 from testbed.wire.counters import Outcome
 from testbed.wire.fates import Fate, Record
-from testbed.wire.fields import Fields, Located, locate
+from testbed.wire.fields import Fields, Located
 from testbed.wire.flows import Counted, Flows
 from testbed.wire.headers import standard_fields
 from testbed.wire.jitter import Jitter, jitter_of, parse_trace
@@ -168,7 +168,7 @@ class Direction(Line):
             if self._injected is not None and self._injected.version != self._version:
                 self._gather()
             if self._judges:
-                decided = self._judge(now, frame, located or locate(frame), counted)
+                decided = self._judge(now, frame, located, counted)
                 if decided is not None and decided.drop:
                     if self._gemodel is not None:
                         self._gemodel.step(number)

@@ -13,7 +13,8 @@ frame carries beyond its flow key never enters.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
 
 from testbed.wire import hashing
 from testbed.wire.fields import IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, Fields, Located, Reader, locate
@@ -24,8 +25,12 @@ MOST_CACHED: Final = 65_536
 _TCP: Final = 6
 _UDP: Final = 17
 _WITH_PORTS: Final = frozenset({_TCP, _UDP})
-# Of an IPv4 frame that is as usual: EtherType, version and header length, fragment, protocol, both ports.
-_ORDINARY: Final = struct.Struct("!12xHB5xHxB10xI")
+# Of an IPv4 frame that is as usual: Ethernet header, version and header length, fragment, protocol, both ports.
+_ORDINARY: Final = struct.Struct("!14sB5xHxB10xI")
+_NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: then the ports stand at 34
+_IPV4: Final = IPV4.to_bytes(2, "big")
+_read_ordinary: Final[Callable[[bytes], Ordinary]] = _ORDINARY.unpack_from
+_NOT_ORDINARY: Final[Ordinary] = (b"", 0, 0, 0, 0)
 
 
 class Flow(NamedTuple):
@@ -59,6 +64,15 @@ class Counted:
         self.bits = hashing.absorb(own, hashing.BITS)
 
 
+Known = tuple[Counted, Located]
+"""A flow, and what `locate` says of its frames."""
+
+Ordinary = tuple[bytes, int, int, int, int]
+"""What is read of a frame as usual; the same for all frames of a flow, but for the bit that says "don't fragment"."""
+
+Key = TypeVar("Key")
+
+
 class Flows:
     """The flows of one direction since its impairment was set."""
 
@@ -73,41 +87,38 @@ class Flows:
             ethertype: fields.flow_readers(ethertype) for ethertype, names in fields.flow_fields().items() if names
         }
         self._by_flow: dict[Flow, Counted] = {}
-        self._by_mac: dict[bytes, tuple[Counted, Located] | None] = {}  # Ethernet header; None: more must be looked at
-        # Ethernet header, protocol and ports of an IPv4 frame that is as usual.
-        self._by_port: dict[tuple[bytes, int, int], tuple[Counted, Located]] = {}
+        self._by_port: dict[Ordinary, Known] = {}
+        self._by_mac: dict[bytes, Known] = {}  # by Ethernet header, where nothing else tells flows apart
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
     def __len__(self) -> int:
         return len(self._by_flow)
 
-    def of(self, frame: bytes) -> tuple[Counted, Located | None]:
-        """The frame's flow, to whose n the caller adds, and, where a shortcut knows it, what `locate` says."""
+    def of(self, frame: bytes) -> Known:
+        """The frame's flow, to whose n the caller adds, and what `locate` says."""
+        ordinary = _read_ordinary(frame) if len(frame) >= _ORDINARY.size else _NOT_ORDINARY
+        known = self._by_port.get(ordinary)
+        if known is not None:
+            return known
+        head, version, fragment, protocol, _ = ordinary
+        # Its ports, if it has any, stand behind a header without options; a later fragment has none.
+        if version == _NO_OPTIONS and not fragment & 0x1FFF and head[12:] == _IPV4:
+            if protocol not in _WITH_PORTS:
+                ordinary = (head, version, fragment, protocol, 0)
+            return self._by_port.get(ordinary) or self._remember(self._by_port, ordinary, frame)
         head = frame[:14]
-        by_mac = self._by_mac
-        if head in by_mac:
-            known = by_mac[head]
-            if known is not None:
-                return known
-            if len(frame) >= _ORDINARY.size:
-                ethertype, version, fragment, protocol, ports = _ORDINARY.unpack_from(frame)
-                # 0x45: an IPv4 header without options; not a later fragment: then its ports, if it has any, stand at 34.
-                if ethertype == IPV4 and version == 0x45 and not fragment & 0x1FFF:
-                    raw = (head, protocol, ports if protocol in _WITH_PORTS else 0)
-                    known = self._by_port.get(raw)
-                    if known is None:
-                        known = (self._counted(frame), locate(frame))
-                        if len(self._by_port) >= MOST_CACHED:
-                            self._by_port.clear()
-                        self._by_port[raw] = known
-                    return known
-            return self._counted(frame), None
-        counted = self._counted(frame)
-        if len(by_mac) >= MOST_CACHED:
-            by_mac.clear()
-        located = locate(frame)
-        by_mac[head] = None if int.from_bytes(head[12:14], "big") in self._finer else (counted, located)
-        return counted, located
+        known = self._by_mac.get(head)
+        if known is not None:
+            return known
+        if int.from_bytes(head[12:], "big") in self._finer:
+            return self._counted(frame), locate(frame)
+        return self._remember(self._by_mac, head, frame)
+
+    def _remember(self, shortcut: dict[Key, Known], key: Key, frame: bytes) -> Known:
+        if len(shortcut) >= MOST_CACHED:
+            shortcut.clear()
+        known = shortcut[key] = (self._counted(frame), locate(frame))
+        return known
 
     def _counted(self, frame: bytes) -> Counted:
         flow = flow_of(frame, self._readers)

@@ -51,7 +51,8 @@ def delayed(
                     note(name, RELAY_USE, "1", (before.wait() - used) / took)
                     note(name, "frames lost in the relay", "1", cluster.relay().lost - before.lost)
     settings = {
-        "delay": DELAY, "seconds": seconds, "by": "traffic.c", "write": 1 << 17, "processors": "the kernel's choice",
+        "delay": DELAY, "seconds": seconds, "by": "traffic.c", "write": 1 << 17, "congestion control": "cubic",
+        "processors": "the kernel's choice",
         "cpu": "of a process, with the softirqs that run in it: those of both nodes' TCP mostly in the relay",
         "interleaved": [DELAYED, PLAIN],
     }  # fmt: skip

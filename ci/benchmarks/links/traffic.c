@@ -132,7 +132,8 @@ static void own_mac(int s, uint8_t *mac) {
     memcpy(mac, request.ifr_hwaddr.sa_data, 6);
 }
 
-/* A UDP packet to an address that nobody has: a node that gets it drops it at once. */
+/* A UDP packet whose IP header has a wrong checksum: a node that gets it drops it before it looks for a route, so that what
+ * the relay's sending costs is not what a node makes of the packet. */
 static void fill(struct frame *frame, const char *mac, int size) {
     memset(frame, 0, sizeof *frame);
     uint8_t *m = frame->destination;
@@ -144,7 +145,7 @@ static void fill(struct frame *frame, const char *mac, int size) {
     frame->protocol = 17;
     inet_pton(AF_INET, "198.51.100.1", &frame->from);
     inet_pton(AF_INET, "198.51.100.2", &frame->to);
-    frame->checksum = internet_checksum(&frame->version, 10);
+    frame->checksum = ~internet_checksum(&frame->version, 10);
     frame->source_port = htons(40000);
     frame->destination_port = htons(40001);
     frame->udp_length = htons(size - 20);
@@ -256,11 +257,18 @@ static int do_catch(char **a, int n) {
     return 0;
 }
 
-static int listening(void) {
+/* With the kernel's own default of congestion control, whatever this machine's is. */
+static int tcp_socket(void) {
     int s = socket(AF_INET, SOCK_STREAM, 0);
+    if (s < 0 || setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5)) die("a TCP socket");
+    return s;
+}
+
+static int listening(void) {
+    int s = tcp_socket();
     struct sockaddr_in place = {.sin_family = AF_INET};
     socklen_t length = sizeof place;
-    if (s < 0 || bind(s, (void *)&place, sizeof place) || listen(s, 1)) die("listen");
+    if (bind(s, (void *)&place, sizeof place) || listen(s, 1)) die("listen");
     getsockname(s, (void *)&place, &length);
     printf("ready %d\n", ntohs(place.sin_port));
     fflush(stdout);
@@ -272,10 +280,10 @@ static int listening(void) {
 }
 
 static int connected(const char *address, const char *port) {
-    int s = socket(AF_INET, SOCK_STREAM, 0);
+    int s = tcp_socket();
     struct sockaddr_in place = {.sin_family = AF_INET, .sin_port = htons(atoi(port))};
     if (inet_pton(AF_INET, address, &place.sin_addr) != 1) die(address);
-    if (s < 0 || connect(s, (void *)&place, sizeof place)) die("connect");
+    if (connect(s, (void *)&place, sizeof place)) die("connect");
     return s;
 }
 
