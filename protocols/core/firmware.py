@@ -1,0 +1,113 @@
+"""The interfaces of a NIC's firmware, of the host library above it, and of the surroundings in which both run.
+
+The firmware is a state machine without sockets, clock or threads. Three things happen to it: a frame comes, the host
+rings its doorbell, its deadline passes. It answers with actions on its `Nic`. A simulation makes each action reserve what
+it uses (processor, DMA engine, bus) and happen then; in namespaces each is done at once, in place. The firmware does not
+know which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """Who a NIC is. number: its node's. addresses: the MAC of every node's NIC, by node number. mtu: bytes behind the
+    Ethernet header. incarnation: greater (as a serial number of 32 bits, not 0) whenever the NIC starts again."""
+
+    number: int
+    addresses: Sequence[bytes]
+    mtu: int = 1500
+    incarnation: int = 1
+
+    @property
+    def address(self) -> bytes:
+        return self.addresses[self.number]
+
+
+class Nic(Protocol):
+    """What firmware and host library act on."""
+
+    # By the firmware:
+
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+        """Get bytes from host memory by DMA, one transfer for each piece. What is sent next has waited for it."""
+        ...
+
+    def send(self, frame: Buffer) -> None:
+        """Put a frame on the wire, as it is, after what was sent before. The buffer is not touched any more."""
+        ...
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        """Put bytes into host memory by DMA, as many as the piece is long."""
+        ...
+
+    def show(self, index: int) -> None:
+        """Let the host see that it has a descriptor back, after everything that was stored before."""
+        ...
+
+    # By the host:
+
+    def doorbell(self, index: int, written: int, translated: int) -> None:
+        """The host has written a descriptor: tell the firmware (`Firmware.ring`). written: bytes by programmed output.
+        translated: pages whose physical address the kernel was asked for."""
+        ...
+
+
+class Firmware(Protocol):
+    """A NIC's firmware. Times never go backwards."""
+
+    @property
+    def deadline(self) -> int | None:
+        """When it wants `tick` to be called, or None."""
+        ...
+
+    def receive(self, now: int, frame: bytes) -> None:
+        """A frame has come, whatever it is."""
+        ...
+
+    def ring(self, now: int, index: int) -> None:
+        """The host has given a descriptor to the NIC."""
+        ...
+
+    def tick(self, now: int) -> None:
+        """The deadline has come."""
+        ...
+
+    def counted(self) -> Mapping[str, int]:
+        """Its counters, by name."""
+        ...
+
+    def waiting(self) -> list[str]:
+        """A sentence for everything that it waits for: what a run that makes no progress is shown."""
+        ...
+
+
+class Host(Protocol):
+    """The host library's side of a NIC."""
+
+    def completed(self, index: int) -> None:
+        """The NIC has given a descriptor back, and the host may see it now."""
+        ...
+
+    def waiting(self) -> list[str]:
+        """A sentence for everything that the host waits for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One NIC: its firmware, and the host library that the node's program uses. What the library offers is the
+    protocol's own."""
+
+    firmware: Firmware
+    host: Host
+
+
+Plug = Callable[[Adapter, Nic], Agent]
+"""What a protocol gives: an agent for one adapter, on these surroundings."""

@@ -1,0 +1,89 @@
+"""Host memory as a NIC sees it: pages at physical addresses, which the host has asked the kernel for.
+
+A program's buffer is pinned for a transfer and gets physical addresses page by page (EMP section 3.2: the kernel
+translates, a page takes below a microsecond). Whatever address a descriptor names, the NIC reaches pinned memory only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+PAGE: Final = 4096
+"""Bytes; of the machines in the papers, and of most today."""
+
+_REGION_BITS: Final = 32  # of a physical address, below the region's number: no region is larger
+
+Page = tuple[int, int]
+"""A physical address, and how many bytes from there on."""
+
+
+class UnpinnedError(LookupError):
+    """An address range that is not, or not wholly, pinned memory."""
+
+
+class HostMemory:
+    """One host's pinned regions."""
+
+    __slots__ = ("_next", "_regions")
+
+    def __init__(self) -> None:
+        self._regions: dict[int, memoryview] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        """How many regions are pinned."""
+        return len(self._regions)
+
+    def pin(self, buffer: memoryview) -> list[Page]:
+        """Keep a buffer's pages in memory and say where they are, each at most a page long. buffer: bytes, contiguous."""
+        base = self._next << _REGION_BITS
+        self._regions[self._next] = buffer
+        self._next += 1
+        size = len(buffer)
+        if size <= PAGE:
+            return [(base, size)]
+        return [(base + at, min(PAGE, size - at)) for at in range(0, size, PAGE)]
+
+    def unpin(self, address: int) -> None:
+        """The region that begins there (`pin`'s first page) is not the NIC's any more."""
+        del self._regions[address >> _REGION_BITS]
+
+    def view(self, address: int, length: int) -> memoryview:
+        """The bytes there. Raises UnpinnedError."""
+        region = self._regions.get(address >> _REGION_BITS)
+        begin = address & (1 << _REGION_BITS) - 1
+        if region is None or begin + length > len(region):
+            raise UnpinnedError(f"{length} bytes at 0x{address:x} are not pinned")
+        return region[begin : begin + length]
+
+
+class Scatter:
+    """A message's place in host memory: pieces, one behind the other."""
+
+    __slots__ = ("_begins", "_pieces", "size")
+
+    def __init__(self, pieces: Sequence[memoryview]) -> None:
+        self._pieces = pieces
+        self._begins = [0]
+        for piece in pieces:
+            self._begins.append(self._begins[-1] + len(piece))
+        self.size = self._begins[-1]
+
+    def pieces(self, begin: int, end: int) -> list[memoryview]:
+        """The message's bytes from begin to end, where they are."""
+        pieces = self._pieces
+        if len(pieces) == 1:
+            return [pieces[0][begin:end]]
+        begins = self._begins
+        place = bisect_right(begins, begin) - 1
+        out: list[memoryview] = []
+        while begin < end:
+            offset = begin - begins[place]
+            piece = pieces[place][offset : offset + end - begin]
+            if piece:
+                out.append(piece)
+                begin += len(piece)
+            place += 1
+        return out

@@ -1,0 +1,60 @@
+"""The firmware's timers as one table: what is waited for, and until when."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Timers(Generic[Key]):
+    """At most one time for each key. Times are integer nanoseconds. Setting and cancelling cost the same however many run."""
+
+    __slots__ = ("_heap", "_set", "_when")
+
+    def __init__(self) -> None:
+        self._when: dict[Key, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, Key]] = []
+        self._set = 0
+
+    def __len__(self) -> int:
+        return len(self._when)
+
+    def __iter__(self) -> Iterator[tuple[Key, int]]:
+        """Every key that waits, with its time, in the order in which they were set."""
+        return ((key, when) for key, (when, _) in self._when.items())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._when
+
+    def set(self, key: Key, when: int) -> None:
+        """Expire at that time, and at no other that was set before."""
+        self._set = number = self._set + 1
+        self._when[key] = (when, number)
+        heapq.heappush(self._heap, (when, number, key))
+
+    def cancel(self, key: Key) -> None:
+        """Never expire; it need not run."""
+        self._when.pop(key, None)
+
+    @property
+    def deadline(self) -> int | None:
+        """When the first one expires."""
+        heap = self._heap
+        while heap:
+            when, number, key = heap[0]
+            if self._when.get(key) == (when, number):
+                return when
+            heapq.heappop(heap)
+        return None
+
+    def expired(self, now: int) -> list[Key]:
+        """Those whose time has come, the earliest first, equal times in the order in which they were set; they run no more."""
+        out: list[Key] = []
+        while (deadline := self.deadline) is not None and deadline <= now:
+            key = heapq.heappop(self._heap)[2]
+            del self._when[key]
+            out.append(key)
+        return out
