@@ -1,1 +1,1 @@
-"""What every NIC's firmware and host library stand on: their interfaces, completions, timers, host memory, code generation."""
+"""What every NIC's firmware and host library stand on: their interfaces, completions, timers, host memory, codecs."""

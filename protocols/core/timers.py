@@ -10,7 +10,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Timers(Generic[Key]):
-    """At most one time for each key. Times are integer nanoseconds. Setting and cancelling cost the same however many run."""
+    """At most one time for each key. Times are integer nanoseconds. What setting costs hardly grows with their number."""
 
     __slots__ = ("_heap", "_set", "_when")
 
@@ -51,7 +51,7 @@ class Timers(Generic[Key]):
         return None
 
     def expired(self, now: int) -> list[Key]:
-        """Those whose time has come, the earliest first, equal times in the order in which they were set; they run no more."""
+        """Those whose time has come, the earliest first, equal times in the order in which they were set; they are over."""
         out: list[Key] = []
         while (deadline := self.deadline) is not None and deadline <= now:
             key = heapq.heappop(self._heap)[2]
