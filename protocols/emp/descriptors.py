@@ -1,0 +1,137 @@
+"""Descriptors: 20 bytes each in the NIC's memory, by which a host gives transfers to its NIC and gets them back.
+
+Section 4.2: 640 of them serve sends and receives; the host writes one and hands it over in its stat field, and finds
+there that it has it back. Every page address comes with a length of 16 bits, so that a message can lie in pieces. Three
+formats:
+
+- one page: the descriptor names it;
+- a chain of up to four descriptors names up to seven pages: one in the first, two in each of the others;
+- an indirect list: the descriptor names pinned memory that holds the pages.
+
+The paper gives the size and the formats, not the layout; this one is ours. Of a descriptor that the NIC gives back, the
+address holds the message's length, peer and tag are the message's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from protocols.core.memory import HostMemory, Page, Scatter, UnpinnedError
+
+SIZE: Final = 20
+_HEAD: Final = struct.Struct("!BBHQHIH")  # stat, kind, length of the page, address, peer, tag, number of pages
+_PAGES: Final = struct.Struct("!QHQH")  # two pages
+_ENTRY: Final = struct.Struct("!QH")  # of an indirect list
+
+# stat: who owns the descriptor, and what became of the transfer.
+HOST: Final = 0
+NIC: Final = 1
+DONE: Final = 2
+TRUNCATED: Final = 3
+"""A receive that was shorter than its message; it has been filled."""
+RESTARTED: Final = 4
+"""The peer has started again and knows nothing of the message."""
+GAVE_UP: Final = 5
+"""No acknowledgement came for as long as the settings say."""
+ABANDONED: Final = 6
+"""The peer has given up sending the message."""
+INVALID: Final = 7
+"""The descriptor makes no sense, or names memory that is not pinned."""
+
+# kind: the operation, the format, and whether any tag will do.
+SEND: Final = 0
+RECEIVE: Final = 1
+ONE_PAGE: Final = 0 << 1
+CHAIN: Final = 1 << 1
+INDIRECT: Final = 2 << 1
+ANY_TAG: Final = 1 << 3
+_FORMAT: Final = 3 << 1
+
+ANY_SOURCE: Final = 0xFFFF
+MOST_CHAINED: Final = 7
+MOST_PAGES: Final = 0xFFFF
+CONTEXT: Final = 0xFF00_0000
+"""The bits of a tag that even a receive for any tag asks for: so MPI's communicators stay apart."""
+
+
+class Head(NamedTuple):
+    """The first descriptor of a transfer. length, address: of the first page, or of the indirect list."""
+
+    stat: int
+    kind: int
+    length: int
+    address: int
+    peer: int
+    tag: int
+    pages: int
+
+
+class DescriptorError(ValueError):
+    """What a host wrote makes no sense."""
+
+
+def chained(pages: int) -> int:
+    """How many descriptors so many pages take."""
+    return 1 if pages <= 1 or pages > MOST_CHAINED else 1 + pages // 2
+
+
+def list_of(pages: Sequence[Page]) -> bytearray:
+    """An indirect list, for the host to pin."""
+    return bytearray(struct.pack("!" + "QH" * len(pages), *[number for page in pages for number in page]))
+
+
+class Descriptors:
+    """All of a NIC's, which the host reaches by programmed input and output."""
+
+    __slots__ = ("_memory", "count")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._memory = bytearray(SIZE * count)
+
+    def write(self, index: int, kind: int, pages: Sequence[Page], peer: int, tag: int, stated: int = 0) -> None:
+        """A transfer, in the format that kind says, handed over to the NIC. stated: how many pages an indirect list has,
+        whose address is then the only page given."""
+        first = pages[0]
+        place = index * SIZE
+        for at in range(1, len(pages), 2):
+            place += SIZE
+            second = pages[at + 1] if at + 1 < len(pages) else (0, 0)
+            _PAGES.pack_into(self._memory, place, *pages[at], *second)
+        # The stat field comes last: from then on it is the NIC's.
+        length = first[1] if not stated else 0
+        _HEAD.pack_into(self._memory, index * SIZE, NIC, kind, length, first[0], peer, tag, stated or len(pages))
+
+    def read(self, index: int) -> Head:
+        """The first descriptor of a transfer."""
+        return Head._make(_HEAD.unpack_from(self._memory, index * SIZE))
+
+    def give_back(self, index: int, stat: int, length: int, peer: int, tag: int) -> None:
+        """To the host."""
+        _HEAD.pack_into(self._memory, index * SIZE, stat, 0, 0, length, peer, tag, 0)
+
+    def scatter(self, index: int, head: Head, memory: HostMemory) -> Scatter:
+        """Where a transfer's bytes are. Raises DescriptorError for a format that is none, and for memory that the host has
+        not pinned."""
+        kind, count = head.kind & _FORMAT, head.pages
+        if kind == ONE_PAGE and count == 1:
+            pages: list[Page] = [(head.address, head.length)]
+        elif kind == CHAIN and 1 < count <= MOST_CHAINED and index + chained(count) <= self.count:
+            pages = [(head.address, head.length)]
+            for place in range(index + 1, index + chained(count)):
+                address, length, other, more = _PAGES.unpack_from(self._memory, place * SIZE)
+                pages += [(address, length), (other, more)]
+            del pages[count:]
+        elif kind == INDIRECT and count:
+            try:
+                pages = list(_ENTRY.iter_unpack(memory.view(head.address, count * _ENTRY.size)))
+            except UnpinnedError as error:
+                raise DescriptorError(f"the list of pages: {error}") from error
+        else:
+            raise DescriptorError(f"descriptor {index}: format {kind >> 1} with {count} pages")
+        try:
+            return Scatter([memory.view(*page) for page in pages])
+        except UnpinnedError as error:
+            raise DescriptorError(f"descriptor {index}: {error}") from error

@@ -1,0 +1,198 @@
+"""EMP's host library: a program posts sends and receives, and awaits them.
+
+The library pins a buffer, has its pages translated, writes a descriptor, and gets it back when the transfer is done
+(section 4.2). A buffer belongs to the NIC until then.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Agent, Buffer, Nic, Plug
+from protocols.core.memory import HostMemory, Page
+from protocols.emp import descriptors as stat
+from protocols.emp.descriptors import ANY_SOURCE, MOST_CHAINED, MOST_PAGES, SIZE, Descriptors, chained, list_of
+from protocols.emp.firmware import Firmware
+from protocols.emp.settings import Settings
+
+ANY_TAG: Final = -1
+
+
+class EmpError(Exception):
+    """A transfer that cannot be, or has failed."""
+
+
+class DescriptorsExhaustedError(EmpError):
+    """All of the NIC's descriptors are in use: wait for a transfer."""
+
+
+class TruncatedError(EmpError):
+    """The message was longer than the buffer, which has been filled."""
+
+    def __init__(self, received: Received, size: int) -> None:
+        self.received = received
+        super().__init__(
+            f"the message of {received.length} bytes from node {received.source} (tag {received.tag}) is longer than the "
+            f"buffer of {size} bytes"
+        )
+
+
+class Received(NamedTuple):
+    """What a receive has got. length: bytes of the message."""
+
+    source: int
+    tag: int
+    length: int
+
+
+_FAILURES: Final = {
+    stat.RESTARTED: "node {} has started again: whether the message had arrived is not known",
+    stat.GAVE_UP: "node {} has acknowledged nothing for as long as the settings allow",
+    stat.ABANDONED: "node {} has given the message up",
+    stat.INVALID: "the NIC refused the descriptor",
+}
+
+
+class _Transfer:
+    """A transfer under way: its buffer, where that is pinned, how many descriptors it has, and who waits."""
+
+    __slots__ = ("buffer", "completion", "descriptors", "regions")
+
+    def __init__(
+        self, completion: Completion[Received], buffer: memoryview, regions: list[int], descriptors: int
+    ) -> None:
+        self.completion = completion
+        self.buffer = buffer
+        self.regions = regions
+        self.descriptors = descriptors
+
+
+class Endpoint:
+    """A node's side of its NIC. number: the node's. size: how many nodes there are."""
+
+    def __init__(self, adapter: Adapter, nic: Nic, memory: HostMemory, descriptors: Descriptors) -> None:
+        self.number = adapter.number
+        self.size = len(adapter.addresses)
+        self._nic = nic
+        self._memory = memory
+        self._descriptors = descriptors
+        self._used = bytearray(descriptors.count)
+        self._next = 0
+        self._transfers: dict[int, _Transfer] = {}
+
+    @property
+    def free(self) -> int:
+        """Descriptors that no transfer uses."""
+        return self._used.count(0)
+
+    def post_send(self, destination: int, tag: int, data: Buffer) -> Completion[Received]:
+        """Send a message; done when all of it has been acknowledged. tag: 32 bits.
+
+        Raises DescriptorsExhaustedError, and ValueError for a destination or tag that cannot be.
+        """
+        if not 0 <= destination < self.size:
+            raise ValueError(f"no node {destination}: there are {self.size}")
+        if not 0 <= tag <= 0xFFFF_FFFF:
+            raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
+        return self._post(stat.SEND, destination, tag, memoryview(data).cast("B"), "the send to node")
+
+    def post_receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Completion[Received]:
+        """Receive the oldest message from source (or ANY_SOURCE) with that tag; done when it is complete. tag: 32 bits;
+        ANY_TAG, or `any_tag` of one, for any of a context.
+
+        Fails with TruncatedError where the message is longer. Raises DescriptorsExhaustedError, and ValueError for a source
+        or tag that cannot be.
+        """
+        if source != ANY_SOURCE and not 0 <= source < self.size:
+            raise ValueError(f"no node {source}: there are {self.size}")
+        kind = stat.RECEIVE
+        if tag < 0:
+            kind |= stat.ANY_TAG
+            tag = -tag - 1
+        if tag > 0xFFFF_FFFF:
+            raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
+        view = memoryview(buffer).cast("B")
+        if view.readonly:
+            raise ValueError("a receive needs a buffer that can be written")
+        return self._post(kind, source, tag, view, "a receive from node")
+
+    async def send(self, destination: int, tag: int, data: Buffer) -> None:
+        """Send a message, and wait until it has been acknowledged."""
+        await self.post_send(destination, tag, data)
+
+    async def receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Received:
+        """Receive a message, and wait for it."""
+        return await self.post_receive(source, tag, buffer)
+
+    def completed(self, index: int) -> None:
+        """Section 4.2: the host finds in the stat field that it has a descriptor back."""
+        transfer = self._transfers.pop(index)
+        head = self._descriptors.read(index)
+        for region in transfer.regions:
+            self._memory.unpin(region)
+        self._used[index : index + transfer.descriptors] = bytes(transfer.descriptors)
+        received = Received(head.peer, head.tag, head.address)
+        if head.stat == stat.DONE:
+            transfer.completion.complete(received)
+        elif head.stat == stat.TRUNCATED:
+            transfer.completion.fail(TruncatedError(received, len(transfer.buffer)))
+        else:
+            transfer.completion.fail(EmpError(_FAILURES[head.stat].format(head.peer)))
+
+    def waiting(self) -> list[str]:
+        return [transfer.completion.what for transfer in self._transfers.values()]
+
+    def _post(self, kind: int, peer: int, tag: int, view: memoryview, what: str) -> Completion[Received]:
+        pages = self._memory.pin(view)
+        count = len(pages)
+        regions = [pages[0][0]]
+        try:
+            if count > MOST_PAGES:
+                raise ValueError(f"a message of {len(view)} bytes: at most {MOST_PAGES} pages")
+            taken = chained(count)
+            index = self._take(taken)
+        except (EmpError, ValueError):
+            self._memory.unpin(regions[0])
+            raise
+        if count == 1:
+            self._descriptors.write(index, kind | stat.ONE_PAGE, pages, peer, tag)
+        elif count <= MOST_CHAINED:
+            self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
+        else:
+            listed: list[Page] = self._memory.pin(memoryview(list_of(pages)))
+            regions.append(listed[0][0])
+            self._descriptors.write(index, kind | stat.INDIRECT, listed[:1], peer, tag, stated=count)
+        who = "any" if peer == ANY_SOURCE else str(peer)
+        completion: Completion[Received] = Completion(f"{what} {who}, tag {tag}, {len(view)} bytes")
+        self._transfers[index] = _Transfer(completion, view, regions, taken)
+        self._nic.doorbell(index, SIZE * taken, count)
+        return completion
+
+    def _take(self, count: int) -> int:
+        """So many descriptors, one behind the other; the first one's index."""
+        place = self._used.find(bytes(count), self._next)
+        if place < 0:
+            place = self._used.find(bytes(count))
+        if place < 0:
+            raise DescriptorsExhaustedError(f"all {len(self._used)} descriptors are in use")
+        self._used[place : place + count] = b"\1" * count
+        self._next = place + count
+        return place
+
+
+def any_tag(context: int = 0) -> int:
+    """For `post_receive`: any tag of a context (the tag's upper eight bits)."""
+    return -(context << 24) - 1
+
+
+def plug(settings: Settings | None = None) -> Plug:
+    """EMP, for whatever builds NICs."""
+
+    def build(adapter: Adapter, nic: Nic) -> Agent:
+        own = settings if settings is not None else Settings()
+        memory, descriptors = HostMemory(), Descriptors(own.descriptors)
+        firmware = Firmware(adapter, nic, memory, descriptors, own)
+        return Agent(firmware, Endpoint(adapter, nic, memory, descriptors))
+
+    return build

@@ -1,0 +1,140 @@
+"""The sending half of EMP's firmware: collections, their timers, and acknowledgements.
+
+Section 4.1: a message is sent as collections of frames; once a collection's frames have been sent its timer starts; when
+that is over all frames of the collection are sent again; when every collection has been acknowledged the host is told.
+A collection is acknowledged by itself: that a later one was says nothing of it.
+"""
+
+from __future__ import annotations
+
+from protocols.core.memory import Scatter
+from protocols.core.timers import Timers
+from protocols.emp import descriptors as stat
+from protocols.emp.card import Card
+from protocols.emp.transfers import Framing, Peer, Sending
+
+Collection = tuple[int, int, int]
+"""Peer, message id, number of the collection."""
+
+_MASK = 0xFFFF_FFFF
+
+
+class Sender:
+    """All messages on their way out."""
+
+    __slots__ = ("_card", "timers")
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self.timers: Timers[Collection] = Timers()
+
+    def begin(self, now: int, peer: Peer, index: int, tag: int, scatter: Scatter) -> None:
+        """A message that the host has posted. Messages to one peer are begun in that order."""
+        card = self._card
+        framing = Framing(scatter.size, card.full, card.settings.unit)
+        sending = Sending(peer.next_id, index, tag, scatter, framing)
+        peer.next_id = (peer.next_id + 1) & _MASK
+        peer.sending[sending.id] = sending
+        peer.queue.append(sending)
+        self.pump(now, peer)
+
+    def pump(self, now: int, peer: Peer) -> None:
+        """Send what may be sent: as many collections as may be unacknowledged."""
+        card = self._card
+        queue, window = peer.queue, card.settings.window
+        while queue and peer.unacknowledged < window:
+            sending = queue[0]
+            number = sending.sent
+            frames = sending.framing.collection(number)
+            for frame in frames:
+                card.send_data(peer, sending, frame)
+            card.counters.frames_sent += len(frames)
+            sending.sent = number + 1
+            sending.open[number] = 0
+            sending.progress = now
+            peer.unacknowledged += 1
+            self.timers.set((peer.number, sending.id, number), now + card.settings.timeout)
+            if sending.sent == sending.framing.collections:
+                queue.popleft()
+
+    def acknowledged(self, now: int, peer: Peer, message: int, frame: int) -> None:
+        """An acknowledgement from this incarnation of the peer, for this incarnation of the NIC."""
+        counters = self._card.counters
+        sending = peer.sending.get(message)
+        if sending is None:
+            if (message - peer.next_id) & _MASK < 1 << 31:
+                counters.wrong_acknowledgements += 1
+            else:
+                counters.late_acknowledgements += 1
+            return
+        number = frame // sending.framing.unit
+        if number not in sending.open:
+            if number < sending.sent:
+                counters.late_acknowledgements += 1
+            else:
+                counters.wrong_acknowledgements += 1
+            return
+        counters.acknowledgements_received += 1
+        self._close(peer, sending, number)
+        sending.progress = now
+        sending.left -= 1
+        if not sending.left:
+            counters.messages_sent += 1
+            self._end(peer, sending, stat.DONE)
+        self.pump(now, peer)
+
+    def tick(self, now: int) -> None:
+        """Section 4.1: "if any collection times out then all the frames of that collection are resent"."""
+        card = self._card
+        settings, counters = card.settings, card.counters
+        for key in self.timers.expired(now):
+            peer = card.peers[key[0]]
+            sending = peer.sending.get(key[1])
+            if sending is None:
+                continue  # the message ended with another collection that was over as well
+            if settings.give_up and now - sending.progress >= settings.give_up:
+                counters.given_up += 1
+                self._end(peer, sending, stat.GAVE_UP)
+                self.pump(now, peer)
+                continue
+            again = sending.open[key[2]] = sending.open[key[2]] + 1
+            frames = sending.framing.collection(key[2])
+            for frame in frames:
+                card.send_data(peer, sending, frame)
+            counters.frames_resent += len(frames)
+            counters.collections_resent += 1
+            # Beyond some doublings the longest is reached, whatever it is.
+            self.timers.set(key, now + min(settings.timeout << min(again, 32), settings.longest_timeout))
+
+    def restarted(self, now: int, peer: Peer) -> None:
+        """The peer knows nothing any more of what was begun; what was not goes to its new incarnation."""
+        for sending in [one for one in peer.sending.values() if one.sent]:
+            self._end(peer, sending, stat.RESTARTED)
+        self.pump(now, peer)
+
+    def waiting(self) -> list[str]:
+        """A sentence for each message."""
+        return [
+            f"message {sending.id} to node {peer.number} (tag {sending.tag}, {sending.framing.total} bytes): "
+            + (
+                f"{sending.sent} of {sending.framing.collections} collections sent, "
+                f"no acknowledgement of {', '.join(map(str, list(sending.open)[:4]))}"
+                if sending.sent
+                else "not begun"
+            )
+            for peer in self._card.peers
+            for sending in peer.sending.values()
+        ]
+
+    def _close(self, peer: Peer, sending: Sending, number: int) -> None:
+        del sending.open[number]
+        peer.unacknowledged -= 1
+        self.timers.cancel((peer.number, sending.id, number))
+
+    def _end(self, peer: Peer, sending: Sending, status: int) -> None:
+        for number in list(sending.open):
+            self._close(peer, sending, number)
+        del peer.sending[sending.id]
+        if sending.sent < sending.framing.collections:
+            peer.queue.remove(sending)
+        self._card.give_back(sending.index, status, sending.framing.total, peer.number, sending.tag)

@@ -1,0 +1,123 @@
+"""The state of what is under way: messages being sent, messages being received, and peers.
+
+Section 4.1: per host a NIC keeps the remote MAC address and send and receive sequence numbers, no connection; per message
+a structure that describes just that transfer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from protocols.core.memory import Scatter
+from protocols.emp.descriptors import ANY_SOURCE, CONTEXT
+
+FRAME_HEADER: Final = 28
+MESSAGE_HEADER: Final = 16
+"""Bytes; a message's first frame has both."""
+
+MOST_FRAMES: Final = 1 << 20
+"""Of a message, beyond which its header is not believed."""
+
+
+class Framing:
+    """How a message is cut into frames, and those into collections. The first frame holds less: it has two headers."""
+
+    __slots__ = ("collections", "first", "frames", "full", "total", "unit")
+
+    def __init__(self, total: int, full: int, unit: int) -> None:
+        """full: bytes of payload of a full frame."""
+        self.total = total
+        self.full = full
+        self.first = full - MESSAGE_HEADER
+        self.unit = unit
+        self.frames = 1 if total <= self.first else 1 - (self.first - total) // full
+        self.collections = (self.frames + unit - 1) // unit
+
+    def span(self, frame: int) -> tuple[int, int]:
+        """Which bytes of the message a frame holds."""
+        if frame == 0:
+            return 0, min(self.first, self.total)
+        begin = self.first + (frame - 1) * self.full
+        return begin, min(begin + self.full, self.total)
+
+    def collection(self, number: int) -> range:
+        """Its frames; the last collection may be short."""
+        begin = number * self.unit
+        return range(begin, min(begin + self.unit, self.frames))
+
+
+class Sending:
+    """A message on its way out. sent: collections sent at least once. open: those not acknowledged yet, and how often each
+    has been sent again. progress: when something of it was last acknowledged, or sent for the first time."""
+
+    __slots__ = ("framing", "id", "index", "left", "open", "progress", "scatter", "sent", "tag")
+
+    def __init__(self, identity: int, index: int, tag: int, scatter: Scatter, framing: Framing) -> None:
+        self.id = identity
+        self.index = index
+        self.tag = tag
+        self.scatter = scatter
+        self.framing = framing
+        self.sent = 0
+        self.left = framing.collections
+        self.open: dict[int, int] = {}
+        self.progress = 0
+
+
+class Posted:
+    """A receive that waits for its message."""
+
+    __slots__ = ("_mask", "index", "scatter", "source", "tag")
+
+    def __init__(self, index: int, source: int, tag: int, any_tag: bool, scatter: Scatter) -> None:
+        self.index = index
+        self.source = source
+        self.tag = tag & CONTEXT if any_tag else tag
+        self._mask = CONTEXT if any_tag else 0xFFFF_FFFF
+        self.scatter = scatter
+
+    def takes(self, source: int, tag: int) -> bool:
+        return self.source in (source, ANY_SOURCE) and tag & self._mask == self.tag
+
+
+class Receiving:
+    """A message on its way in, from its header on. posted: the receive it goes to, once there is one. missing: the frames
+    that are missing of a collection that has begun, as bits."""
+
+    __slots__ = ("complete", "framing", "id", "left", "missing", "posted", "source", "tag")
+
+    def __init__(self, identity: int, source: int, tag: int, framing: Framing) -> None:
+        self.id = identity
+        self.source = source
+        self.tag = tag
+        self.framing = framing
+        self.left = framing.collections
+        self.complete = bytearray(framing.collections)
+        self.missing: dict[int, int] = {}
+        self.posted: Posted | None = None
+
+
+class Peer:
+    """Another host's NIC. incarnation: the last one heard of; 0: none. expected: the next message id to be admitted; None
+    until the first header of this incarnation."""
+
+    __slots__ = (
+        "address", "expected", "held", "incarnation", "next_id", "number", "queue", "receiving", "sending", "unacknowledged",
+    )  # fmt: skip
+
+    def __init__(self, number: int, address: bytes) -> None:
+        self.number = number
+        self.address = address
+        self.incarnation = 0
+        self.next_id = 0
+        self.sending: dict[int, Sending] = {}  # by id, in order; also what has not been begun
+        self.queue: deque[Sending] = deque()  # of which collections have not been sent yet
+        self.unacknowledged = 0  # collections
+        self.expected: int | None = None
+        self.receiving: dict[int, Receiving] = {}
+        self.held = 0  # of those, how many have no receive yet
+
+    def oldest(self) -> int:
+        """The oldest message id that is not acknowledged."""
+        return next(iter(self.sending), self.next_id)

@@ -1,0 +1,93 @@
+"""NICs that are joined by nothing but lists: what they send waits until a test hands it over, drops it or changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocols.core.firmware import Adapter, Agent, Buffer, Plug
+
+
+class ListNic:
+    """Surroundings that do everything at once; frames sent pile up in `sent`."""
+
+    def __init__(self, wires: Wires) -> None:
+        self._wires = wires
+        self.sent: list[bytes] = []
+        self.agent: Agent | None = None
+
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+        return b"".join(pieces)
+
+    def send(self, frame: Buffer) -> None:
+        self.sent.append(bytes(frame))
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        piece[:] = data
+
+    def show(self, index: int) -> None:
+        assert self.agent is not None
+        self.agent.host.completed(index)
+
+    def doorbell(self, index: int, written: int, translated: int) -> None:
+        assert self.agent is not None
+        assert written > 0
+        assert translated > 0
+        self.agent.firmware.ring(self._wires.now, index)
+
+
+class Wires:
+    """So many NICs, and one clock that only a test moves."""
+
+    def __init__(self, plug: Plug, count: int = 2, mtu: int = 1500) -> None:
+        self.now = 0
+        self._plug = plug
+        self._mtu = mtu
+        self.addresses = [bytes([2, 0, 0, 0, 0, number + 1]) for number in range(count)]
+        self.incarnations = [1] * count
+        self.nics = [ListNic(self) for _ in range(count)]
+        self.agents = [self._build(number) for number in range(count)]
+
+    def _build(self, number: int) -> Agent:
+        nic = self.nics[number]
+        adapter = Adapter(number, self.addresses, self._mtu, self.incarnations[number])
+        nic.agent = self._plug(adapter, nic)
+        return nic.agent
+
+    def restart(self, number: int) -> None:
+        """The NIC forgets everything, and what it had sent is lost."""
+        self.incarnations[number] += 1
+        self.nics[number].sent.clear()
+        self.agents[number] = self._build(number)
+
+    def take(self, number: int) -> list[bytes]:
+        """What a NIC has sent, which is nobody's now but the test's."""
+        sent, self.nics[number].sent = self.nics[number].sent, []
+        return sent
+
+    def give(self, frame: bytes) -> None:
+        """A frame arrives where its destination says, or nowhere."""
+        if frame[:6] in self.addresses:
+            self.agents[self.addresses.index(frame[:6])].firmware.receive(self.now, frame)
+
+    def exchange(self) -> int:
+        """Everything sent arrives, until nobody sends any more; how many frames that were."""
+        count = 0
+        while any(nic.sent for nic in self.nics):
+            for number in range(len(self.nics)):
+                for frame in self.take(number):
+                    count += 1
+                    self.give(frame)
+        return count
+
+    def tick(self) -> bool:
+        """On to the next deadline, and what is due there; False if nobody has one."""
+        deadlines = [agent.firmware.deadline for agent in self.agents]
+        known = [deadline for deadline in deadlines if deadline is not None]
+        if not known:
+            return False
+        self.now = max(self.now, min(known))
+        for agent in self.agents:
+            deadline = agent.firmware.deadline
+            if deadline is not None and deadline <= self.now:
+                agent.firmware.tick(self.now)
+        return True
