@@ -1,41 +1,45 @@
-"""The loop: callbacks at times and on ready file descriptors, in a defined order.
+"""The loop: callbacks at times and on ready file descriptors, and tasks, in a defined order.
 
 It knows no clock and waits for nothing itself: it is given something that does (`Waiter`), so that the same loop runs on
-a wall clock that waits for file descriptors and, with a waiter that jumps, on a virtual one.
+a wall clock that waits for file descriptors and on a virtual one that jumps to what comes next.
 
-One turn: wait until the earliest timer or a ready descriptor; call what is ready, in the order of registration; then call
-every timer that is due, the earliest first, equal times in the order in which they were set.
+One turn: wait until the earliest timer or a ready descriptor; call what is ready, in the order of registration; then what
+is due, the earliest first, equal times in the order in which they were set. Tasks that have been woken go on before the
+next callback that is due, in the order of waking. A virtual clock shows for each callback the time for which it was set.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from heapq import heappop, heappush
+from types import coroutine
+from typing import Any, Final, TypeVar, overload
 
+from testbed.engine.awaiting import CancelledError, DeadlockError
+from testbed.engine.clocks import VirtualClock, Waiter
+from testbed.engine.tasks import Task, Work
 
-class Waiter(Protocol):
-    """What a loop waits with. Times are integer nanoseconds of its own clock."""
+T = TypeVar("T")
+A = TypeVar("A")
 
-    def now(self) -> int: ...
+_BURST: Final = 1_000
+"""Steps of tasks between two looks at the descriptors: tasks that wake each other for ever shall not hide them."""
 
-    def wait(self, deadline: int | None) -> Sequence[int]:
-        """Wait until a watched descriptor is ready or the deadline (None: never) has come; the ready ones."""
-        ...
-
-    def watch(self, descriptor: int) -> None: ...
-
-    def unwatch(self, descriptor: int) -> None: ...
+_NOW: Final = object()  # stands for the argument of a callback that is called with the time
 
 
 class Timer:
     """One callback whose time can be set again and again. At most one entry of it in the heap counts."""
 
-    __slots__ = ("_callback", "_loop", "when")
+    __slots__ = ("_callback", "_loop", "sequence", "when")
 
     def __init__(self, loop: Loop, callback: Callable[[int], object]) -> None:
         self._loop = loop
         self._callback = callback
+        self.sequence = 0
+        """Which entry of the loop's heap counts; 0: none."""
         self.when: int | None = None
         """When it will be called, or None."""
 
@@ -44,83 +48,210 @@ class Timer:
         if when == self.when:
             return
         self.when = when
-        if when is not None:
-            self._loop._push(when, self)
+        if when is None:
+            self.sequence = 0
+        else:
+            loop = self._loop
+            self.sequence = sequence = loop.next_sequence()
+            heappush(loop.heap, (when, sequence, None, self))
 
-    def _call(self, now: int) -> None:
+    def call(self, now: int) -> None:
+        """It is time. For the loop only."""
         self.when = None
+        self.sequence = 0
         self._callback(now)
 
 
+# When, the how-manieth to be set, and what then: callback(argument); or, without a callback, a timer or a sleeping task,
+# which counts only while it names this entry's sequence. What fits an argument to its callback is `at`: a list of many
+# cannot say it, therefore Any.
+_Entry = tuple[int, int, Callable[[Any], object] | None, Any]
+
+
 class Loop:
-    """Runs until `stop`."""
+    """Runs until `stop`; on a virtual clock also until nothing is left to happen."""
 
     def __init__(self, waiter: Waiter) -> None:
+        self.now: Final = waiter.now
+        """The time, integer nanoseconds of the waiter's clock."""
+        self.current: Task[Any] | None = None
+        """The task that went on last: within a task, this one."""
+        # What follows is for timers and tasks only.
+        self.heap: Final[list[_Entry]] = []
+        self.woken: Final[deque[Task[Any]]] = deque()
+        self.next_sequence: Final = itertools.count(1).__next__
         self._waiter = waiter
-        self._timers: list[tuple[int, int, Timer]] = []
-        self._pushed = 0
-        self._ready: dict[int, Callable[[int], object]] = {}
+        self._watched: dict[int, Callable[[int], object]] = {}
+        self._tasks: dict[int, Task[Any]] = {}
+        self._spawned = 0
         self._running = False
-
-    def now(self) -> int:
-        return self._waiter.now()
 
     def timer(self, callback: Callable[[int], object]) -> Timer:
         """A timer, not set yet. callback(now)."""
         return Timer(self, callback)
 
-    def at(self, when: int, callback: Callable[[int], object]) -> Timer:
-        """Call once at that time; callback(now)."""
-        timer = Timer(self, callback)
-        timer.set(when)
-        return timer
+    @overload
+    def at(self, when: int, callback: Callable[[int], object]) -> None: ...
+    @overload
+    def at(self, when: int, callback: Callable[[A], object], argument: A) -> None: ...
+    def at(self, when: int, callback: Callable[[Any], object], argument: object = _NOW) -> None:
+        """Call once at that time: callback(argument), or callback(now) where none is given. Use a timer for what may be
+        taken back."""
+        heappush(self.heap, (when, self.next_sequence(), callback, argument))
 
     def watch(self, descriptor: int, callback: Callable[[int], object]) -> None:
         """Call whenever the descriptor can be read; callback(now)."""
-        self._ready[descriptor] = callback
+        self._watched[descriptor] = callback
         self._waiter.watch(descriptor)
 
     def unwatch(self, descriptor: int) -> None:
-        del self._ready[descriptor]
+        del self._watched[descriptor]
         self._waiter.unwatch(descriptor)
 
+    def spawn(self, work: Work[T], name: str, *, service: bool = False) -> Task[T]:
+        """Carry a coroutine on as a task, beginning when what runs now has returned. service: it may wait for ever; where
+        nothing else is left that is no deadlock."""
+        self._spawned += 1
+        self._tasks[self._spawned] = task = Task(self, work, name, self._spawned, service)
+        return task
+
+    def forget(self, task: Task[Any]) -> None:
+        """A task has ended. For tasks only."""
+        self._tasks.pop(task.number, None)
+
+    @coroutine
+    def sleep(self, nanoseconds: int) -> Generator[int, None, None]:
+        """``await loop.sleep(ns)``: 0 lets everything else go on that is due now."""
+        yield self.now() + nanoseconds
+
+    @coroutine
+    def sleep_until(self, when: int) -> Generator[int, None, None]:
+        yield when
+
+    async def timeout(self, nanoseconds: int, awaitable: Awaitable[T]) -> T:
+        """What the awaitable gives. TimeoutError if it takes longer: it is interrupted where it waits, as in `cancel`."""
+        task = self.current
+        if task is None:
+            raise RuntimeError("timeout() is awaited within a task")
+        expiry = CancelledError(f"{nanoseconds} ns have passed")
+        timer = self.timer(lambda _: task.interrupt(expiry))
+        timer.set(self.now() + nanoseconds)
+        try:
+            return await awaitable
+        except CancelledError as error:
+            if error is not expiry:
+                raise
+            raise TimeoutError(f"not done within {nanoseconds} ns") from None
+        finally:
+            timer.set(None)
+            task.spare(expiry)
+
+    def complete(self, work: Work[T], name: str = "main") -> T:
+        """Run until this coroutine has ended; its result. Other tasks stay where they are."""
+        task = self.spawn(work, name)
+        task.add_callback(lambda _: self.stop())
+        self.run()
+        return task.result()
+
     def run(self) -> None:
-        """Turn until `stop` is called."""
+        """Run until `stop` is called. On a virtual clock also until nothing is left that could happen: DeadlockError if
+        then tasks wait."""
+        if self._running:
+            raise RuntimeError("the loop runs already")
         self._running = True
-        while self._running:
-            self.turn()
+        try:
+            if isinstance(self._waiter, VirtualClock):
+                self._run_virtual(self._waiter)
+            else:
+                while self._running:
+                    self.turn()
+        finally:
+            self._running = False
 
     def stop(self) -> None:
-        """End `run` after this turn."""
+        """End `run` after this turn; on a virtual clock after this callback or step of a task."""
         self._running = False
+
+    def close(self) -> None:
+        """End all tasks where they wait, in the order in which they were spawned; their ``finally`` blocks run."""
+        if self._running:
+            raise RuntimeError("the loop runs: stop it, and close it when run() has returned")
+        for task in list(self._tasks.values()):
+            task.close()
+        self.woken.clear()
 
     def turn(self) -> None:
         """Wait once, then call what is ready and what is due."""
-        waiter = self._waiter
-        ready = self._ready
-        for descriptor in waiter.wait(self._next()):
-            callback = ready.get(descriptor)
+        now = self.now
+        watched = self._watched
+        for descriptor in self._waiter.wait(now() if self.woken else self._next()):
+            callback = watched.get(descriptor)
             if callback is not None:  # another one's callback may just have unwatched it
-                callback(waiter.now())
-        self._call_due(waiter.now())
-
-    def _push(self, when: int, timer: Timer) -> None:
-        self._pushed += 1
-        heapq.heappush(self._timers, (when, self._pushed, timer))
+                callback(now())
+        if self.woken:
+            self._go_on()
+        self._call_due(now())
 
     def _next(self) -> int | None:
-        """The time of the earliest timer that counts."""
-        timers = self._timers
-        while timers:
-            when, _, timer = timers[0]
-            if timer.when == when:
+        """The time of the earliest entry that counts."""
+        heap = self.heap
+        while heap:
+            when, sequence, callback, argument = heap[0]
+            if callback is not None or argument.sequence == sequence:
                 return when
-            heapq.heappop(timers)  # it was set to another time since
+            heappop(heap)  # it was set to another time since
         return None
 
     def _call_due(self, now: int) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= now:
-            when, _, timer = heapq.heappop(timers)
-            if timer.when == when:
-                timer._call(now)
+        heap = self.heap
+        woken = self.woken
+        while heap and heap[0][0] <= now:
+            _, sequence, callback, argument = heappop(heap)
+            if callback is None:
+                if argument.sequence != sequence:
+                    continue
+                argument.call(now)
+            else:
+                callback(now if argument is _NOW else argument)
+            if woken:
+                self._go_on()
+
+    def _go_on(self) -> None:
+        """The tasks that have been woken, and those that they wake, but not for ever."""
+        woken = self.woken
+        now = self.now()
+        for _ in range(_BURST):
+            woken.popleft().call(now)
+            if not woken:
+                break
+
+    def _run_virtual(self, clock: VirtualClock) -> None:
+        """From time to time without asking what could be ready."""
+        heap = self.heap
+        woken = self.woken
+        pop = heappop
+        next_woken = woken.popleft
+        now = clock.time
+        while self._running:
+            if woken:
+                next_woken().call(now)
+            elif heap:
+                when, sequence, callback, argument = pop(heap)
+                if callback is None:
+                    if argument.sequence == sequence:
+                        if when > now:
+                            clock.time = now = when
+                        argument.call(now)
+                else:
+                    if when > now:
+                        clock.time = now = when
+                    callback(now if argument is _NOW else argument)
+            else:
+                self._say_who_waits()
+                return
+
+    def _say_who_waits(self) -> None:
+        waiting = [task for task in self._tasks.values() if not task.service]
+        if waiting:
+            lines = (f"  task {task.name!r} waits for {task.waits_for}" for task in waiting)
+            raise DeadlockError("\n".join([f"at {self.now()} ns nothing is left that could happen", *lines]))
