@@ -1,0 +1,446 @@
+"""Makes a protocol's codec from its Scapy layers: `python -m protocols.core.codegen protocols.emp` writes its codec.py.
+
+A protocol's `frames.py` says, beside its layers: ETHERTYPE; STACKS, name -> the layers of a frame from Ethernet on; FLOW,
+the fields that tell flows apart; and, if it has them, LENGTH, the field for the bytes of payload, and CHECK, the 32-bit
+field for the CRC-32 of the frame up to the payload's end, itself counted as zero. What binds one layer to the next is
+read from Scapy's bindings.
+
+The codec has one `struct.Struct` for all headers of a stack. A field is fixed if a binding or an enumeration leaves one
+value; the codec fills in those, LENGTH and CHECK by itself, and neither takes nor gives them. Layers have fields of fixed
+size in network byte order: numbers, MAC addresses, bits and flags.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import keyword
+import re
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from scapy.fields import (
+    AnyField,
+    BitField,
+    ByteField,
+    EnumField,
+    FlagsField,
+    IntField,
+    LongField,
+    MACField,
+    ShortField,
+)
+from scapy.packet import Packet
+
+_WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
+_INDENT: Final = "    "
+_WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One field of a frame. name: of the codec's variable. Its bits stand `shift` above the lowest of its word.
+    allowed: the values that it may have, empty for any."""
+
+    layer: type[Packet]
+    field: AnyField
+    name: str
+    bits: int
+    shift: int
+    allowed: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        return "bytes" if isinstance(self.field, MACField) else "int"
+
+    @property
+    def mask(self) -> int:
+        return (1 << self.bits) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What `struct` packs as one: a field, or bit fields that fill a number together."""
+
+    format: str
+    offset: int
+    size: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The headers of one sort of frame."""
+
+    name: str
+    words: tuple[Word, ...]
+
+    @property
+    def parts(self) -> list[Part]:
+        return [part for word in self.words for part in word.parts]
+
+    @property
+    def size(self) -> int:
+        return self.words[-1].offset + self.words[-1].size
+
+    @property
+    def format(self) -> str:
+        return "!" + "".join(word.format for word in self.words)
+
+
+class Format:
+    """A protocol's frames. Raises TypeError for a layer that no codec can be made for."""
+
+    def __init__(self, frames: ModuleType) -> None:
+        self.name = frames.__name__
+        self.ethertype: int = frames.ETHERTYPE
+        self.flow: tuple[str, ...] = frames.FLOW
+        self.length: str = getattr(frames, "LENGTH", "")
+        self.check: str = getattr(frames, "CHECK", "")
+        self.layers: dict[str, tuple[type[Packet], ...]] = frames.STACKS
+        self.stacks = [self._stack(name, layers) for name, layers in self.layers.items()]
+
+    def own(self, layer: type[Packet]) -> bool:
+        """The layer is the protocol's, not Ethernet."""
+        return bool(layer.__module__ == self.name)
+
+    def title(self, stack: Stack) -> str:
+        return " / ".join(layer.__name__ for layer in self.layers[stack.name])
+
+    def layers_of_its_own(self) -> set[type[Packet]]:
+        return {layer for layers in self.layers.values() for layer in layers if self.own(layer)}
+
+    def free(self, stack: Stack) -> list[Part]:
+        """The fields that a caller gives and gets."""
+        return [part for part in stack.parts if len(part.allowed) != 1 and not self.made(part)]
+
+    def made(self, part: Part) -> bool:
+        """The codec computes it."""
+        return self.own(part.layer) and part.field.name in (self.length, self.check)
+
+    def find(self, stack: Stack, field: str) -> tuple[Word, Part] | None:
+        """A field of the protocol by its name in Scapy."""
+        for word in stack.words:
+            for part in word.parts:
+                if part.field.name == field and self.own(part.layer):
+                    return word, part
+        return None
+
+    def rule_fields(self) -> dict[str, tuple[object, ...]]:
+        """Name -> offset behind Ethernet, width, mask, guard: a field whose name several layers have is called by its
+        layer, too; a flag by its field."""
+        names = Counter(field.name for layer in self.layers_of_its_own() for field in layer.fields_desc)
+        places: dict[str, tuple[object, ...]] = {}
+        for stack, layers in zip(self.stacks, self.layers.values(), strict=True):
+            ethernet = sum(word.size for word in stack.words if word.parts[0].layer is layers[0])
+            guards: dict[type[Packet], tuple[tuple[str, int], ...]] = {layers[1]: ()}
+            for below, layer in pairwise(layers[1:]):
+                bound = [(_rule_name(below, name, names), value) for name, value in _binding(below, layer).items()]
+                guards[layer] = (*guards[below], *bound)
+            for word in stack.words:
+                for part in word.parts if word.offset >= ethernet else ():
+                    name = _rule_name(part.layer, part.field.name, names)
+                    whole, guard = len(word.parts) == 1, guards[part.layer]
+                    masks = {name: 0 if whole else part.mask << part.shift}
+                    if isinstance(part.field, FlagsField):
+                        for bit, flag in enumerate(part.field.names):
+                            masks[f"{name}.{flag.lower()}"] = 1 << bit + part.shift
+                    for own, mask in masks.items():
+                        place = (word.offset - ethernet, word.size, mask, guard)
+                        if places.setdefault(own, place) != place:
+                            raise TypeError(f"{own} stands in several places")
+        return places
+
+    def _stack(self, name: str, layers: tuple[type[Packet], ...]) -> Stack:
+        words: list[Word] = []
+        offset = 0
+        names = _identifiers(sorted(layers, key=self.own, reverse=True))
+        for layer, above in zip(layers, (*layers[1:], None), strict=True):
+            for format_, size, fields in _words(layer):
+                shift, parts = 8 * size, []
+                for field, bits in fields:
+                    shift -= bits
+                    allowed = self._allowed(layer, field, above)
+                    parts.append(Part(layer, field, names[layer, field.name], bits, shift, allowed))
+                words.append(Word(format_, offset, size, tuple(parts)))
+                offset += size
+        return Stack(name, tuple(words))
+
+    def _allowed(self, layer: type[Packet], field: AnyField, above: type[Packet] | None) -> tuple[int, ...]:
+        """By the binding to the layer above, or by the enumeration without what is bound to layers that are not there."""
+        name = field.name
+        bound = _binding(layer, above) if above else {}
+        if name in bound:
+            return (bound[name],)
+        if not self.own(layer):
+            return ()
+        elsewhere = {values[name] for values, _ in layer.payload_guess if set(values) == {name}}
+        return tuple(value for value in _enumeration(field) if value not in elsewhere)
+
+
+def _identifiers(layers: list[type[Packet]]) -> dict[tuple[type[Packet], str], str]:
+    """Names of variables for fields: not Python's, not the codec's own, none twice; the first layer has the choice."""
+    names: dict[tuple[type[Packet], str], str] = {}
+    taken = {"crc32", "end", "header", "payload", "raw", "rest", "struct"}
+    for layer in layers:
+        for field in layer.fields_desc:
+            name = field.name
+            if name in taken:
+                name = f"{layer.__name__.lower()}_{name}"
+            elif keyword.iskeyword(name) or hasattr(builtins, name):
+                name = f"{name}_"
+            names[layer, field.name] = name
+            taken |= {name, field.name}
+    return names
+
+
+def _binding(below: type[Packet], above: type[Packet]) -> dict[str, int]:
+    """The fields of the layer below that say what comes next, and their values."""
+    bindings = [values for values, layer in below.payload_guess if layer is above]
+    if len(bindings) != 1:
+        raise TypeError(f"{above.__name__} is bound to {below.__name__} {len(bindings)} times, not once")
+    return bindings[0]
+
+
+def _rule_name(layer: type[Packet], name: str, names: Counter[str]) -> str:
+    return f"{layer.__name__.lower()}.{name}" if names[name] > 1 else name
+
+
+def _enumeration(field: AnyField) -> dict[int, str]:
+    values = getattr(field, "i2s", None)
+    return {value: str(name) for value, name in values.items()} if isinstance(values, dict) else {}
+
+
+def _words(layer: type[Packet]) -> Iterator[tuple[str, int, list[tuple[AnyField, int]]]]:
+    """Format, bytes, fields and their bits."""
+    bits: list[tuple[AnyField, int]] = []
+    for field in layer.fields_desc:
+        total = sum(size for _, size in bits)
+        if isinstance(field, (BitField, FlagsField)) and not field.rev:
+            bits.append((field, field.size))
+            total += field.size
+            if total in _WORDS:
+                yield _WORDS[total], total // 8, bits
+                bits = []
+        elif not bits and isinstance(field, _WHOLE) and re.fullmatch(r"!([BHIQ]|\d+s)", field.fmt):
+            yield field.fmt[1:], int(field.sz), [(field, 8 * int(field.sz))]
+        else:
+            raise TypeError(f"{layer.__name__}.{field.name}: no codec can be made for this field, where it stands")
+    if bits:
+        raise TypeError(f"{layer.__name__}: its last bits fill no number of 8, 16, 32 or 64 bits")
+
+
+# The text.
+
+
+def generate(frames: ModuleType, command: str) -> str:
+    """The codec's source, not yet formatted."""
+    format_ = Format(frames)
+    parts = [_head(format_, command), _constants(format_), *_selectors(format_)]
+    for stack in format_.stacks:
+        parts += [_pack(format_, stack), _unpack(format_, stack)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _head(format_: Format, command: str) -> str:
+    package = format_.name.rpartition(".")[0]
+    crc = "from zlib import crc32\n" if format_.check else ""
+    return f'''"""The frames of {package}, packed and unpacked. Generated: change frames.py, then
+
+    {command}
+
+Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
+`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
+bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+{crc}
+from protocols.core.firmware import Buffer
+from protocols.core.malformed import MalformedError
+'''
+
+
+def _constants(format_: Format) -> str:
+    lines = [f"ETHERTYPE: Final = 0x{format_.ethertype:04X}"]
+    seen: set[str] = set()
+    for part in chain(*(stack.parts for stack in format_.stacks)):
+        name = part.field.name.upper()
+        if not format_.own(part.layer) or name in seen:
+            continue
+        values = {text: value for value, text in _enumeration(part.field).items()}
+        if isinstance(part.field, FlagsField):
+            values = {flag: 1 << bit for bit, flag in enumerate(part.field.names)}
+        if values:
+            seen.add(name)
+        if len(values) == 1 and not isinstance(part.field, FlagsField):
+            lines.append(f"{name}: Final = {part.allowed[0]}")
+        else:
+            lines += [f"{name}_{text.upper()}: Final = {value}" for text, value in values.items()]
+    lines.append("")
+    for stack in format_.stacks:
+        lines.append(f"{stack.name.upper()}: Final = struct.Struct({stack.format!r})")
+        lines.append(f'"""{format_.title(stack)}."""')
+    lines.append("")
+    for stack in format_.stacks:
+        lines.append(f"{stack.name.upper()}_SIZE: Final = {stack.size}")
+    lines += ["", "FIELDS: Final[dict[str, tuple[object, ...]]] = {"]
+    for name, (offset, width, mask, guard) in format_.rule_fields().items():
+        place = (
+            f"{offset}, {width}"
+            + (f", 0x{mask:X}" if mask else ", 0" if guard else "")
+            + (f", {guard}" if guard else "")
+        )
+        lines.append(f"    {name!r}: ({place}),")
+    lines += ["}", '"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""', ""]
+    lines += [f"FLOW: Final = {format_.flow!r}", '"""The fields that tell flows apart."""', ""]
+    for stack in format_.stacks:
+        name = stack.name
+        lines += [f"_pack_{name} = {name.upper()}.pack", f"_unpack_{name} = {name.upper()}.unpack_from"]
+    if format_.check:
+        lines += ["_pack_check = struct.Struct('!I').pack", "_NO_CHECK: Final = bytes(4)"]
+    return "\n".join(lines)
+
+
+def _selectors(format_: Format) -> Iterator[str]:
+    """A function for each field of the protocol that says what comes next: which `unpack_*` is the right one."""
+    done: set[str] = set()
+    for stack, layers in zip(format_.stacks, format_.layers.values(), strict=True):
+        for below, above in pairwise(layers[1:]):
+            for field in _binding(below, above):
+                found = format_.find(stack, field)
+                if found is None or field in done:
+                    continue
+                done.add(field)
+                word, part = found
+                end = word.offset + word.size
+                value = f"raw[{word.offset}]"
+                if word.size > 1:
+                    value = f'int.from_bytes(raw[{word.offset}:{end}], "big")'
+                if len(word.parts) > 1:
+                    value = f"{value} >> {part.shift} & 0x{part.mask:X}"
+                yield f'''def {field}_of(raw: Buffer) -> int:
+    """The {field} alone, of a frame that may be any; it says by which `unpack_*` the frame is read."""
+    if len(raw) < {end}:
+        raise MalformedError("short")
+    return {value}'''
+
+
+def _pack(format_: Format, stack: Stack) -> str:
+    free = format_.free(stack)
+    parameters = ", ".join(f"{part.name}: {part.kind}" for part in free)
+    words = ", ".join(
+        " | ".join(_value(format_, part, len(word.parts) > 1) for part in word.parts) for word in stack.words
+    )
+    lines = [
+        f"def pack_{stack.name}({parameters}, payload: Buffer = b'') -> bytes:",
+        f'    """{format_.title(stack)}."""',
+    ]
+    check = format_.find(stack, format_.check)
+    if check is None:
+        lines.append(f"    return _pack_{stack.name}({words}) + payload")
+    else:
+        begin, end = check[0].offset, check[0].offset + 4
+        rest = f" + header[{end}:]" if end < stack.size else ""
+        lines += [
+            f"    header = _pack_{stack.name}({words})",
+            f"    return header[:{begin}] + _pack_check(crc32(payload, crc32(header))){rest} + payload",
+        ]
+    return "\n".join(lines)
+
+
+def _value(format_: Format, part: Part, bits: bool) -> str:
+    if format_.made(part):
+        text = "len(payload)" if part.field.name == format_.length else "0"
+    elif len(part.allowed) == 1:
+        text = _number(format_, part, part.allowed[0])
+    else:
+        text = part.name
+    if not bits:
+        return text
+    return f"({text} & 0x{part.mask:X})" + (f" << {part.shift}" if part.shift else "")
+
+
+def _number(format_: Format, part: Part, value: int) -> str:
+    """A field's value, by the name of its constant if it has one."""
+    if not format_.own(part.layer):
+        return "ETHERTYPE" if value == format_.ethertype else str(value)
+    values = _enumeration(part.field)
+    name = part.field.name.upper()
+    return str(value) if value not in values else name if len(values) == 1 else f"{name}_{values[value].upper()}"
+
+
+def _unpack(format_: Format, stack: Stack) -> str:
+    free = format_.free(stack)
+    kinds = ", ".join([part.kind for part in free] + ["memoryview"])
+    given = ", ".join([*(part.name for part in free), "payload"])
+    names = ", ".join(word.parts[0].name if len(word.parts) == 1 else f"word{word.offset}" for word in stack.words)
+    lines = [
+        f"def unpack_{stack.name}(raw: Buffer) -> tuple[{kinds}]:",
+        *textwrap.wrap(
+            f'"""{format_.title(stack)}: {given}."""', 115, initial_indent=_INDENT, subsequent_indent=_INDENT
+        ),
+        "    try:",
+        f"        {names} = _unpack_{stack.name}(raw)",
+        "    except struct.error:",
+        "        raise MalformedError('short') from None",
+    ]
+    for word in stack.words:
+        for part in word.parts if len(word.parts) > 1 else ():
+            shift = f" >> {part.shift}" if part.shift else ""
+            lines.append(f"    {part.name} = word{word.offset}{shift} & 0x{part.mask:X}")
+    for part in stack.parts:
+        if part.allowed:
+            values = [_number(format_, part, value) for value in part.allowed]
+            wrong = f"!= {values[0]}" if len(values) == 1 else f"not in ({', '.join(values)})"
+            lines += [f"    if {part.name} {wrong}:", f"        raise MalformedError({part.name.strip('_')!r})"]
+    end = ""
+    if length := format_.find(stack, format_.length):
+        end = "end"
+        lines += [
+            f"    end = {stack.size} + {length[1].name}",
+            "    if end > len(raw):",
+            f"        raise MalformedError({format_.length!r})",
+        ]
+    if check := format_.find(stack, format_.check):
+        begin = check[0].offset
+        payload = f"rest[{stack.size - begin - 4}:]" if stack.size > begin + 4 else "rest"
+        lines += [
+            f"    rest = memoryview(raw)[{begin + 4}:{end}]",
+            f"    if crc32(rest, crc32(_NO_CHECK, crc32(raw[:{begin}]))) != {check[1].name}:",
+            f"        raise MalformedError({format_.check!r})",
+        ]
+    else:
+        payload = f"memoryview(raw)[{stack.size}:{end}]"
+    lines.append(f"    return {', '.join([*(part.name for part in free), payload])}")
+    return "\n".join(lines)
+
+
+def formatted(source: str, path: Path) -> str:
+    """As ruff formats a file at that path."""
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
+    return subprocess.run(command, input=source, capture_output=True, check=True, text=True).stdout
+
+
+def codec(package: str) -> tuple[Path, str]:
+    """Where a package's codec is, and its source."""
+    frames = importlib.import_module(f"{package}.frames")
+    path = Path(str(frames.__file__)).with_name("codec.py")
+    return path, formatted(generate(frames, f"python -m protocols.core.codegen {package}"), path)
+
+
+if __name__ == "__main__":
+    for package in sys.argv[1:]:
+        path, source = codec(package)
+        path.write_text(source)

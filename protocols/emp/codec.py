@@ -1,0 +1,221 @@
+"""The frames of protocols.emp, packed and unpacked. Generated: change frames.py, then
+
+    python -m protocols.core.codegen protocols.emp
+
+Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
+`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
+bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from zlib import crc32
+
+from protocols.core.firmware import Buffer
+from protocols.core.malformed import MalformedError
+
+ETHERTYPE: Final = 0x88B5
+VERSION: Final = 1
+TYPE_MESSAGE: Final = 1
+TYPE_DATA: Final = 2
+TYPE_ACK: Final = 3
+FLAGS_LAST: Final = 1
+STATUS_OK: Final = 0
+STATUS_RESTARTED: Final = 1
+
+FRAME: Final = struct.Struct("!6s6sHBBBBIIIIHHI")
+"""Ether / EMP."""
+MESSAGE: Final = struct.Struct("!6s6sHBBBBIIIIHHIHHIII")
+"""Ether / EMP / EMPMessage."""
+
+FRAME_SIZE: Final = 42
+MESSAGE_SIZE: Final = 58
+
+FIELDS: Final[dict[str, tuple[object, ...]]] = {
+    "version": (0, 1),
+    "type": (1, 1),
+    "flags": (2, 1),
+    "flags.last": (2, 1, 0x1),
+    "unit": (3, 1),
+    "sender": (4, 4),
+    "receiver": (8, 4),
+    "message": (12, 4),
+    "frame": (16, 4),
+    "length": (20, 2),
+    "status": (22, 2),
+    "check": (24, 4),
+    "source": (28, 2, 0, (("type", 1),)),
+    "destination": (30, 2, 0, (("type", 1),)),
+    "tag": (32, 4, 0, (("type", 1),)),
+    "total": (36, 4, 0, (("type", 1),)),
+    "oldest": (40, 4, 0, (("type", 1),)),
+}
+"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""
+
+FLOW: Final = ("type",)
+"""The fields that tell flows apart."""
+
+_pack_frame = FRAME.pack
+_unpack_frame = FRAME.unpack_from
+_pack_message = MESSAGE.pack
+_unpack_message = MESSAGE.unpack_from
+_pack_check = struct.Struct("!I").pack
+_NO_CHECK: Final = bytes(4)
+
+
+def type_of(raw: Buffer) -> int:
+    """The type alone, of a frame that may be any; it says by which `unpack_*` the frame is read."""
+    if len(raw) < 16:
+        raise MalformedError("short")
+    return raw[15]
+
+
+def pack_frame(
+    dst: bytes,
+    src: bytes,
+    type_: int,
+    flags: int,
+    unit: int,
+    sender: int,
+    receiver: int,
+    message: int,
+    frame: int,
+    status: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / EMP."""
+    header = _pack_frame(
+        dst, src, ETHERTYPE, VERSION, type_, flags, unit, sender, receiver, message, frame, len(payload), status, 0
+    )
+    return header[:38] + _pack_check(crc32(payload, crc32(header))) + payload
+
+
+def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, memoryview]:
+    """Ether / EMP: dst, src, type_, flags, unit, sender, receiver, message, frame, status, payload."""
+    try:
+        dst, src, ether_type, version, type_, flags, unit, sender, receiver, message, frame, length, status, check = (
+            _unpack_frame(raw)
+        )
+    except struct.error:
+        raise MalformedError("short") from None
+    if ether_type != ETHERTYPE:
+        raise MalformedError("ether_type")
+    if version != VERSION:
+        raise MalformedError("version")
+    if type_ not in (TYPE_DATA, TYPE_ACK):
+        raise MalformedError("type")
+    if status not in (STATUS_OK, STATUS_RESTARTED):
+        raise MalformedError("status")
+    end = 42 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = memoryview(raw)[42:end]
+    if crc32(rest, crc32(_NO_CHECK, crc32(raw[:38]))) != check:
+        raise MalformedError("check")
+    return dst, src, type_, flags, unit, sender, receiver, message, frame, status, rest
+
+
+def pack_message(
+    dst: bytes,
+    src: bytes,
+    flags: int,
+    unit: int,
+    sender: int,
+    receiver: int,
+    message: int,
+    frame: int,
+    status: int,
+    source: int,
+    destination: int,
+    tag: int,
+    total: int,
+    oldest: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / EMP / EMPMessage."""
+    header = _pack_message(
+        dst,
+        src,
+        ETHERTYPE,
+        VERSION,
+        TYPE_MESSAGE,
+        flags,
+        unit,
+        sender,
+        receiver,
+        message,
+        frame,
+        len(payload),
+        status,
+        0,
+        source,
+        destination,
+        tag,
+        total,
+        oldest,
+    )
+    return header[:38] + _pack_check(crc32(payload, crc32(header))) + header[42:] + payload
+
+
+def unpack_message(
+    raw: Buffer,
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+    """Ether / EMP / EMPMessage: dst, src, flags, unit, sender, receiver, message, frame, status, source,
+    destination, tag, total, oldest, payload."""
+    try:
+        (
+            dst,
+            src,
+            ether_type,
+            version,
+            type_,
+            flags,
+            unit,
+            sender,
+            receiver,
+            message,
+            frame,
+            length,
+            status,
+            check,
+            source,
+            destination,
+            tag,
+            total,
+            oldest,
+        ) = _unpack_message(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if ether_type != ETHERTYPE:
+        raise MalformedError("ether_type")
+    if version != VERSION:
+        raise MalformedError("version")
+    if type_ != TYPE_MESSAGE:
+        raise MalformedError("type")
+    if status not in (STATUS_OK, STATUS_RESTARTED):
+        raise MalformedError("status")
+    end = 58 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = memoryview(raw)[42:end]
+    if crc32(rest, crc32(_NO_CHECK, crc32(raw[:38]))) != check:
+        raise MalformedError("check")
+    return (
+        dst,
+        src,
+        flags,
+        unit,
+        sender,
+        receiver,
+        message,
+        frame,
+        status,
+        source,
+        destination,
+        tag,
+        total,
+        oldest,
+        rest[16:],
+    )

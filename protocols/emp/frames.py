@@ -1,0 +1,107 @@
+"""EMP's frames: the one definition of the format on the wire, as Scapy layers.
+
+Section 4.1 of the paper: "The first frame of the message contains a message header which embeds frame header. All frames
+contain a frame header." Which fields those have is implied by what the firmware does; their layout is ours. Numbers are
+in network byte order. `codec.py` beside this file is made from it.
+
+An enumeration lists every value that its field may have; one with a single value is a constant of the format.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from zlib import crc32
+
+from scapy.fields import (
+    ByteEnumField,
+    ByteField,
+    FlagsField,
+    IntField,
+    ShortEnumField,
+    ShortField,
+    XIntField,
+)
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, bind_layers
+
+ETHERTYPE: Final = 0x88B5
+"""IEEE Std 802 - Local Experimental Ethertype 1."""
+
+MESSAGE: Final = 1
+DATA: Final = 2
+ACK: Final = 3
+
+# Where those two fields stand in the frame header, and the message header's size.
+_LENGTH: Final = 20
+_CHECK: Final = 24
+_MESSAGE_HEADER: Final = 16
+
+
+class EMP(Packet):
+    """The frame header, 28 bytes. An acknowledgement is one, nearly that of the last frame received."""
+
+    name = "EMP"
+    fields_desc = [  # noqa: RUF012
+        ByteEnumField("version", 1, {1: "EMP"}),
+        # The first frame of a message, another one, an acknowledgement.
+        ByteEnumField("type", DATA, {MESSAGE: "MESSAGE", DATA: "DATA", ACK: "ACK"}),
+        FlagsField("flags", 0, 8, ["LAST"]),  # the last frame of the message
+        ByteField("unit", 3),  # frames per collection of this message
+        XIntField("sender", 0),  # incarnation of the NIC that sends the message
+        XIntField("receiver", 0),  # incarnation of the NIC that receives it, as far as known; 0: unknown
+        IntField("message", 0),  # message id, counted per pair of hosts
+        IntField("frame", 0),  # number of the frame in the message, from 0
+        ShortField("length", None),  # bytes of payload of this frame
+        # What an acknowledgement says. RESTARTED: the frame was meant for an earlier incarnation of the receiver.
+        ShortEnumField("status", 0, {0: "OK", 1: "RESTARTED"}),
+        # CRC-32 as in zlib over the frame from its first byte to the end of the payload, this field counted as zero.
+        # It stands in for Ethernet's frame check sequence, which a veth does not have.
+        XIntField("check", None),
+    ]
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        if self.length is None:
+            length = len(pay) - self._inner(pay)
+            pkt = pkt[:_LENGTH] + struct.pack("!H", length) + pkt[_LENGTH + 2 :]
+        if self.check is None:
+            before = self.underlayer.self_build() if self.underlayer else b""
+            check = crc32(pay, crc32(pkt[:_CHECK] + bytes(4), crc32(before)))
+            pkt = pkt[:_CHECK] + struct.pack("!I", check)
+        return pkt + pay
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """What is behind the payload fills the frame up to Ethernet's minimum."""
+        end = self._inner(s) + (self.length or 0)
+        return s[:end], s[end:]
+
+    def mysummary(self) -> str:
+        return str(self.sprintf("EMP %EMP.type% message %EMP.message% frame %EMP.frame%"))
+
+    def _inner(self, rest: bytes) -> int:
+        """Bytes of the header between this one and the payload."""
+        return min(_MESSAGE_HEADER, len(rest)) if self.type == MESSAGE else 0
+
+
+class EMPMessage(Packet):
+    """The message header, 16 bytes, behind the first frame's header."""
+
+    name = "EMP message"
+    fields_desc = [  # noqa: RUF012
+        ShortField("source", 0),  # node number
+        ShortField("destination", 0),  # node number
+        XIntField("tag", 0),
+        IntField("total", 0),  # bytes of the whole message
+        IntField("oldest", 0),  # the sender's oldest message id to this peer that is not yet acknowledged
+    ]
+
+
+bind_layers(Ether, EMP, type=ETHERTYPE)
+bind_layers(EMP, EMPMessage, type=MESSAGE)
+
+# What the codec is made for: frames by name, from Ethernet on; the fields that it fills in itself; and what tells
+# flows apart.
+STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"frame": (Ether, EMP), "message": (Ether, EMP, EMPMessage)}
+LENGTH: Final = "length"
+CHECK: Final = "check"
+FLOW: Final = ("type",)
