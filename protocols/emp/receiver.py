@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from protocols.emp import descriptors as stat
 from protocols.emp.card import FIRST, FRAME, LAST, MESSAGE, Card
-from protocols.emp.transfers import MOST_FRAMES, Framing, Peer, Posted, Receiving
+from protocols.emp.transfers import Framing, Peer, Posted, Receiving
 
 _MASK = 0xFFFF_FFFF
 
@@ -46,9 +46,12 @@ class Receiver:
         begin = FRAME.size
         if kind == FIRST:
             begin = MESSAGE.size
-            if not self._open(peer, frame):
+            if number or not self._open(peer, frame, message):
                 counters.malformed += 1
                 return
+        elif not number:
+            counters.malformed += 1
+            return
         if peer.expected is None:
             counters.unknown += 1
             return
@@ -76,9 +79,8 @@ class Receiver:
 
     def restarted(self, peer: Peer) -> None:
         """What the peer was sending will never be complete."""
-        for receiving in list(peer.receiving.values()):
-            self._drop(peer, receiving, stat.RESTARTED)
         peer.expected = None
+        self._drop(peer, list(peer.receiving.values()), stat.RESTARTED)
 
     def waiting(self) -> list[str]:
         """A sentence for each receive that waits, each message that is incomplete, and each that nobody receives."""
@@ -87,6 +89,10 @@ class Receiver:
             source = "any node" if posted.source == stat.ANY_SOURCE else f"node {posted.source}"
             out.append(f"a receive from {source}, tag {posted.tag}: no message has come")
         for peer in self._card.peers:
+            if peer.held >= self._card.settings.held:
+                out.append(
+                    f"node {peer.number}: {peer.held} of its messages wait for a receive, and no more headers are kept"
+                )
             for receiving in peer.receiving.values():
                 what = f"message {receiving.id} from node {peer.number} (tag {receiving.tag})"
                 if receiving.posted is None:
@@ -95,18 +101,19 @@ class Receiver:
                     out.append(f"{what}: {receiving.left} of {receiving.framing.collections} collections are missing")
         return out
 
-    def _open(self, peer: Peer, frame: bytes) -> bool:
+    def _open(self, peer: Peer, frame: bytes, message: int) -> bool:
         """Looks at a message header: whether it can be one. What the sender has given up is given up here, too."""
         *_, source, destination, _, _, oldest = MESSAGE.unpack_from(frame)
-        if source != peer.number or destination != self._card.adapter.number:
+        if source != peer.number or destination != self._card.adapter.number or (message - oldest) & _MASK >= 1 << 31:
             return False
         if peer.expected is None:
             peer.expected = oldest
-        for receiving in [one for one in peer.receiving.values() if (oldest - one.id - 1) & _MASK < 1 << 31]:
-            self._card.counters.abandoned += 1
-            self._drop(peer, receiving, stat.ABANDONED)
         if (oldest - peer.expected) & _MASK < 1 << 31:
             peer.expected = oldest
+        gone = [one for one in peer.receiving.values() if (oldest - one.id - 1) & _MASK < 1 << 31]
+        if gone:
+            self._card.counters.abandoned += len(gone)
+            self._drop(peer, gone, stat.ABANDONED)
         return True
 
     def _admit(self, peer: Peer, frame: bytes, flags: int, unit: int, message: int, length: int) -> Receiving | None:
@@ -114,11 +121,7 @@ class Receiver:
         *_, source, _, tag, total, _ = MESSAGE.unpack_from(frame)
         # A first frame that is not the last one is full: so the receiver knows how its peer cuts messages.
         full = length + MESSAGE.size - FRAME.size
-        if (
-            (length != total)
-            if flags & LAST
-            else (not length or length >= total or (total - length) // full > MOST_FRAMES)
-        ):
+        if (length != total) if flags & LAST else (not length or length >= total):
             return None
         receiving = Receiving(message, source, tag, Framing(total, full, unit))
         peer.expected = (message + 1) & _MASK
@@ -147,7 +150,8 @@ class Receiver:
             counters.malformed += 1
             return
         collection = number // unit
-        if receiving.complete[collection]:
+        missing = receiving.missing.get(collection)
+        if missing == 0 or collection < receiving.below:
             counters.duplicates += 1
             if flags & LAST or number % unit == unit - 1:
                 counters.reacknowledgements_sent += 1
@@ -157,7 +161,6 @@ class Receiver:
         if posted is None:
             counters.unmatched += 1
             return
-        missing = receiving.missing.get(collection)
         if missing is None:
             missing = (1 << len(framing.collection(collection))) - 1
         bit = 1 << number % unit
@@ -169,12 +172,13 @@ class Receiver:
         for piece in posted.scatter.pieces(begin, min(end, posted.scatter.size)) if begin < posted.scatter.size else ():
             card.nic.store(piece, frame[place : place + len(piece)])
             place += len(piece)
-        missing ^= bit
+        begun = receiving.missing
+        begun[collection] = missing = missing ^ bit
         if missing:
-            receiving.missing[collection] = missing
             return
-        receiving.missing.pop(collection, None)
-        receiving.complete[collection] = 1
+        while begun.get(receiving.below) == 0:
+            del begun[receiving.below]
+            receiving.below += 1
         receiving.left -= 1
         counters.acknowledgements_sent += 1
         card.acknowledge(peer, frame)
@@ -184,12 +188,14 @@ class Receiver:
             del peer.receiving[receiving.id]
             card.give_back(posted.index, status, framing.total, receiving.source, receiving.tag)
 
-    def _drop(self, peer: Peer, receiving: Receiving, status: int) -> None:
-        del peer.receiving[receiving.id]
-        if receiving.posted is not None:
-            self._card.give_back(
-                receiving.posted.index, status, receiving.framing.total, receiving.source, receiving.tag
-            )
-        else:
-            self._held.remove((peer, receiving))
-            peer.held -= 1
+    def _drop(self, peer: Peer, dropped: list[Receiving], status: int) -> None:
+        for receiving in dropped:
+            del peer.receiving[receiving.id]
+            if receiving.posted is None:
+                self._held.remove((peer, receiving))
+                peer.held -= 1
+        # The host may post at once when it sees this: only now, as no receive is to find what is dropped.
+        for receiving in dropped:
+            posted = receiving.posted
+            if posted is not None:
+                self._card.give_back(posted.index, status, receiving.framing.total, receiving.source, receiving.tag)

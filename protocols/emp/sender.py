@@ -3,6 +3,12 @@
 Section 4.1: a message is sent as collections of frames; once a collection's frames have been sent its timer starts; when
 that is over all frames of the collection are sent again; when every collection has been acknowledged the host is told.
 A collection is acknowledged by itself: that a later one was says nothing of it.
+
+Ours is the window of unacknowledged collections, and what keeps it from locking out a message whose receive has been
+posted, behind others whose receives have not: a message of which nothing is acknowledged when its first collection's time
+is over is parked. It leaves the window to the messages behind it; of its collections only the first, which has the header,
+is sent again by its timer; the others follow upon the first acknowledgement. So the headers of all messages come to the
+receiver, in order, at the price of one time-out for each window of messages that nobody receives yet.
 """
 
 from __future__ import annotations
@@ -67,9 +73,10 @@ class Sender:
             else:
                 counters.late_acknowledgements += 1
             return
-        number = frame // sending.framing.unit
-        if number not in sending.open:
-            if number < sending.sent:
+        framing = sending.framing
+        number = frame // framing.unit
+        if number not in sending.open or frame >= framing.frames:
+            if number < sending.sent and frame < framing.frames:
                 counters.late_acknowledgements += 1
             else:
                 counters.wrong_acknowledgements += 1
@@ -78,6 +85,8 @@ class Sender:
         self._close(peer, sending, number)
         sending.progress = now
         sending.left -= 1
+        if sending.parked:
+            self._unpark(now, peer, sending)
         if not sending.left:
             counters.messages_sent += 1
             self._end(peer, sending, stat.DONE)
@@ -87,29 +96,38 @@ class Sender:
         """Section 4.1: "if any collection times out then all the frames of that collection are resent"."""
         card = self._card
         settings, counters = card.settings, card.counters
-        for key in self.timers.expired(now):
-            peer = card.peers[key[0]]
-            sending = peer.sending.get(key[1])
-            if sending is None:
-                continue  # the message ended with another collection that was over as well
+        for number, identity, collection in self.timers.expired(now):
+            peer = card.peers[number]
+            sending = peer.sending.get(identity)
+            if sending is None or collection not in sending.open:
+                continue  # it has ended, through another collection whose time was over as well
             if settings.give_up and now - sending.progress >= settings.give_up:
                 counters.given_up += 1
                 self._end(peer, sending, stat.GAVE_UP)
                 self.pump(now, peer)
                 continue
-            again = sending.open[key[2]] = sending.open[key[2]] + 1
-            frames = sending.framing.collection(key[2])
-            for frame in frames:
-                card.send_data(peer, sending, frame)
-            counters.frames_resent += len(frames)
-            counters.collections_resent += 1
-            # Beyond some doublings the longest is reached, whatever it is.
-            self.timers.set(key, now + min(settings.timeout << min(again, 32), settings.longest_timeout))
+            if collection == 0 and not sending.parked and sending.left == sending.framing.collections:
+                self._park(peer, sending)
+                self._resend(now, peer, sending, 0)
+                self.pump(now, peer)
+            elif collection == 0 or not sending.parked:
+                self._resend(now, peer, sending, collection)
+
+    def introduced(self, now: int, peer: Peer) -> None:
+        """The peer has told who it is, and refused what did not say so."""
+        for sending in list(peer.sending.values()):
+            for number in list(sending.open):
+                if number == 0 or not sending.parked:
+                    self._resend(now, peer, sending, number)
 
     def restarted(self, now: int, peer: Peer) -> None:
         """The peer knows nothing any more of what was begun; what was not goes to its new incarnation."""
-        for sending in [one for one in peer.sending.values() if one.sent]:
-            self._end(peer, sending, stat.RESTARTED)
+        begun = [one for one in peer.sending.values() if one.sent]
+        for sending in begun:
+            self._forget(peer, sending)
+        # The host may post at once when it sees this: only now, as headers name the oldest message.
+        for sending in begun:
+            self._give_back(peer, sending, stat.RESTARTED)
         self.pump(now, peer)
 
     def waiting(self) -> list[str]:
@@ -119,8 +137,9 @@ class Sender:
             + (
                 f"{sending.sent} of {sending.framing.collections} collections sent, "
                 f"no acknowledgement of {', '.join(map(str, list(sending.open)[:4]))}"
+                + (": perhaps no receive has been posted for it" if sending.parked else "")
                 if sending.sent
-                else "not begun"
+                else f"not begun, as {peer.unacknowledged} collections to that node are not acknowledged"
             )
             for peer in self._card.peers
             for sending in peer.sending.values()
@@ -128,13 +147,51 @@ class Sender:
 
     def _close(self, peer: Peer, sending: Sending, number: int) -> None:
         del sending.open[number]
-        peer.unacknowledged -= 1
+        if not sending.parked:
+            peer.unacknowledged -= 1
         self.timers.cancel((peer.number, sending.id, number))
 
+    def _resend(self, now: int, peer: Peer, sending: Sending, number: int) -> None:
+        card = self._card
+        settings, counters = card.settings, card.counters
+        again = sending.open[number] = sending.open[number] + 1
+        frames = sending.framing.collection(number)
+        for frame in frames:
+            card.send_data(peer, sending, frame)
+        counters.frames_resent += len(frames)
+        counters.collections_resent += 1
+        # Beyond some doublings the longest is reached, whatever it is.
+        timeout = min(settings.timeout << min(again, 32), settings.longest_timeout)
+        self.timers.set((peer.number, sending.id, number), now + timeout)
+
+    def _park(self, peer: Peer, sending: Sending) -> None:
+        if sending.sent < sending.framing.collections:
+            peer.queue.remove(sending)
+        peer.unacknowledged -= len(sending.open)
+        sending.parked = True
+        for number in sending.open:
+            if number:
+                self.timers.cancel((peer.number, sending.id, number))
+
+    def _unpark(self, now: int, peer: Peer, sending: Sending) -> None:
+        sending.parked = False
+        peer.unacknowledged += len(sending.open)
+        if sending.sent < sending.framing.collections:
+            peer.queue.appendleft(sending)
+        for number in sending.open:
+            if number:  # the first one's timer has not been stopped
+                self._resend(now, peer, sending, number)
+
     def _end(self, peer: Peer, sending: Sending, status: int) -> None:
+        self._forget(peer, sending)
+        self._give_back(peer, sending, status)
+
+    def _forget(self, peer: Peer, sending: Sending) -> None:
         for number in list(sending.open):
             self._close(peer, sending, number)
         del peer.sending[sending.id]
-        if sending.sent < sending.framing.collections:
+        if sending.sent < sending.framing.collections and not sending.parked:
             peer.queue.remove(sending)
+
+    def _give_back(self, peer: Peer, sending: Sending, status: int) -> None:
         self._card.give_back(sending.index, status, sending.framing.total, peer.number, sending.tag)

@@ -16,9 +16,6 @@ FRAME_HEADER: Final = 28
 MESSAGE_HEADER: Final = 16
 """Bytes; a message's first frame has both."""
 
-MOST_FRAMES: Final = 1 << 20
-"""Of a message, beyond which its header is not believed."""
-
 
 class Framing:
     """How a message is cut into frames, and those into collections. The first frame holds less: it has two headers."""
@@ -49,9 +46,10 @@ class Framing:
 
 class Sending:
     """A message on its way out. sent: collections sent at least once. open: those not acknowledged yet, and how often each
-    has been sent again. progress: when something of it was last acknowledged, or sent for the first time."""
+    has been sent again. left: collections not acknowledged, sent or not. parked: nothing of it was acknowledged in time
+    (see `sender`). progress: when something of it was last acknowledged, or sent for the first time."""
 
-    __slots__ = ("framing", "id", "index", "left", "open", "progress", "scatter", "sent", "tag")
+    __slots__ = ("framing", "id", "index", "left", "open", "parked", "progress", "scatter", "sent", "tag")
 
     def __init__(self, identity: int, index: int, tag: int, scatter: Scatter, framing: Framing) -> None:
         self.id = identity
@@ -62,6 +60,7 @@ class Sending:
         self.sent = 0
         self.left = framing.collections
         self.open: dict[int, int] = {}
+        self.parked = False
         self.progress = 0
 
 
@@ -82,10 +81,12 @@ class Posted:
 
 
 class Receiving:
-    """A message on its way in, from its header on. posted: the receive it goes to, once there is one. missing: the frames
-    that are missing of a collection that has begun, as bits."""
+    """A message on its way in, from its header on. posted: the receive it goes to, once there is one. below: collections
+    before this one are complete. missing: of others that have begun, the frames that are missing, as bits. left:
+    collections that are not complete. What it takes of the NIC's memory grows with the frames that have come, whatever
+    length a header claims."""
 
-    __slots__ = ("complete", "framing", "id", "left", "missing", "posted", "source", "tag")
+    __slots__ = ("below", "framing", "id", "left", "missing", "posted", "source", "tag")
 
     def __init__(self, identity: int, source: int, tag: int, framing: Framing) -> None:
         self.id = identity
@@ -93,7 +94,7 @@ class Receiving:
         self.tag = tag
         self.framing = framing
         self.left = framing.collections
-        self.complete = bytearray(framing.collections)
+        self.below = 0
         self.missing: dict[int, int] = {}
         self.posted: Posted | None = None
 
@@ -112,8 +113,8 @@ class Peer:
         self.incarnation = 0
         self.next_id = 0
         self.sending: dict[int, Sending] = {}  # by id, in order; also what has not been begun
-        self.queue: deque[Sending] = deque()  # of which collections have not been sent yet
-        self.unacknowledged = 0  # collections
+        self.queue: deque[Sending] = deque()  # of which collections have not been sent yet, except parked ones
+        self.unacknowledged = 0  # collections, except those of parked messages
         self.expected: int | None = None
         self.receiving: dict[int, Receiving] = {}
         self.held = 0  # of those, how many have no receive yet
