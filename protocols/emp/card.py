@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from typing import Final
 from zlib import crc32
 
@@ -43,6 +44,7 @@ class Card:
         "nic",
         "peers",
         "settings",
+        "taken",
     )
 
     def __init__(
@@ -59,7 +61,10 @@ class Card:
         if self.full <= MESSAGE.size - FRAME.size:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for EMP's headers")
         self.peers = [Peer(number, address) for number, address in enumerate(adapter.addresses)]
-        self.looped: list[bytes] = []
+        self.peers[adapter.number].incarnation = adapter.incarnation
+        self.taken = bytearray(descriptors.count)
+        """Which descriptors the NIC has in use: what a host writes into one meanwhile is not looked at."""
+        self.looped: deque[bytes] = deque()
         """Frames to this NIC itself, which no wire brings back."""
 
     def send_data(self, peer: Peer, sending: Sending, number: int) -> None:
@@ -93,6 +98,7 @@ class Card:
 
     def give_back(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
         """A descriptor to the host."""
+        self.taken[index] = 0
         self.descriptors.give_back(index, status, length, peer, tag)
         if status == stat.INVALID:
             self.counters.invalid += 1

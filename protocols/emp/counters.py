@@ -13,7 +13,7 @@ class Counters:
     """Data, for the first time."""
     frames_resent: int = 0
     collections_resent: int = 0
-    """Collections: their time was over."""
+    """Collections: their time was over, or the peer has answered after a silence."""
     acknowledgements_sent: int = 0
     reacknowledgements_sent: int = 0
     """For a collection that was complete already: its acknowledgement may have been lost."""

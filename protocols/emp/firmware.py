@@ -6,6 +6,8 @@ the sender's (`sender`) or the receiver's (`receiver`).
 
 A NIC that starts again has a greater incarnation. It takes messages from the oldest that its peer still has, and a peer
 that hears of it returns to its host what was under way: whether such a message had arrived before cannot be known.
+A frame names the incarnation that it is meant for, 0 as long as its sender has heard of none. Only incarnation 1 takes a
+frame with 0; any later one says first who it is, as the frame may be an old one that an earlier incarnation has had.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from protocols.emp.settings import Settings
 from protocols.emp.transfers import Peer, Posted
 
 _MASK = 0xFFFF_FFFF
+_FIRST_INCARNATION = 1
 _NO_CHECK = bytes(4)
 
 
 class Firmware:
     """One NIC's. Implements `protocols.core.firmware.Firmware`."""
 
-    __slots__ = ("_by_address", "_card", "_receiver", "_sender", "settings")
+    __slots__ = ("_by_address", "_card", "_looping", "_receiver", "_sender", "settings")
 
     def __init__(
         self, adapter: Adapter, nic: Nic, memory: HostMemory, descriptors: Descriptors, settings: Settings
@@ -41,6 +44,7 @@ class Firmware:
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._by_address = {peer.address: peer for peer in self._card.peers}
+        self._looping = False
 
     @property
     def counters(self) -> Counters:
@@ -67,9 +71,10 @@ class Firmware:
             card.counters.invalid += 1
             return
         head = card.descriptors.read(index)
-        if head.stat != stat.NIC:
-            card.counters.invalid += 1  # it is not the NIC's: it must not touch it
+        if head.stat != stat.NIC or card.taken[index]:
+            card.counters.invalid += 1  # it is not the NIC's, or in use since before: neither may be touched
             return
+        card.taken[index] = 1
         try:
             scatter = card.descriptors.scatter(index, head, card.memory)
         except DescriptorError:
@@ -118,14 +123,16 @@ class Firmware:
         if kind == ACK:
             if sender != own or not self._knows(now, peer, receiver):
                 counters.stale += 1
+            elif status == 0:
+                self._sender.acknowledged(now, peer, message, number)
             elif status == RESTARTED:
                 counters.stale += 1  # `_knows` has done what there is to do
             else:
-                self._sender.acknowledged(now, peer, message, number)
+                counters.malformed += 1
         elif kind in (FIRST, DATA):
             if not self._knows(now, peer, sender):
                 counters.stale += 1
-            elif receiver not in (0, own):
+            elif receiver != own and (receiver or own != _FIRST_INCARNATION):
                 counters.stale += 1
                 card.acknowledge(peer, frame, RESTARTED)
             else:
@@ -144,11 +151,20 @@ class Firmware:
             self._receiver.restarted(peer)
             peer.incarnation = incarnation
             self._sender.restarted(now, peer)
-        peer.incarnation = incarnation
+        elif incarnation:
+            peer.incarnation = incarnation
+            if incarnation != _FIRST_INCARNATION:
+                self._sender.introduced(now, peer)
         return incarnation != 0
 
     def _loop_back(self, now: int) -> None:
-        """What the NIC sends to itself."""
+        """What the NIC sends to itself. A host that posts upon what it is shown finds this going on already."""
+        if self._looping:
+            return
+        self._looping = True
         looped = self._card.looped
-        while looped:
-            self._receive(now, looped.pop(0))
+        try:
+            while looped:
+                self._receive(now, looped.popleft())
+        finally:
+            self._looping = False
