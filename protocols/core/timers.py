@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+
+_SLACK: Final = 64
+"""Entries of the heap that need not be worth anything."""
 
 
 class Timers(Generic[Key]):
@@ -23,7 +26,7 @@ class Timers(Generic[Key]):
         return len(self._when)
 
     def __iter__(self) -> Iterator[tuple[Key, int]]:
-        """Every key that waits, with its time, in the order in which they were set."""
+        """Every key that waits, with its time."""
         return ((key, when) for key, (when, _) in self._when.items())
 
     def __contains__(self, key: object) -> bool:
@@ -33,7 +36,13 @@ class Timers(Generic[Key]):
         """Expire at that time, and at no other that was set before."""
         self._set = number = self._set + 1
         self._when[key] = (when, number)
-        heapq.heappush(self._heap, (when, number, key))
+        heap = self._heap
+        if len(heap) > 2 * len(self._when) + _SLACK:
+            # Most of it was cancelled or set anew: without this, a long time and much traffic would fill the memory.
+            heap[:] = [(at, order, one) for one, (at, order) in self._when.items()]
+            heapq.heapify(heap)
+        else:
+            heapq.heappush(heap, (when, number, key))
 
     def cancel(self, key: Key) -> None:
         """Never expire; it need not run."""

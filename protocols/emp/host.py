@@ -24,7 +24,7 @@ class EmpError(Exception):
 
 
 class DescriptorsExhaustedError(EmpError):
-    """All of the NIC's descriptors are in use: wait for a transfer."""
+    """So many of the NIC's descriptors are in use that a transfer finds none: wait for another to be done."""
 
 
 class TruncatedError(EmpError):
@@ -175,7 +175,10 @@ class Endpoint:
         if place < 0:
             place = self._used.find(bytes(count))
         if place < 0:
-            raise DescriptorsExhaustedError(f"all {len(self._used)} descriptors are in use")
+            raise DescriptorsExhaustedError(
+                f"{count} free descriptors in a row are needed: {self.free} of {len(self._used)} are free; "
+                "wait for a transfer to be done"
+            )
         self._used[place : place + count] = b"\1" * count
         self._next = place + count
         return place
