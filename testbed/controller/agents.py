@@ -1,0 +1,75 @@
+"""Host programs on NICs of a cluster that is up::
+
+with agents(cluster, emp.plug(), emp.ETHERTYPE, {"n1": ping, "n2": pong}) as run:
+    print(run.wait(10).results["n1"])
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from protocols.core.firmware import Adapter, Plug
+from testbed.cluster import programs as in_nodes
+from testbed.cluster.running import RunningCluster
+from testbed.cluster.state import Store
+from testbed.errors import NotFoundError
+from testbed.runtime.nodes.places import Orders, Place, Program
+from testbed.runtime.nodes.run import Run
+
+SPIN = 50_000
+"""Nanoseconds that node processes look for a frame before they sleep, where there are processors to spare."""
+
+_NOBODY = bytes(6)  # the address of a node without a NIC
+
+
+@contextmanager
+def agents(
+    cluster: RunningCluster,
+    plug: Plug,
+    ethertype: int,
+    programs: Mapping[str, Program],
+    *,
+    spin: int | None = None,
+    cpus: Mapping[str, int] | None = None,
+    logs: str | Path = "",
+) -> Iterator[Run]:
+    """Run programs, by node, each beside the firmware of its node's first NIC, until the end of the block.
+
+    A node's number is its place in the description. spin: nanoseconds to spin before sleeping; if not said, none unless
+    the processes are fewer than the processors. cpus: node -> the processor that its process is bound to. logs: a
+    directory for what the programs print, by default one that vanishes with the block. Raises NotFoundError for a node
+    that is not there or has no NIC, and what `Run` does.
+    """
+    state, store = cluster.state, Store()
+    nodes = state.layout.nodes
+    addresses = [bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NOBODY for node in nodes]
+    places = []
+    for number, node in enumerate(nodes):
+        if node.name not in programs:
+            continue
+        if not node.nics:
+            raise NotFoundError(f"node {node.name} of cluster {cluster.name} has no NIC")
+        places.append(
+            Place(
+                node.name,
+                in_nodes.surroundings(store, state, node.name),
+                node.nics[0].name,
+                Adapter(number, addresses, node.nics[0].mtu),
+                (cpus or {}).get(node.name, -1),
+            )
+        )
+    for name in programs:
+        in_nodes.node_of(state, name)
+    if spin is None:
+        spin = SPIN if len(places) < len(os.sched_getaffinity(0)) else 0
+    numbers = {node.name: number for number, node in enumerate(nodes)}
+    orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin)
+    with tempfile.TemporaryDirectory(prefix="testbed-logs-") as temporary:
+        directory = Path(logs).absolute() if logs else Path(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        with Run(orders, directory, store.directory(cluster.name)) as run:
+            yield run

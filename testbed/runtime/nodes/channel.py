@@ -1,0 +1,53 @@
+"""What a node process and whoever started it tell each other: words with plain data, one packet each on a Unix socket.
+
+A packet is whole or not there, and the other end's death is an end of the file at once. The data is pickled: both ends are
+one program, forked.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from typing import Final
+
+from testbed.errors import TestbedError
+
+_MOST: Final = 128 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
+
+
+class Channel:
+    """One end. fileno() can be read when there is a word, or the other end is gone."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        return cls(one), cls(other)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def tell(self, word: str, data: object = None) -> None:
+        """Raises TestbedError for data that is too large, ConnectionError when the other end is gone."""
+        packet = pickle.dumps((word, data))
+        if len(packet) > _MOST:
+            raise TestbedError(
+                f"{len(packet)} bytes are too many to be told; {_MOST} are allowed: write a file instead"
+            )
+        self._socket.send(packet, socket.MSG_NOSIGNAL)
+
+    def hear(self) -> tuple[str, object] | None:
+        """The next word, waiting for it; None when the other end is gone."""
+        try:
+            packet = self._socket.recv(_MOST + 1)
+        except ConnectionResetError:  # told once where it has not read all: what it said before can still be read
+            packet = self._socket.recv(_MOST + 1)
+        if not packet:
+            return None
+        word, data = pickle.loads(packet)  # written by ourselves, before or after a fork
+        return str(word), data

@@ -1,0 +1,121 @@
+"""What the engine's loop waits with in a node process: the NIC itself.
+
+While tasks wait, frames are received and the firmware's deadlines kept, in one small loop without an entry in a heap or a
+callback per frame. As soon as a task has been woken the engine's loop has its turn, so that what a program answers leaves
+before anything else is received. When there is nothing, it spins for its budget and then sleeps in the kernel.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from protocols.core.firmware import Firmware
+from testbed.engine.loop import Loop
+from testbed.kernel.frame_socket import DOWN, FrameSocket
+from testbed.kernel.waiting import Waiter
+from testbed.runtime.nodes.inline import InlineNic
+
+_DONTWAIT: Final = socket.MSG_DONTWAIT
+_LOOK: Final = 64  # frames in a row after which other descriptors are looked at
+
+
+class Driver:
+    """Drives one inline NIC and the loop of its host's program, on the machine's monotonic clock.
+
+    spin: nanoseconds to look for a frame again and again before sleeping.
+    """
+
+    def __init__(self, wire: FrameSocket, nic: InlineNic, firmware: Firmware, spin: int) -> None:
+        self.loop = Loop(self)
+        self.spin = spin
+        self._wire = wire
+        self._nic = nic
+        self._firmware = firmware
+        self._frames_in_a_row = 0
+        self._arrivals = select.poll()
+        self._arrivals.register(wire.fileno(), select.POLLIN)
+        self._others = select.poll()
+        self._waiter = Waiter(0)
+        self._waiter.watch(wire.fileno())
+
+    def close(self) -> None:
+        self.loop.close()
+        self._waiter.close()
+
+    # The loop's waiter
+
+    def now(self) -> int:
+        return time.monotonic_ns()
+
+    def watch(self, descriptor: int) -> None:
+        self._others.register(descriptor, select.POLLIN)
+        self._waiter.watch(descriptor)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._others.unregister(descriptor)
+        self._waiter.unwatch(descriptor)
+
+    def wait(self, deadline: int | None) -> Sequence[int]:
+        """Let the NIC work until a task can go on, a watched descriptor is ready or the deadline has come."""
+        nic, firmware, woken = self._nic, self._firmware, self.loop.woken
+        receive, longest, take, now = self._wire.socket.recv, self._wire.longest, firmware.receive, time.monotonic_ns
+        moment = now()
+        while True:
+            due = firmware.deadline
+            if due is not None and due <= moment:
+                nic.busy = True
+                firmware.tick(moment)
+                nic.busy = False
+                if nic.rung:
+                    nic.answer()
+                due = firmware.deadline
+            try:
+                frame = receive(longest, _DONTWAIT)
+            except BlockingIOError:
+                self._frames_in_a_row = 0
+                if woken or (deadline is not None and deadline <= moment):
+                    return ()
+                if due is None or (deadline is not None and deadline < due):
+                    due = deadline
+                if ready := self._sleep(due):
+                    return ready
+                moment = now()
+                continue
+            except OSError as error:  # told once to a socket whose interface was set down
+                if error.errno not in DOWN:
+                    raise
+                continue
+            moment = now()
+            nic.busy = True
+            take(moment, frame)
+            nic.busy = False
+            if nic.rung:
+                nic.answer()
+            self._frames_in_a_row += 1
+            if self._frames_in_a_row >= _LOOK:
+                self._frames_in_a_row = 0
+                if ready := [descriptor for descriptor, _ in self._others.poll(0)]:
+                    return ready
+            if woken or (deadline is not None and deadline <= moment):
+                return ()
+
+    def _sleep(self, deadline: int | None) -> Sequence[int]:
+        """Until there is a frame, or the deadline has come, or something else is ready, which is returned."""
+        if self.spin:
+            arrived, now = self._arrivals.poll, time.monotonic_ns
+            end = now() + self.spin
+            if deadline is not None and deadline < end:
+                end = deadline
+            while not arrived(0):
+                if now() >= end:
+                    break
+            else:
+                return ()
+            if end == deadline:
+                return ()
+        wire = self._wire.fileno()
+        return [descriptor for descriptor in self._waiter.wait(deadline) if descriptor != wire]

@@ -1,0 +1,78 @@
+"""A NIC whose firmware runs in its host's own process: every action is performed at once, in place.
+
+What must not happen is that the firmware is entered again while it is at work. Two ways lead there, and both are cut:
+
+- `show` tells the host library at once, which completes what a program awaits; but nothing of the program runs then. Who
+  drives the program only notes that it can go on (see `driver`).
+- The host library may answer a completion with another descriptor: a doorbell that is rung while the firmware is at work
+  waits until it is not. From outside, as a program rings it, it is answered at once, and the frames have left when the
+  call returns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from protocols.core.firmware import Agent, Buffer
+from testbed.kernel.frame_socket import DOWN, FrameSocket
+
+
+class InlineNic:
+    """The surroundings of one firmware on a packet socket. busy: the firmware is at work; whoever calls it says so."""
+
+    __slots__ = ("_completed", "_ring", "_send", "busy", "down", "rung", "unsent")
+
+    def __init__(self, wire: FrameSocket) -> None:
+        self.busy = False
+        self.rung: deque[int] = deque()
+        """Descriptors whose doorbell was rung while the firmware was at work."""
+        self.unsent = 0
+        """Frames that the kernel did not take although the interface was up: lost inside the emulator."""
+        self.down = 0
+        """Frames for an interface that was down or gone."""
+        self._send = wire.socket.send
+        self._completed: Callable[[int], None]
+        self._ring: Callable[[int, int], None]
+
+    def attach(self, agent: Agent) -> None:
+        """Whose actions these are; before the first one."""
+        self._completed = agent.host.completed
+        self._ring = agent.firmware.ring
+
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+        return b"".join(pieces)
+
+    def send(self, frame: Buffer) -> None:
+        try:
+            self._send(frame)
+        except OSError as error:
+            if error.errno in DOWN:
+                self.down += 1
+            else:
+                self.unsent += 1
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        piece[:] = data
+
+    def show(self, index: int) -> None:
+        self._completed(index)
+
+    def doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
+        if self.busy:
+            self.rung.append(index)
+            return
+        self.busy = True
+        self._ring(time.monotonic_ns(), index)
+        self.busy = False
+        if self.rung:
+            self.answer()
+
+    def answer(self) -> None:
+        """Answer the doorbells that were rung while the firmware was at work; it no longer is."""
+        rung, ring = self.rung, self._ring
+        self.busy = True
+        while rung:
+            ring(time.monotonic_ns(), rung.popleft())
+        self.busy = False

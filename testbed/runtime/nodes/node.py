@@ -1,0 +1,152 @@
+"""A node process, from its fork to its end: it becomes its node's, opens its NIC, runs the program, and serves its peers
+until it is told to stop.
+
+What it says by its channel: "ready" when its NIC takes frames; "done" with the program's result; "failed" with a
+traceback; "waiting" with sentences, when it is signalled; "report" with its counts, last. What it is told: "go", "stop".
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from protocols.core.firmware import Adapter, Agent
+from testbed.kernel import syscalls
+from testbed.kernel.entering import enter
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.nodes.channel import Channel
+from testbed.runtime.nodes.driver import Driver
+from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.places import Here, Orders, Place
+
+QUESTION: Final = signal.SIGUSR1
+"""Asks what is waited for. A signal reaches a program that never ends, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a NIC has done in a run. counted: by its firmware. taken: frames that came. The next two were lost inside the
+    emulator, by nobody's wish: dropped because the process did not read in time; unsent because the kernel did not take
+    them. down: frames for an interface that was down. cpu: nanoseconds of processor time, from "go" on."""
+
+    counted: dict[str, int]
+    taken: int
+    dropped: int
+    unsent: int
+    down: int
+    cpu: int
+
+    @property
+    def lost(self) -> int:
+        """Frames lost inside the emulator: with one, the run says nothing of the protocol."""
+        return self.dropped + self.unsent
+
+
+def live(orders: Orders, place: Place, channel: Channel, log: Path) -> None:
+    """The process's life; does not return. It is the child of the one that has forked it, and ends with it."""
+    status = 1
+    try:
+        parent = os.getppid()
+        syscalls.end_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before that
+            os._exit(1)
+        syscalls.name_process(f"node {place.name}")
+        _write_to(log)
+        _Node(orders, place, channel).run()
+        status = 0
+    except BaseException:  # noqa: BLE001  the last line of a process: whatever it is, nothing of the parent's code may run on
+        traceback.print_exc()
+        channel.tell("failed", traceback.format_exc())
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def assembled(orders: Orders, device: str, adapter: Adapter) -> tuple[FrameSocket, InlineNic, Agent, Driver]:
+    """A NIC on an interface of this process's network namespace, and what drives it. OSError."""
+    wire = FrameSocket(device, orders.ethertype, adapter.mtu)
+    nic = InlineNic(wire)
+    agent = orders.plug(adapter, nic)
+    nic.attach(agent)
+    return wire, nic, agent, Driver(wire, nic, agent.firmware, orders.spin)
+
+
+def _write_to(log: Path) -> None:
+    """Let standard output and error go to this file."""
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for standard in (1, 2):
+        os.dup2(written, standard)
+    os.close(written)
+
+
+def _incarnation() -> int:
+    """Milliseconds since the machine's start, as a serial number of 32 bits that is never 0."""
+    return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000) % 0xFFFF_FFFF + 1
+
+
+class _Node:
+    def __init__(self, orders: Orders, place: Place, channel: Channel) -> None:
+        """The process is in the node from here on. OSError."""
+        enter(place.surroundings)
+        if place.surroundings.environment:
+            os.environ.update(place.surroundings.environment)
+        if place.cpu >= 0:
+            os.sched_setaffinity(0, {place.cpu})
+        adapter = replace(place.adapter, incarnation=_incarnation())
+        self._channel = channel
+        self._wire, self._nic, self._agent, self._driver = assembled(orders, place.device, adapter)
+        here = Here(place.name, adapter.number, orders.numbers, self._driver.loop)
+        self._program = self._driver.loop.spawn(orders.programs[place.name](self._agent.host, here), "program")
+        self._begun = 0
+
+    def run(self) -> None:
+        signal.signal(QUESTION, self._say_who_waits)
+        self._channel.tell("ready", os.getpid())
+        if self._channel.hear() is None:
+            return
+        self._begun = time.process_time_ns()
+        loop = self._driver.loop
+        self._program.add_callback(lambda _: loop.stop())
+        loop.run()
+        self._channel.tell("done", self._program.result())
+        self._driver.spin = 0
+        loop.watch(self._channel.fileno(), lambda _: loop.stop())
+        loop.run()
+        if self._channel.hear() is not None:
+            self._channel.tell("report", self._report())
+
+    def _report(self) -> Report:
+        self._wire.look()
+        used = time.process_time_ns() - self._begun
+        counted = dict(self._agent.firmware.counted())
+        return Report(counted, self._wire.taken, self._wire.dropped, self._nic.unsent, self._nic.down, used)
+
+    def _say_who_waits(self, _number: int, frame: FrameType | None) -> None:
+        """Within the signal: whatever the process does now, it stands still meanwhile."""
+        program = self._program
+        lines = ["the program has ended" if program.done else f"the program waits for {program.waits_for}"]
+        if frame is not None and (where := self._where(frame)):
+            lines = [where]
+        lines += [f"host: {sentence}" for sentence in self._agent.host.waiting()]
+        lines += [f"NIC: {sentence}" for sentence in self._agent.firmware.waiting()]
+        self._wire.look()
+        if self._wire.dropped:
+            lines.append(f"frames dropped because nobody read them in time: {self._wire.dropped}")
+        self._channel.tell("waiting", lines)
+
+    def _where(self, innermost: FrameType) -> str:
+        """What the process is at; empty when it waits for a frame."""
+        place = f"{innermost.f_code.co_filename}:{innermost.f_lineno} in {innermost.f_code.co_name}"
+        frame: FrameType | None = innermost
+        while frame is not None and frame.f_code is not Driver.wait.__code__:
+            frame = frame.f_back
+        if frame is None:
+            return f"the program runs, at {place}"
+        return f"the NIC is at work, at {place}" if self._nic.busy else ""

@@ -1,0 +1,49 @@
+"""Who runs where: what a node process is told before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+
+from protocols.core.firmware import Adapter, Plug
+from testbed.engine.awaiting import Awaited
+from testbed.engine.loop import Loop
+from testbed.kernel.entering import Surroundings
+
+Program = Callable[..., Coroutine[Awaited | int, None, object]]
+"""A host program: ``async def program(endpoint, node)``. endpoint: what the protocol's library offers (`Agent.host`); node:
+the program's `Here`. What it returns goes back to whoever started it: plain data, 128 KiB at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node, its NIC's interface, and who that NIC is. cpu: the processor that its process is bound to, or -1."""
+
+    name: str
+    surroundings: Surroundings
+    device: str
+    adapter: Adapter
+    cpu: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What a host program knows of where it runs. numbers: node name -> number. loop: its clock, its tasks:
+    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``."""
+
+    name: str
+    number: int
+    numbers: dict[str, int]
+    loop: Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the processes of one run are to do. spin: nanoseconds that they look for a frame before they sleep."""
+
+    plug: Plug
+    ethertype: int
+    places: tuple[Place, ...]
+    programs: dict[str, Program]
+    numbers: dict[str, int] = field(default_factory=dict)
+    spin: int = 0

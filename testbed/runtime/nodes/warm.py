@@ -1,0 +1,168 @@
+"""The warm parent of a run's node processes: forked from the process that starts the run, with everything imported, it
+forks the nodes, sees each of them end at that moment, and ends with its last hearer.
+
+It stands between for what a test or a command cannot do for itself: it has one thread and no descriptor too many; its
+memory, set aside from garbage collection, stays shared with all that it forks; a cluster's user namespace is entered and
+a NIC's offloads are switched once, and put back however the nodes end.
+
+It tells "ended" with a node's name and wait status. It is told "ask": have all nodes say what they wait for, and "kill"
+with a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from testbed.errors import KernelError, reason_of
+from testbed.kernel import daemons, offloads, processes, syscalls
+from testbed.kernel.entering import enter_keeper
+from testbed.runtime import events
+from testbed.runtime.nodes.channel import Channel
+from testbed.runtime.nodes.node import QUESTION, assembled, live
+from testbed.runtime.nodes.places import Orders, Place
+
+NAME: Final = "testbed-nodes"
+LOG: Final = "warm.log"
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    name: str
+    pid: int
+    handle: int
+
+
+class _Warm:
+    def __init__(self, orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path) -> None:
+        self._orders = orders
+        self._channel = channel
+        self._ends = ends
+        self._logs = logs
+        self._told = told
+        self._places = orders.places
+        self._switched: list[Place] = []
+        self._directory = os.getcwd()
+        self._children: dict[int, _Child] = {}
+        self._open = {channel.fileno(), *(end.fileno() for end in ends.values())}
+        """What no node may keep, unless it is its own."""
+        self._ready = select.poll()
+
+    def prepare(self) -> None:
+        """Raises KernelError where a node or its NIC is not there."""
+        with contextlib.suppress(OSError):  # somebody has removed it
+            os.chdir(self._directory)
+        keeper = self._places[0].surroundings.keeper
+        if keeper:
+            enter_keeper(keeper)
+            self._places = tuple(replace(p, surroundings=replace(p.surroundings, keeper=0)) for p in self._places)
+        for place in self._places:
+            try:
+                _go_to(place)
+                # The kernel's frames on this interface are whole, as the firmware's are.
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
+                    on = offloads.on(opened.fileno(), place.device)
+                if on:
+                    offloads.switch(place.device, False)
+                    self._switched.append(place)
+            except OSError as error:
+                self._put_back()
+                raise KernelError(f"{place.name}: its NIC {place.device} cannot be had: {reason_of(error)}") from error
+        self._warm_up()
+        gc.collect()
+        gc.freeze()
+
+    def _warm_up(self) -> None:
+        """Have done once what every node does: what it leaves in memory is shared."""
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        self._rehearsed = assembled(self._orders, "lo", self._places[0].adapter)
+
+    def stay(self) -> None:
+        try:
+            for place in self._places:
+                self._fork(place)
+            self._ready.register(self._channel.fileno(), select.POLLIN)
+            while self._turn():
+                pass
+        finally:
+            for child in self._children.values():
+                signal.pidfd_send_signal(child.handle, signal.SIGKILL)
+            for child in self._children.values():
+                os.waitpid(child.pid, 0)
+            self._put_back()
+
+    def _fork(self, place: Place) -> None:
+        pid = os.fork()
+        if not pid:
+            own = self._ends[place.name]
+            for descriptor in self._open - {own.fileno()}:  # by number: to look at each object would cost pages
+                os.close(descriptor)
+            live(self._orders, place, own, self._logs / f"{place.name}.log")
+        self._open.remove(self._ends[place.name].fileno())
+        self._ends[place.name].close()
+        handle = os.pidfd_open(pid)
+        self._open.add(handle)
+        self._children[handle] = _Child(place.name, pid, handle)
+        self._ready.register(handle, select.POLLIN)
+
+    def _turn(self) -> bool:
+        """Wait for something and do it; whether anybody wants us still."""
+        for descriptor, _ in self._ready.poll():
+            child = self._children.get(descriptor)
+            if child is not None:
+                self._bury(child)
+                continue
+            said = self._channel.hear()
+            if said is None:
+                return False
+            word, name = said
+            for other in self._children.values():
+                if word == "ask":
+                    signal.pidfd_send_signal(other.handle, QUESTION)
+                elif word == "kill" and other.name == name:
+                    signal.pidfd_send_signal(other.handle, signal.SIGKILL)
+        return True
+
+    def _bury(self, child: _Child) -> None:
+        _, status = os.waitpid(child.pid, 0)
+        self._ready.unregister(child.handle)
+        os.close(child.handle)
+        self._open.remove(child.handle)
+        del self._children[child.handle]
+        if status:
+            code = os.waitstatus_to_exitcode(status)
+            events.record(self._told, "node process died", node=child.name, pid=child.pid, code=code)
+        with contextlib.suppress(ConnectionError):  # then the next turn is the last
+            self._channel.tell("ended", (child.name, status))
+
+    def _put_back(self) -> None:
+        for place in self._switched:
+            with contextlib.suppress(OSError):  # the node is gone, and its NIC with it
+                _go_to(place)
+                offloads.switch(place.device, True)
+
+
+def start(orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path) -> processes.Identity:
+    """Fork the warm parent; it forks the nodes. channel: its end of what it hears by; ends: the nodes' ends, by name. logs:
+    the directory of the nodes' output. told: the cluster's directory, for events. KernelError."""
+    warm = _Warm(orders, channel, ends, logs, told)
+    kept = [channel.fileno(), *(end.fileno() for end in ends.values())]
+    return daemons.start(NAME, kept, warm.prepare, warm.stay, str(logs / LOG))
+
+
+def _go_to(place: Place) -> None:
+    handle = os.open(place.surroundings.namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.setns(handle, syscalls.CLONE_NEWNET)
+    finally:
+        os.close(handle)

@@ -1,0 +1,225 @@
+"""Node processes: they start soon and cost little, their deaths are told at once, and they leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from echoing import ETHERTYPE, EchoEndpoint, plug
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster.state import Store
+from testbed.controller.agents import agents
+from testbed.errors import KernelError, NotFoundError
+from testbed.kernel import offloads
+from testbed.kernel.children import in_child
+from testbed.kernel.syscalls import CLONE_NEWNET, setns
+from testbed.runtime import events
+from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.run import NodeDiedError, ProgramError, StuckError
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 20.0  # s
+
+
+async def ping(endpoint: EchoEndpoint, node: Here, peer: str = "n2", times: int = 20) -> list[bytes]:
+    answers = []
+    for number in range(times):
+        buffer = bytearray(8)
+        answer = endpoint.receive(buffer)
+        await endpoint.send(node.numbers[peer], number.to_bytes(4, "big"))
+        _, length = await answer
+        answers.append(bytes(buffer[:length]))
+    return answers
+
+
+async def pong(endpoint: EchoEndpoint, node: Here, times: int = 20) -> str:
+    for _ in range(times):
+        buffer = bytearray(8)
+        sender, length = await endpoint.receive(buffer)
+        await endpoint.send(sender, bytes(buffer[:length])[::-1])
+    return f"{node.name} in {socket.gethostname()}"
+
+
+async def idle(_endpoint: EchoEndpoint, node: Here) -> int:
+    return node.number
+
+
+async def deaf(endpoint: EchoEndpoint, _node: Here) -> None:
+    await endpoint.receive(bytearray(8))
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that a process shares with nobody. What it shares is the test's own, the parent of all."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+
+def test_two_programs_talk_in_their_nodes() -> None:
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
+        outcome = run.wait(PATIENCE)
+    assert outcome.results == {"n1": [n.to_bytes(4, "big")[::-1] for n in range(20)], "n2": "n2 in n2"}
+    assert not outcome.invalid
+    assert {name: report.counted["sent"] for name, report in outcome.reports.items()} == {"n1": 20, "n2": 20}
+    assert all(report.taken >= 20 and report.cpu > 0 for report in outcome.reports.values())
+
+
+def test_a_hundred_begin_soon_and_cost_little(record_property: pytest.RecordProperty) -> None:
+    with Cluster.star(100).up() as cluster:
+        programs = {node.name: idle for node in cluster}
+        begun = time.monotonic()
+        with agents(cluster, plug, ETHERTYPE, programs) as run:
+            took = time.monotonic() - begun
+            sizes = sorted(private_bytes(pid) for pid in run.pids.values())
+            assert len(set(run.pids.values())) == 100
+            outcome = run.wait(PATIENCE)
+    assert outcome.results == {f"n{number + 1}": number for number in range(100)}
+    record_property("note", f"100 node processes: {took:.2f} s, {sizes[50] / 1e6:.1f} MB each")
+    assert took < 10, "an order of magnitude above what a quiet machine takes"
+    assert sizes[-1] < 3_000_000
+
+
+def test_a_killed_process_is_told_at_once_by_name() -> None:
+    with Cluster.star(3).up() as cluster:
+        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
+            os.kill(run.pids["n2"], signal.SIGKILL)
+            begun = time.monotonic()
+            with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
+                run.wait(PATIENCE)
+            assert time.monotonic() - begun < PATIENCE / 2
+        told = [
+            event for event in events.read(Store().directory(cluster.name)) if event["event"] == "node process died"
+        ]
+        assert [(event["node"], event["code"]) for event in told if event["node"] == "n2"] == [("n2", -9)]
+
+
+def test_others_go_on_without_one_whose_death_is_meant() -> None:
+    with Cluster.star(3).up() as cluster:
+        with agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong, "n3": deaf}) as run:
+            run.kill("n3")
+            outcome = run.wait(PATIENCE, without=["n3"])
+        assert outcome.results.keys() == {"n1", "n2"}
+
+
+def test_what_a_program_raises_is_shown_with_its_node_and_line() -> None:
+    async def wrong(_endpoint: EchoEndpoint, node: Here) -> None:
+        await node.loop.sleep(1_000)
+        raise ValueError("no such luck")
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {"n1": wrong, "n2": deaf}) as run,
+        pytest.raises(ProgramError, match=r"(?s)n1: Traceback.*test_node_processes.*no such luck"),
+    ):
+        run.wait(PATIENCE)
+
+
+def test_a_run_that_is_stuck_tells_what_each_node_waits_for() -> None:
+    async def spinning(_endpoint: EchoEndpoint, _node: Here) -> None:
+        while True:
+            pass
+
+    async def blocked(endpoint: EchoEndpoint, _node: Here) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        await endpoint.receive(bytearray(8))
+
+    programs = {"n1": deaf, "n2": spinning, "n3": blocked, "n4": idle}
+    with (
+        Cluster.star(4).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, programs) as run,
+        pytest.raises(StuckError) as stuck,
+    ):
+        run.wait(1.0)
+    waiting = stuck.value.waiting
+    assert waiting["n1"][0].startswith("the program waits for")
+    assert waiting["n1"][1:] == ["host: a message", "NIC: 1 buffers wait for a message"]
+    assert waiting["n2"][0].startswith("the program runs, at")
+    assert waiting["n2"][0].endswith("in spinning")
+    assert waiting["n3"] == ["it does not answer; its process's state is S"]
+    assert waiting["n4"] == ["the program has ended"]
+    assert "n2: the program runs" in str(stuck.value)
+
+
+def test_a_result_too_large_to_be_told_is_an_error() -> None:
+    async def large(_endpoint: EchoEndpoint, _node: Here) -> bytes:
+        return bytes(1 << 20)
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {"n1": large}) as run,
+        pytest.raises(ProgramError, match="too many to be told"),
+    ):
+        run.wait(PATIENCE)
+
+
+def test_what_programs_print_is_kept_by_node(tmp_path: Path) -> None:
+    async def talking(_endpoint: EchoEndpoint, node: Here) -> None:
+        print(f"this is {node.name}")  # noqa: T201  what this is about
+        os.system("echo and its child; echo and its errors >&2")
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {"n1": talking, "n2": talking}, logs=tmp_path / "logs") as run,
+    ):
+        run.wait(PATIENCE)
+        assert run.log("n1").splitlines() == ["this is n1", "and its child", "and its errors"]
+    assert (tmp_path / "logs" / "n2.log").read_text().startswith("this is n2")
+
+
+def test_programs_see_their_node() -> None:
+    async def look(_endpoint: EchoEndpoint, _node: Here) -> tuple[str, str, list[str], str]:
+        devices = sorted(os.listdir("/sys/class/net"))
+        return socket.gethostname(), socket.gethostbyname("n1"), devices, os.getcwd()
+
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n2": look}) as run:
+        found = run.wait(PATIENCE).results["n2"]
+        assert found == ("n2", cluster["n1"].address, [cluster["n2"].layout.nics[0].name, "lo"], os.getcwd())
+
+
+def test_the_death_of_their_parent_ends_all_and_is_told() -> None:
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+        parent = int(Path(f"/proc/{run.pids['n1']}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(parent, signal.SIGKILL)
+        with pytest.raises(NodeDiedError):
+            run.wait(PATIENCE)
+
+
+def offloads_on(cluster: RunningCluster, node: str) -> bool | None:
+    def look() -> bool | None:
+        handle = os.open(cluster[node].namespace, os.O_RDONLY)
+        setns(handle, CLONE_NEWNET)
+        with socket.socket() as opened:
+            return offloads.on(opened.fileno(), cluster[node].layout.nics[0].name)
+
+    return in_child(look)
+
+
+def test_offloads_are_off_while_an_agent_is_there_and_come_back_however_it_ends() -> None:
+    with Cluster.star(3).up() as cluster:
+        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+            assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
+            run.kill("n1")
+        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [True, True, True]
+
+
+def test_a_node_that_is_not_there_is_refused() -> None:
+    with Cluster.star(2).up() as cluster:
+        with pytest.raises(NotFoundError, match="n9"), agents(cluster, plug, ETHERTYPE, {"n9": idle}):
+            pass
+        cluster["n2"].run(["ip", "link", "del", cluster["n2"].layout.nics[0].name])
+        with pytest.raises((ProgramError, KernelError), match="n2"), agents(cluster, plug, ETHERTYPE, {"n2": idle}):
+            pass
+
+
+def test_runs_follow_each_other_and_two_clusters_stand_side_by_side() -> None:
+    programs = {"n1": partial(ping, times=3), "n2": partial(pong, times=3)}
+    with Cluster.star(2).up() as one, Cluster.star(2).up() as other:
+        for _ in range(3):
+            with agents(one, plug, ETHERTYPE, programs) as first, agents(other, plug, ETHERTYPE, programs) as second:
+                assert len(first.wait(PATIENCE).results) == len(second.wait(PATIENCE).results) == 2
