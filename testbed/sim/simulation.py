@@ -1,0 +1,252 @@
+"""A cluster in one process, on a virtual clock: its links and switches, a NIC with its agent on each node, and programs.
+
+    with Simulation(Description.star(2, delay="5us"), emp.plug(), folder=Path("results/first")) as simulation:
+        sender = simulation.spawn("n1", send_all)    # async def send_all(endpoint, node): ...
+        simulation.spawn("n2", receive_all)
+        simulation.run(timeout=1_000_000_000)
+        print(sender.result())
+
+Nothing in it takes another course when it is run again: not in another process, not with another hash seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Concatenate, Final, ParamSpec, TypeVar, cast
+
+from protocols.core.firmware import Adapter, Plug
+from testbed.engine.awaiting import DeadlockError
+from testbed.engine.clocks import VirtualClock
+from testbed.engine.loop import Loop
+from testbed.engine.server import Server
+from testbed.engine.tasks import Task, Work
+from testbed.errors import NotFoundError, TestbedError
+from testbed.sim.network import BOTH, DirectionName, Network
+from testbed.sim.nic import SimNic
+from testbed.sim.node import SimNode
+from testbed.sim.profile import IDEAL, Profile
+from testbed.sim.recording import Recording, WatchedNic
+from testbed.sim.way import Way
+from testbed.spec.layout import End, Impairment, Layout
+from testbed.spec.layout import Node as NodeLayout
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+from testbed.wire.fates import Record
+from testbed.wire.fields import Fields
+from testbed.wire.rules import RuleSet
+
+Result = TypeVar("Result")
+Endpoint = TypeVar("Endpoint")
+Arguments = ParamSpec("Arguments")
+Program = Callable[Concatenate[Endpoint, SimNode, Arguments], Coroutine[object, object, Result]]
+"""``async def program(endpoint, node, ...)``: endpoint is the protocol's host library."""
+
+_NO_ADDRESS: Final = bytes(6)  # of a node without a NIC
+_NOTHING_LEFT: Final = "nothing is left that could happen"
+_SHOWN: Final = 100  # sentences in an error; a cluster has thousands
+
+
+class StalledError(TestbedError):
+    """Programs have not ended, and nothing is left that could happen, or too much time has passed: who waits for what."""
+
+
+class Simulation:
+    """One run. nodes: by name; those that have a NIC have an agent on their first one. now: nanoseconds."""
+
+    def __init__(
+        self,
+        cluster: Description | Layout,
+        plug: Plug,
+        *,
+        profile: Profile = IDEAL,
+        seed: int | None = None,
+        rules: RuleSet | None = None,
+        fields: Fields | None = None,
+        files: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        log: Callable[[Record], object] | None = None,
+    ) -> None:
+        """seed: another than the description's. rules: those that are in force and those that will be injected; without
+        them, none can be. fields: which protocols name flow keys; rules bring theirs. files: path -> text of the files
+        that impairments name. folder: where the capture, the fates and the trace are written; without one, nothing is.
+        log: is given every fate that is not a pass.
+        """
+        self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
+        self.profile: Final = profile
+        self.loop: Final = Loop(VirtualClock())
+        self.now: Final = self.loop.now
+        self.nodes: Final[dict[str, SimNode]] = {}
+        self._plug = plug
+        self._files = files
+        self._log = log
+        self._tasks: list[Task[object]] = []
+        self._open = 0  # programs that have not ended
+        self._nics = {node.name: End(node.name, node.nics[0].name) for node in self.layout.nodes if node.nics}
+        self._recording = Recording(folder, list(self._nics.values())) if folder is not None else None
+        self.network: Final = Network(
+            self.loop.at,
+            self.layout,
+            seed=self.layout.seed if seed is None else seed,
+            rules=rules,
+            fields=fields,
+            files=files,
+            recording=self._recording,
+            log=self._fate if self._recording is not None else log,
+        )
+        addresses = tuple([_address(node) for node in self.layout.nodes])
+        for number, node in enumerate(self.layout.nodes):
+            if node.nics:
+                core = Server(f"core of {node.name}", self.loop)
+                self.nodes[node.name] = one = SimNode(self.loop, node.name, number, core)
+                self._start(one, Adapter(number, addresses, node.nics[0].mtu))
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the programs where they wait, and complete the files."""
+        self.loop.close()
+        if self._recording is not None:
+            self._recording.close()
+
+    def spawn(
+        self,
+        node: str,
+        program: Program[Endpoint, Arguments, Result],
+        *arguments: Arguments.args,
+        **named: Arguments.kwargs,
+    ) -> Task[Result]:
+        """Begin a program on a node. What it raises ends the run, unless the task is awaited."""
+        one = self._node(node)
+
+        async def carry() -> Result:
+            try:
+                return await program(cast(Endpoint, one.endpoint), one, *arguments, **named)
+            finally:
+                self._ended()
+
+        task = self.loop.spawn(cast(Work[Result], carry()), f"{program.__name__} on {node}")
+        self._tasks.append(cast(Task[object], task))
+        self._open += 1
+        return task
+
+    def run(self, timeout: int | None = None) -> None:
+        """Let time pass until all programs have ended. Raises StalledError if they do not: because nothing is left that
+        could happen, or because timeout nanoseconds have passed."""
+        self._tasks = [task for task in self._tasks if not task.done]
+        self._open = len(self._tasks)  # one that was cancelled before it began has not told of its end
+        if not self._open:
+            return
+        timer = self.loop.timer(lambda _: self.loop.stop())
+        if timeout is not None:
+            timer.set(self.now() + timeout)
+        try:
+            self.loop.run()
+        except DeadlockError:
+            raise self._stalled(_NOTHING_LEFT) from None
+        finally:
+            timer.set(None)
+        if not all(task.done for task in self._tasks):
+            raise self._stalled(f"{timeout} ns have passed" if self.loop.heap else _NOTHING_LEFT)
+
+    def run_until(self, when: int) -> None:
+        """Let time pass until then, whatever the programs do."""
+        timer = self.loop.timer(lambda _: self.loop.stop())
+        timer.set(max(when, self.now()))
+        while timer.when is not None:  # programs that end stop the loop, too
+            self.loop.run()
+
+    def restart(self, node: str) -> SimNode:
+        """Start a node's NIC again, with the next incarnation: what the old one knew, and what was under way in it, is
+        gone. Programs that wait on the old endpoint wait for ever; begin or cancel them as the case may be."""
+        one = self._node(node)
+        one.nic.end(self.now())
+        before = one.adapter
+        incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
+        self._start(one, Adapter(before.number, before.addresses, before.mtu, incarnation))
+        return one
+
+    def change(self, link: str, impairment: Impairment, direction: DirectionName | None = None) -> None:
+        """Another impairment, for frames from now on; both directions if none is said."""
+        for way in self._ways(link, direction):
+            self._say(way.source.owner, "changes", link)
+            way.model.change(self.now(), impairment, self._files)
+            way.look_ahead()
+
+    def cut(self, link: str) -> None:
+        """Pull a cable out: what is sent from now on is lost; what is under way arrives."""
+        for way in self._ways(link):
+            self._say(way.source.owner, "is cut off", link)
+            way.is_cut = True
+
+    def mend(self, link: str) -> None:
+        """Plug it in again."""
+        for way in self._ways(link):
+            self._say(way.source.owner, "is no longer cut off", link)
+            way.is_cut = False
+
+    def waiting(self) -> list[str]:
+        """A sentence for everything that a program, a host or a firmware waits for."""
+        tasks = [f"{task.name} waits for {task.waits_for}" for task in self._tasks if not task.done]
+        return tasks + [sentence for node in self.nodes.values() for sentence in node.waiting()]
+
+    def _start(self, node: SimNode, adapter: Adapter) -> None:
+        """Put a NIC with its agent on a node."""
+        end = self._nics[node.name]
+        out = self.network.leaving(end)
+        if self._recording is None:
+            nic = SimNic(self.loop, node.name, out, node.core, self.profile, adapter.mtu)
+        else:
+            nic = WatchedNic(self.loop, node.name, out, node.core, self.profile, adapter.mtu, self._recording)
+        node.nic, node.adapter, node.agent = nic, adapter, self._plug(adapter, nic)
+        nic.begin(self.now(), node.agent)
+        self.network.arriving(end).lead_to(nic.receive)
+
+    def _ended(self) -> None:
+        """A program has. Not told by a callback on its task: somebody would hear what it raised."""
+        self._open -= 1
+        if not self._open:
+            self.loop.stop()
+
+    def _stalled(self, why: str) -> StalledError:
+        sentences = self.waiting()
+        shown = [f"  {sentence}" for sentence in sentences[:_SHOWN]]
+        if len(sentences) > _SHOWN:
+            shown.append(f"  and {len(sentences) - _SHOWN:,} more")
+        count = sum(not task.done for task in self._tasks)
+        programs = "1 program has" if count == 1 else f"{count:,} programs have"
+        return StalledError("\n".join([f"at {self.now()} ns: {why}, and {programs} not ended", *shown]))
+
+    def _fate(self, record: Record) -> None:
+        if self._recording is not None:
+            self._recording.fate(record)
+        if self._log is not None:
+            self._log(record)
+
+    def _say(self, node: str, what: str, link: str) -> None:
+        if self._recording is not None:
+            self._recording.say(self.now(), node, what, link=link)
+
+    def _node(self, name: str) -> SimNode:
+        node = self.nodes.get(name)
+        if node is None:
+            raise NotFoundError(f"no node {name!r} with a NIC: there are {', '.join(list(self.nodes)[:20])}")
+        return node
+
+    def _ways(self, link: str, direction: DirectionName | None = None) -> list[Way]:
+        if (link, "forward") not in self.network.ways:
+            names = [name for name, way in self.network.ways if way == "forward"]
+            raise NotFoundError(f"no link {link!r}: there are {', '.join(names[:20])}")
+        return [self.network.ways[link, one] for one in BOTH if direction in (None, one)]
+
+
+def _address(node: NodeLayout) -> bytes:
+    """Of a node's first NIC."""
+    return bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NO_ADDRESS

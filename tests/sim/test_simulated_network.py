@@ -1,0 +1,201 @@
+"""Frames through simulated links and switches: when they come, where they go, and what becomes of them on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tiny_agents import ETHERTYPE, TinyEndpoint, TinyPlug
+
+from testbed.errors import NotFoundError, UnsupportedError
+from testbed.sim.node import SimNode
+from testbed.sim.simulation import Simulation
+from testbed.spec.layout import Impairment
+from testbed.spec.model import Description
+from testbed.wire.direction import Direction
+from testbed.wire.fates import Record
+from testbed.wire.headers import standard_fields
+from testbed.wire.rules import RuleSet
+
+
+async def ask(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int = 1, size: int = 100) -> int:
+    """Ask one after the other; when the last reply has come."""
+    for _ in range(count):
+        await endpoint.ask(peer, bytes(size))
+    return node.now()
+
+
+async def send(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, every: int) -> None:
+    """Ask, and wait for no reply."""
+    for _ in range(count):
+        endpoint.ask(peer, bytes(100))
+        await node.sleep(every)
+
+
+def frame(destination: bytes, source: bytes) -> bytes:
+    """One that no tiny firmware answers."""
+    return destination + source + b"\x88\xb7" + bytes(46)
+
+
+def came(plug: TinyPlug) -> list[int]:
+    """How many frames each NIC got."""
+    return [len(endpoint.firmware.frames) for endpoint in plug.endpoints]
+
+
+def test_a_round_trip_takes_twice_the_delay_of_every_link_on_the_way() -> None:
+    with Simulation(Description.star(3, delay="5us"), TinyPlug()) as simulation:
+        task = simulation.spawn("n1", ask, 1)
+        simulation.run()
+        assert task.result() == 4 * 5_000
+
+
+def test_a_frame_takes_its_time_on_every_wire() -> None:
+    with Simulation(Description.back_to_back(rate="100mbit"), TinyPlug()) as simulation:
+        task = simulation.spawn("n1", ask, 1, size=106)  # 125 bytes with their headers: 1000 bits
+        simulation.run()
+        assert task.result() == 2 * 10_000
+
+
+def test_without_delays_a_hundred_round_trips_end_at_time_zero_in_order() -> None:
+    plug = TinyPlug()
+    with Simulation(Description.star(2), plug) as simulation:
+        task = simulation.spawn("n1", ask, 1, count=100)
+        simulation.run()
+        assert task.result() == 0
+    indices = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
+    assert indices == list(range(100))
+
+
+@pytest.mark.parametrize("cluster", [Description.star(4), Description.line(4), Description.dumbbell(2, 2)])
+def test_a_switch_that_learns_floods_once_and_then_knows(cluster: Description) -> None:
+    plug = TinyPlug()
+    with Simulation(cluster, plug) as simulation:
+        nodes = list(simulation.nodes)
+        task = simulation.spawn(nodes[0], ask, 3, count=5)
+        simulation.run()
+        assert task.done
+        # The first request is flooded; its reply and all that follows goes where it belongs.
+        assert came(plug) == [5, 1, 1, 5]
+
+
+@pytest.mark.parametrize("cluster", [Description.ring(4), Description.full_mesh(4), Description.fat_tree(4)])
+def test_where_switches_form_cycles_every_frame_follows_the_plans_tables(cluster: Description) -> None:
+    plug = TinyPlug()
+    with Simulation(cluster, plug) as simulation:
+        nodes = list(simulation.nodes)
+        for number, name in enumerate(nodes):
+            simulation.spawn(name, ask, (number + 1) % len(nodes))
+        simulation.run()
+        assert came(plug) == [2] * len(nodes)  # a request and a reply, and nothing that was for somebody else
+
+
+@pytest.mark.parametrize("cluster", [Description.star(4), Description.ring(4), Description.fat_tree(4)])
+def test_a_broadcast_comes_once_to_everybody_else(cluster: Description) -> None:
+    plug = TinyPlug()
+    with Simulation(cluster, plug) as simulation:
+        first = next(iter(simulation.nodes.values()))
+        first.nic.send(frame(b"\xff" * 6, plug.endpoints[0].adapter.address))
+        simulation.run_until(1)
+        assert came(plug) == [0] + [1] * (len(simulation.nodes) - 1)
+
+
+def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
+    plug = TinyPlug()
+    with Simulation(Description.star(3), plug) as simulation:
+        simulation.nodes["n1"].nic.send(frame(bytes.fromhex("0180c200000e"), plug.endpoints[0].adapter.address))
+        simulation.run_until(1)
+        assert came(plug) == [0, 0, 0]
+
+
+def test_a_frame_longer_than_the_mtu_is_refused() -> None:
+    with (
+        Simulation(Description.back_to_back(), TinyPlug()) as simulation,
+        pytest.raises(ValueError, match="1515 bytes: the NIC takes at most 1514"),
+    ):
+        simulation.nodes["n1"].nic.send(bytes(1515))
+
+
+def test_fates_are_those_of_the_wire_model_alone() -> None:
+    """The n-th frame of a flow has the fate that a direction of that seed, link and name gives it."""
+    impairment = Impairment(loss=0.2, duplicate=0.1, corrupt=0.1)
+    layout = Simulation(Description.back_to_back(seed=7), TinyPlug()).layout
+    layout = replace(layout, links=(replace(layout.links[0], forward=impairment),))
+    logged: list[Record] = []
+    plug = TinyPlug()
+    with Simulation(layout, plug, log=logged.append) as simulation:
+        simulation.spawn("n1", send, 1, 500, 1_000)
+        simulation.run()
+        simulation.run_until(1_000_000)
+    expected: list[Record] = []
+    direction = Direction(layout.links[0].name, "forward", impairment, seed=7, log=expected.append)
+    one, other = (endpoint.adapter.address for endpoint in plug.endpoints)
+    for index in range(500):
+        head = other + one + ETHERTYPE.to_bytes(2, "big") + b"\1" + index.to_bytes(4, "big")
+        direction.offer(index * 1_000, head + bytes(100))
+    assert logged == expected
+    assert len(logged) > 100
+    assert [data for _, data in plug.endpoints[1].firmware.frames] == [data for _, data in direction.poll(1_000_000)]
+
+
+def test_another_seed_than_the_descriptions_gives_other_fates() -> None:
+    def fates(seed: int | None) -> list[int]:
+        logged: list[Record] = []
+        with Simulation(Description.back_to_back(loss="10%", seed=1), TinyPlug(), seed=seed, log=logged.append) as run:
+            run.spawn("n1", send, 1, 100, 10)
+            run.run()
+        return [record.n for record in logged]
+
+    assert fates(None) == fates(1) != fates(2)
+
+
+def test_an_injected_rule_decides_until_it_is_lifted() -> None:
+    rules = RuleSet(standard_fields())
+    plug = TinyPlug()
+    with Simulation(Description.back_to_back(delay="1us"), plug, rules=rules) as simulation:
+        with rules.add(simulation.now(), "drop eth.type == 0x88b6 and nth(2)"):
+            simulation.spawn("n1", send, 1, 3, 1_000)
+            simulation.run()
+        simulation.spawn("n1", send, 1, 3, 1_000)
+        simulation.run()
+        simulation.run_until(100_000)
+    asked = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
+    assert asked == [0, 2, 3, 4, 5]
+
+
+def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None:
+    plug = TinyPlug()
+    with Simulation(Description.back_to_back(delay="10us"), plug) as simulation:
+        link = simulation.layout.links[0].name
+        simulation.spawn("n1", send, 1, 10, 1_000)
+        simulation.run_until(4_500)
+        simulation.cut(link)
+        simulation.run_until(7_500)
+        simulation.mend(link)
+        simulation.run_until(100_000)
+        assert simulation.network.ways[link, "forward"].lost == 3
+    assert [when for when, _ in plug.endpoints[1].firmware.frames] == [
+        10_000, 11_000, 12_000, 13_000, 14_000, 18_000, 19_000,
+    ]  # fmt: skip
+
+
+def test_a_changed_delay_counts_for_frames_from_then_on() -> None:
+    plug = TinyPlug()
+    with Simulation(Description.back_to_back(delay="10us"), plug) as simulation:
+        simulation.spawn("n1", send, 1, 4, 1_000)
+        simulation.run_until(1_500)
+        simulation.change(simulation.layout.links[0].name, Impairment(delay=30_000), "forward")
+        simulation.run_until(100_000)
+    assert [when for when, _ in plug.endpoints[1].firmware.frames] == [10_000, 11_000, 32_000, 33_000]
+
+
+def test_a_link_that_is_not_there_cannot_be_cut() -> None:
+    with (
+        Simulation(Description.back_to_back(), TinyPlug()) as simulation,
+        pytest.raises(NotFoundError, match="no link 'n1--n9': there are n1:eth0--n2:eth0"),
+    ):
+        simulation.cut("n1--n9")
+
+
+def test_a_switch_of_another_kind_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="none of myrinet"):
+        Simulation(Description.now(), TinyPlug())

@@ -1,0 +1,174 @@
+"""What a simulated NIC's actions cost, in which order they show, and what becomes of a NIC that starts again."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_agents import TinyEndpoint, TinyPlug
+
+from testbed.sim.node import SimNode
+from testbed.sim.profile import IDEAL, Profile
+from testbed.sim.simulation import Simulation, StalledError
+from testbed.spec.model import Description
+
+LINE = Description.back_to_back(delay="1us")
+PRICED = Profile(
+    "round figures", post=100, write_rate=8_000_000_000, translate=50, notice=30, doorbell=20, receive=300, ring=200,
+    tick=10, send=400, transfer=60, show=70, fetch=500, fetch_rate=1_000_000_000, store=600, store_rate=2_000_000_000,
+)  # fmt: skip
+
+
+async def ask(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, size: int) -> list[int]:
+    """When each reply had come."""
+    times = []
+    for _ in range(count):
+        await endpoint.ask(peer, bytes(size))
+        times.append(node.now())
+    return times
+
+
+async def ask_at_once(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, size: int) -> int:
+    for completion in [endpoint.ask(peer, bytes(size)) for _ in range(count)]:
+        await completion
+    return node.now()
+
+
+def test_a_round_trip_is_the_sum_of_what_it_takes() -> None:
+    with Simulation(LINE, TinyPlug(), profile=PRICED) as simulation:
+        task = simulation.spawn("n1", ask, 1, 1, 1000)
+        simulation.run()
+    post = 100 + 50 + 32  # the host: the descriptor's 32 bytes at a byte a nanosecond
+    # The processor goes on to the send while the DMA engine fetches: the later of the two counts.
+    asking = 20 + 200 + 60 + max(400, 500 + 8000)
+    replying = 300 + 400
+    # The show waits for the store, which begins when the processor has started it.
+    taking = 300 + 60 + max(70, 600 + 4000) + 30
+    assert task.result() == [post + asking + 1_000 + replying + 1_000 + taking]
+
+
+def test_what_is_busy_is_counted() -> None:
+    with Simulation(LINE, TinyPlug(), profile=PRICED) as simulation:
+        simulation.spawn("n1", ask, 1, 10, 1000)
+        simulation.run()
+        nic = simulation.nodes["n1"].nic
+        assert nic.processor.busy == 10 * (200 + 60 + 400 + 300 + 60 + 70)
+        assert (nic.reading.busy, nic.writing.busy) == (10 * 8_500, 10 * 4_600)
+        assert simulation.nodes["n1"].core.busy == 10 * (100 + 50 + 32 + 30)
+        assert (nic.sent, nic.received, nic.dropped) == (10, 10, 0)
+
+
+def test_the_slowest_resource_sets_the_pace() -> None:
+    with Simulation(LINE, TinyPlug(), profile=PRICED) as simulation:
+        task = simulation.spawn("n1", ask_at_once, 1, 100, 1000)
+        simulation.run()
+        assert task.result() == pytest.approx(100 * 8_500, rel=0.02)
+
+
+def test_a_program_that_computes_keeps_the_core_from_its_nic() -> None:
+    async def compute_and_ask(endpoint: TinyEndpoint, node: SimNode) -> list[int]:
+        reply = endpoint.ask(1, bytes(10))
+        await node.compute(1_000_000)
+        times = [node.now()]
+        await reply
+        times.append(node.now())
+        return times
+
+    with Simulation(LINE, TinyPlug(), profile=Profile(post=100, notice=30)) as simulation:
+        task = simulation.spawn("n1", compute_and_ask)
+        simulation.run()
+        assert task.result() == [1_000_100, 1_000_130]
+
+
+def test_a_full_receive_ring_drops_and_counts() -> None:
+    plug = TinyPlug()
+    with Simulation(LINE, plug, profile=Profile(receive=10_000, receive_ring=4)) as simulation:
+        simulation.spawn("n1", ask_at_once, 1, 20, 100)
+        with pytest.raises(StalledError):
+            simulation.run()
+        # One is being looked at, and four wait.
+        assert (simulation.nodes["n2"].nic.dropped, len(plug.endpoints[1].firmware.frames)) == (15, 5)
+
+
+def test_a_deadline_is_kept_to_the_nanosecond() -> None:
+    plug = TinyPlug(timeout=50_000)
+    with Simulation(LINE, plug) as simulation:
+        link = simulation.layout.links[0].name
+        simulation.cut(link)
+        task = simulation.spawn("n1", ask, 1, 1, 100)
+        simulation.run_until(120_000)
+        simulation.mend(link)
+        simulation.run()
+        assert task.result() == [150_000 + 2_000]
+        assert plug.endpoints[0].firmware.resent == 3
+
+
+@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+def test_what_the_profile_prices_does_not_change_what_is_decided(profile: Profile) -> None:
+    """In a dialogue without timers both come to the same frames in the same order."""
+    plug = TinyPlug()
+    with Simulation(LINE, plug, profile=profile) as simulation:
+        simulation.spawn("n1", ask_at_once, 1, 50, 64)
+        simulation.spawn("n2", ask_at_once, 0, 50, 65)
+        simulation.run()
+    for endpoint in plug.endpoints:
+        requests = [data for _, data in endpoint.firmware.frames if data[14] == 1]
+        replies = [data for _, data in endpoint.firmware.frames if data[14] == 2]
+        assert [int.from_bytes(data[15:19], "big") for data in requests] == list(range(50))
+        assert [int.from_bytes(data[15:19], "big") for data in replies] == list(range(50))
+
+
+@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+def test_a_nic_that_starts_again_forgets_and_has_the_next_incarnation(profile: Profile) -> None:
+    plug = TinyPlug(timeout=5_000_000)
+    with Simulation(Description.back_to_back(delay="1ms"), plug, profile=profile) as simulation:
+        old = simulation.spawn("n1", ask, 1, 1, 100)
+        simulation.run_until(1_500_000)
+        node = simulation.restart("n1")
+        assert node.adapter.incarnation == 2
+        assert node.endpoint is plug.endpoints[2]
+        simulation.run_until(50_000_000)
+        assert not old.done
+        assert plug.endpoints[0].firmware.frames == []  # the reply came to the new NIC
+        assert len(plug.endpoints[2].firmware.frames) == 1
+        assert plug.endpoints[0].firmware.resent == 0
+        new = simulation.spawn("n1", ask, 1, 1, 100)
+        old.cancel()
+        simulation.run()
+        assert new.result()[0] >= 52_000_000
+
+
+def test_a_run_that_stands_still_says_who_waits_for_what() -> None:
+    with Simulation(LINE, TinyPlug()) as simulation:
+        simulation.cut(simulation.layout.links[0].name)
+        simulation.spawn("n1", ask, 1, 1, 100)
+        with pytest.raises(StalledError) as caught:
+            simulation.run(timeout=1_000_000_000)
+    text = str(caught.value)
+    assert "nothing is left that could happen, and 1 program has not ended" in text
+    assert "ask on n1 waits for" in text
+    assert "n1, host: the reply of node 1 to request 0" in text
+    assert "n1, firmware: request 0 has no reply" in text
+
+
+def test_a_run_that_takes_too_long_says_so_and_can_go_on() -> None:
+    plug = TinyPlug(timeout=50_000)
+    with Simulation(LINE, plug) as simulation:
+        link = simulation.layout.links[0].name
+        simulation.cut(link)
+        task = simulation.spawn("n1", ask, 1, 1, 100)
+        with pytest.raises(StalledError, match="at 1010000 ns: 1010000 ns have passed"):
+            simulation.run(timeout=1_010_000)
+        simulation.mend(link)
+        simulation.run(timeout=1_000_000)
+        assert task.result() == [1_052_000]
+
+
+def test_what_a_program_raises_ends_the_run_with_its_name() -> None:
+    async def fail(endpoint: TinyEndpoint, node: SimNode) -> None:  # noqa: ARG001
+        await node.sleep(5)
+        raise LookupError("lost")
+
+    with Simulation(LINE, TinyPlug()) as simulation:
+        simulation.spawn("n2", fail)
+        with pytest.raises(LookupError, match="lost") as caught:
+            simulation.run()
+        assert caught.value.__notes__ == ["in task 'fail on n2' at 5 ns"]

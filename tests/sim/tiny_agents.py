@@ -1,0 +1,156 @@
+"""Firmware small enough to see through, for tests of the simulation: echo and flood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Agent, Nic
+
+ETHERTYPE = 0x88B6
+HEADER = 14
+REQUEST = 1
+REPLY = 2
+
+
+class TinyFirmware:
+    """Every descriptor is a message that the host has left in `outgoing`; a request is answered, and a reply gives its
+    descriptor back. What was asked and not answered is asked again after `timeout`, if that is not 0."""
+
+    def __init__(self, adapter: Adapter, nic: Nic, timeout: int) -> None:
+        self._adapter = adapter
+        self._nic = nic
+        self._timeout = timeout
+        self.outgoing: dict[int, tuple[int, bytearray]] = {}
+        self.inbox = bytearray(2048)
+        self.open: dict[int, int] = {}  # index -> when it is asked again
+        self.frames: list[tuple[int, bytes]] = []
+        self.resent = 0
+
+    @property
+    def deadline(self) -> int | None:
+        return min(self.open.values(), default=None) if self._timeout else None
+
+    def receive(self, now: int, frame: bytes) -> None:
+        self.frames.append((now, frame))
+        if frame[:6] != self._adapter.address or frame[12:14] != ETHERTYPE.to_bytes(2, "big"):
+            return
+        index = int.from_bytes(frame[15:19], "big")
+        if frame[14] == REQUEST:
+            self._nic.send(frame[6:12] + self._adapter.address + frame[12:14] + bytes([REPLY]) + frame[15:])
+        elif index in self.open:
+            del self.open[index]
+            self._nic.store(memoryview(self.inbox)[: len(frame) - 19], frame[19:])
+            self._nic.show(index)
+
+    def ring(self, now: int, index: int) -> None:
+        self._ask(now, index)
+
+    def tick(self, now: int) -> None:
+        for index in [index for index, when in self.open.items() if when <= now]:
+            self.resent += 1
+            self._ask(now, index)
+
+    def counted(self) -> Mapping[str, int]:
+        return {"frames": len(self.frames), "resent": self.resent}
+
+    def waiting(self) -> list[str]:
+        return [f"request {index} has no reply" for index in self.open]
+
+    def _ask(self, now: int, index: int) -> None:
+        peer, data = self.outgoing[index]
+        self.open[index] = now + self._timeout
+        payload = self._nic.fetch([memoryview(data)])
+        head = self._adapter.addresses[peer] + self._adapter.address + ETHERTYPE.to_bytes(2, "big")
+        self._nic.send(head + bytes([REQUEST]) + index.to_bytes(4, "big") + payload)
+
+
+class TinyEndpoint:
+    """Asks."""
+
+    def __init__(self, adapter: Adapter, nic: Nic, firmware: TinyFirmware) -> None:
+        self.adapter = adapter
+        self.firmware = firmware
+        self._nic = nic
+        self._asked: dict[int, Completion[None]] = {}
+        self._next = 0
+
+    def ask(self, peer: int, data: bytes) -> Completion[None]:
+        """Done when the reply has come."""
+        index = self._next
+        self._next += 1
+        self.firmware.outgoing[index] = (peer, bytearray(data))
+        completion = self._asked[index] = Completion(f"the reply of node {peer} to request {index}")
+        self._nic.doorbell(index, 32, 1)
+        return completion
+
+    def completed(self, index: int) -> None:
+        self._asked.pop(index).complete(None)
+
+    def waiting(self) -> list[str]:
+        return [completion.what for completion in self._asked.values()]
+
+
+class TinyPlug:
+    """Builds the agents, and remembers them in the order in which they were built."""
+
+    def __init__(self, timeout: int = 0) -> None:
+        self._timeout = timeout
+        self.endpoints: list[TinyEndpoint] = []
+
+    def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
+        firmware = TinyFirmware(adapter, nic, self._timeout)
+        endpoint = TinyEndpoint(adapter, nic, firmware)
+        self.endpoints.append(endpoint)
+        return Agent(firmware, endpoint)
+
+
+class Flooder:
+    """Sends a frame to a peer whenever its host rings with the peer's number; what comes is counted."""
+
+    __slots__ = ("_frames", "_nic", "received")
+
+    deadline: int | None = None
+
+    def __init__(self, adapter: Adapter, nic: Nic, size: int) -> None:
+        own, body = adapter.address, ETHERTYPE.to_bytes(2, "big") + bytes(size - HEADER)
+        self._frames = (adapter.addresses, own + body)
+        self._nic = nic
+        self.received = 0
+
+    def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
+        self.received += 1
+
+    def ring(self, now: int, index: int) -> None:  # noqa: ARG002
+        addresses, rest = self._frames
+        self._nic.send(addresses[index] + rest)
+
+    def tick(self, now: int) -> None:  # noqa: ARG002
+        raise AssertionError("it has no deadline")
+
+    def counted(self) -> Mapping[str, int]:
+        return {"received": self.received}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class FloodEndpoint:
+    """Sends."""
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+
+    def send(self, peer: int) -> None:
+        self._nic.doorbell(peer, 0, 0)
+
+    def completed(self, index: int) -> None:  # noqa: ARG002
+        raise AssertionError("it shows nothing")
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+def flood(adapter: Adapter, nic: Nic, size: int = 100) -> Agent:
+    """A plug."""
+    return Agent(Flooder(adapter, nic, size), FloodEndpoint(nic))
