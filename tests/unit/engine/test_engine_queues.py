@@ -1,0 +1,148 @@
+"""Queues: first in first out on both ends, and no item lost or doubled whoever gives up when."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.engine.awaiting import Event
+from testbed.engine.clocks import VirtualClock
+from testbed.engine.loop import Loop
+from testbed.engine.queues import Queue
+
+
+def test_items_come_out_in_the_order_in_which_they_went_in() -> None:
+    loop, queue = Loop(VirtualClock()), Queue[int]("frames")
+
+    async def main() -> list[int]:
+        for item in range(5):
+            await queue.put(item)
+        return [await queue.get() for _ in range(5)]
+
+    assert loop.complete(main()) == list(range(5))
+
+
+def test_who_waited_first_for_an_item_gets_the_first() -> None:
+    loop, queue, got = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
+
+    async def gets(name: str) -> None:
+        got.append((name, await queue.get()))
+
+    for name in "abc":
+        loop.spawn(gets(name), name)
+    for time, item in ((5, "first"), (6, "second"), (6, "third")):
+        loop.at(time, queue.offer, item)
+    loop.run()
+    assert got == [("a", "first"), ("b", "second"), ("c", "third")]
+
+
+def test_nobody_steps_in_between_a_putter_and_the_getter_that_waited() -> None:
+    loop, queue, got = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
+
+    async def gets(name: str) -> None:
+        got.append((name, await queue.get()))
+
+    async def puts() -> None:
+        await queue.put("one")
+        await gets("the putter itself")
+
+    loop.spawn(gets("who waited"), "who waited")
+    loop.spawn(puts(), "puts")
+    loop.at(10, queue.offer, "two")
+    loop.run()
+    assert got == [("who waited", "one"), ("the putter itself", "two")]
+
+
+def test_a_full_queue_makes_putters_wait_and_takes_them_in_their_order() -> None:
+    loop, queue, put = Loop(VirtualClock()), Queue[str]("ring", 2), list[tuple[str, int]]()
+
+    async def puts(name: str) -> None:
+        await queue.put(name)
+        put.append((name, loop.now()))
+
+    async def gets() -> list[str]:
+        found = []
+        for _ in range(4):
+            await loop.sleep(10)
+            found.append(await queue.get())
+        return found
+
+    for name in "abcd":
+        loop.spawn(puts(name), name)
+    assert loop.complete(gets()) == list("abcd")
+    assert put == [("a", 0), ("b", 0), ("c", 10), ("d", 20)]
+
+
+def test_without_waiting_an_item_is_refused_when_there_is_no_room_and_missed_when_there_is_none() -> None:
+    queue: Queue[int] = Queue("ring", 1)
+    assert queue.offer(1)
+    assert not queue.offer(2)
+    assert queue.take() == 1
+    with pytest.raises(IndexError):
+        queue.take()
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_queue_without_room_for_anything_is_refused(capacity: int) -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        Queue[int]("ring", capacity)
+
+
+def test_an_event_can_happen_again() -> None:
+    loop, event, seen = Loop(VirtualClock()), Event("space"), list[int]()
+
+    async def waits() -> None:
+        for _ in range(2):
+            await event
+            seen.append(loop.now())
+            event.clear()
+
+    loop.spawn(waits(), "waits")
+    for time in (10, 20):
+        loop.at(time, lambda _: event.set())
+    loop.run()
+    assert seen == [10, 20]
+    assert not event.done
+
+
+@given(
+    capacity=st.none() | st.integers(1, 3),
+    putters=st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8)), max_size=5), max_size=4),
+    getters=st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8)), max_size=5), max_size=4),
+)
+def test_no_item_is_lost_or_doubled_and_each_putters_order_is_kept_whoever_gives_up_when(
+    capacity: int | None, putters: list[list[tuple[int, int]]], getters: list[list[tuple[int, int]]]
+) -> None:
+    """putters, getters: for each of its operations, how long it pauses before, and how long it has patience."""
+    loop, queue = Loop(VirtualClock()), Queue[tuple[int, int]]("items", capacity)
+    put, got = list[tuple[int, int]](), list[tuple[int, int]]()
+
+    async def puts(number: int, operations: list[tuple[int, int]]) -> None:
+        for n, (pause, patience) in enumerate(operations):
+            await loop.sleep(pause)
+            try:
+                await loop.timeout(patience, queue.put((number, n)))
+            except TimeoutError:
+                continue
+            put.append((number, n))
+
+    async def gets(operations: list[tuple[int, int]]) -> None:
+        for pause, patience in operations:
+            await loop.sleep(pause)
+            try:
+                got.append(await loop.timeout(patience, queue.get()))
+            except TimeoutError:
+                continue
+
+    for number, operations in enumerate(putters):
+        loop.spawn(puts(number, operations), f"putter {number}")
+    for number, operations in enumerate(getters):
+        loop.spawn(gets(operations), f"getter {number}")
+    loop.run()
+    came = got + [queue.take() for _ in range(len(queue))]
+    assert sorted(came) == sorted(put)
+    assert len(set(came)) == len(came)
+    for number in range(len(putters)):
+        mine = [n for putter, n in came if putter == number]
+        assert mine == sorted(mine)

@@ -1,0 +1,121 @@
+"""Busy resources: when jobs end, and what is said of their use, against a simulation that is too simple to be wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.engine.clocks import VirtualClock
+from testbed.engine.loop import Loop
+from testbed.engine.server import Server, Servers
+
+JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 15)), min_size=1, max_size=40)
+"""When each comes after the one before it, and what it costs."""
+
+
+def test_a_job_that_finds_the_server_free_begins_at_once_and_one_that_does_not_waits() -> None:
+    bus = Server("bus")
+    assert [bus.reserve(10, 5), bus.reserve(12, 5), bus.reserve(100, 1)] == [15, 20, 101]
+    assert (bus.jobs, bus.busy, bus.waited, bus.longest, bus.free) == (3, 11, 3, 1, 101)
+
+
+def test_utilisation_is_the_share_of_the_time_until_now_in_which_it_was_busy() -> None:
+    bus = Server("bus")
+    bus.reserve(10, 30)
+    bus.reserve(10, 60)  # until 100
+    assert bus.utilisation(50) == 0.8
+    assert bus.utilisation(100) == 0.9
+    assert bus.utilisation(200) == 0.45
+    assert bus.utilisation(20, since=10) == 1.0
+    assert bus.utilisation(0) == 0.0
+
+
+def test_tasks_that_use_a_server_are_served_in_their_order() -> None:
+    loop = Loop(VirtualClock())
+    processor, ended = Server("NIC processor", loop), list[tuple[str, int]]()
+
+    async def job(name: str, cost: int) -> None:
+        await processor.use(cost)
+        ended.append((name, loop.now()))
+
+    for name, cost in (("a", 30), ("b", 5), ("c", 0)):
+        loop.spawn(job(name, cost), name)
+    loop.run()
+    assert ended == [("a", 30), ("b", 35), ("c", 35)]
+
+
+def test_the_job_of_a_task_that_is_cancelled_keeps_the_server_busy_all_the_same() -> None:
+    loop = Loop(VirtualClock())
+    engine = Server("DMA engine", loop)
+
+    async def job() -> int:
+        await engine.use(100)
+        return loop.now()
+
+    first, second = loop.spawn(job(), "first"), loop.spawn(job(), "second")
+    loop.at(10, lambda _: first.cancel())
+    loop.run()
+    assert first.cancelled
+    assert second.result() == 200
+
+
+def test_a_server_without_a_loop_is_reserved_only() -> None:
+    loop = Loop(VirtualClock())
+    bus = Server("bus")
+
+    async def job() -> None:
+        await bus.use(1)
+
+    with pytest.raises(RuntimeError, match="'bus' was given no loop"):
+        loop.complete(job())
+
+
+def test_a_server_has_at_least_one_unit() -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        Servers("cores", 0)
+
+
+@given(jobs=JOBS, units=st.integers(1, 4))
+def test_jobs_are_served_as_by_units_that_are_looked_at_every_nanosecond(
+    jobs: list[tuple[int, int]], units: int
+) -> None:
+    arrivals = []
+    now = 0
+    for pause, cost in jobs:
+        now += pause
+        arrivals.append((now, cost))
+    ends, busy_at, waiting_at = watched(arrivals, units)
+    servers = [Servers("cores", units), Server("core")] if units == 1 else [Servers("cores", units)]
+    for server in servers:
+        found, longest = [], 0
+        for now, cost in arrivals:
+            found.append(server.reserve(now, cost))
+            longest = max(longest, waiting_at(now, len(found)))
+        assert found == ends
+        assert server.longest == longest
+        assert server.jobs == len(jobs)
+        assert server.busy == sum(cost for _, cost in jobs)
+        assert server.waited == sum(end - cost - came for end, (came, cost) in zip(ends, arrivals, strict=True))
+        for moment in (now, now + 3, max(ends) + 5):
+            expected = sum(busy_at(n) for n in range(moment)) / (moment * units) if moment else 0.0
+            assert server.utilisation(moment) == pytest.approx(expected)
+
+
+def watched(arrivals: list[tuple[int, int]], units: int):  # type: ignore[no-untyped-def]
+    """When the jobs end; how many units are busy in the nanosecond n; how many of the first jobs wait at a time."""
+    free = [0] * units
+    begun_and_ended = []
+    for came, cost in arrivals:
+        unit = free.index(min(free))
+        begin = max(came, free[unit])
+        free[unit] = begin + cost
+        begun_and_ended.append((begin, begin + cost))
+
+    def busy(n: int) -> int:
+        return sum(begin <= n < end for begin, end in begun_and_ended)
+
+    def waiting(now: int, first: int) -> int:
+        return sum(begin > now for begin, _ in begun_and_ended[:first])
+
+    return [end for _, end in begun_and_ended], busy, waiting
