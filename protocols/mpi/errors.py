@@ -1,0 +1,62 @@
+"""MPI's error classes, and the exception that carries one, with mpi4py's names."""
+
+# ruff: noqa: N802 -- the names are mpi4py's
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# The numbers are MPICH's; the standard names the classes only.
+SUCCESS: Final = 0
+ERR_BUFFER: Final = 1
+ERR_COUNT: Final = 2
+ERR_TYPE: Final = 3
+ERR_TAG: Final = 4
+ERR_COMM: Final = 5
+ERR_RANK: Final = 6
+ERR_ARG: Final = 12
+ERR_TRUNCATE: Final = 14
+ERR_OTHER: Final = 15
+ERR_IN_STATUS: Final = 17
+ERR_REQUEST: Final = 19
+ERR_NO_MEM: Final = 34
+ERR_PROC_FAILED: Final = 101
+"""The peer has restarted or does not answer. MPI 4 has no class for it; this is the one of its fault-tolerance proposal
+(ULFM), which mpi4py names too."""
+
+
+class Envelope(NamedTuple):
+    """What a message was. source: its sender's rank. length: bytes."""
+
+    source: int
+    tag: int
+    length: int
+
+
+class MPIError(RuntimeError):
+    """mpi4py's MPI.Exception: a call that cannot be, or a transfer that has failed.
+
+    envelope: of a receive that failed although a message came, what has come; its length is what the buffer holds of it.
+    """
+
+    def __init__(self, error_class: int, message: str, envelope: Envelope | None = None) -> None:
+        super().__init__(message)
+        self.error_class = error_class
+        self.envelope = envelope
+
+    @property
+    def error_code(self) -> int:
+        return self.error_class
+
+    @property
+    def error_string(self) -> str:
+        return str(self)
+
+    def Get_error_class(self) -> int:
+        return self.error_class
+
+    def Get_error_code(self) -> int:
+        return self.error_class
+
+    def Get_error_string(self) -> str:
+        return str(self)

@@ -1,0 +1,135 @@
+"""Pickled objects as messages. Their receiver does not know how long they are, and EMP has no probe that would tell.
+
+So an object's message has at most FIRST bytes, which every receive for an object has room for: a head (magic, tag of the
+continuation, bytes of the pickle) and the pickle's beginning. What does not fit is a second message, the continuation. It
+goes in a context of the library's own, under a tag that the sender uses for nothing else, so nothing can take it but the
+receive that follows on the first: matching and order are those of the first message alone, wildcards included.
+
+The continuation is sent when the first message is over. On EMP that means that it has been received, so that as a rule
+the continuation finds its receive. FIRST is a page: one descriptor, and at 1500 bytes a frame one collection of EMP's.
+
+As everywhere, who unpickles trusts who sends.
+"""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+from struct import Struct
+from typing import Final
+
+from protocols.core.completion import Completion
+from protocols.mpi.device import Device
+from protocols.mpi.errors import ERR_COUNT, ERR_NO_MEM, ERR_TRUNCATE, ERR_TYPE, Envelope, MPIError
+
+FIRST: Final = 4096
+_HEAD: Final = Struct("!4sIQ")
+_MAGIC: Final = b"\x80PY\x01"  # 0x80: no text begins so; 1: this layout
+_ROOM: Final = FIRST - _HEAD.size
+
+
+def send_object(
+    device: Device, destination: int, contexts: tuple[int, int], tag: int, obj: object
+) -> Completion[Envelope]:
+    """Begin to send an object. contexts: the communicator's, and its continuations'.
+
+    Raises MPIError (ERR_COUNT) where it is too large, and whatever pickling raises.
+    """
+    data = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+    size = len(data)
+    if size <= _ROOM:
+        return device.send(destination, contexts[0], tag, memoryview(_HEAD.pack(_MAGIC, 0, size) + data))
+    if size - _ROOM > device.most_bytes:
+        raise MPIError(ERR_COUNT, f"a pickled object of {size} bytes: at most {device.most_bytes + _ROOM}")
+    view = memoryview(data)
+    continuation = device.next_continuation()
+    whole: Completion[Envelope] = Completion(f"a send of an object to rank {destination}, tag {tag}, {size} bytes")
+    head = memoryview(_HEAD.pack(_MAGIC, continuation, size) + view[:_ROOM])
+    send_rest = partial(_send_rest, device, destination, contexts[1], continuation, view[_ROOM:], whole)
+    device.send(destination, contexts[0], tag, head).add_callback(send_rest)
+    return whole
+
+
+def _send_rest(
+    device: Device,
+    destination: int,
+    context: int,
+    continuation: int,
+    rest: memoryview,
+    whole: Completion[Envelope],
+    first: Completion[Envelope],
+) -> None:
+    try:
+        first.result()
+    except MPIError as error:
+        whole.fail(error)
+    else:
+        device.send(destination, context, continuation, rest).add_callback(partial(_hand_on, whole))
+
+
+def _hand_on(whole: Completion[Envelope], last: Completion[Envelope]) -> None:
+    try:
+        whole.complete(last.result())
+    except MPIError as error:
+        whole.fail(error)
+
+
+class Incoming:
+    """An object on its way in. over: done when all of it is there; fails as a receive does, and with ERR_TYPE where the
+    message that came is no object's. The envelope's length is the pickle's."""
+
+    __slots__ = ("_contexts", "_data", "_device", "_envelope", "over")
+
+    def __init__(self, device: Device, source: int, contexts: tuple[int, int], tag: int) -> None:
+        self._device = device
+        self._contexts = contexts
+        self._data = memoryview(bytearray(FIRST))
+        self._envelope: Envelope
+        first = device.receive(source, contexts[0], tag, self._data)
+        self.over: Completion[Envelope] = Completion(first.what)
+        first.add_callback(self._first)
+
+    def load(self) -> object:
+        """The object, once it is there. Raises whatever unpickling raises."""
+        return pickle.loads(self._data)
+
+    def _first(self, first: Completion[Envelope]) -> None:
+        try:
+            source, tag, length = first.result()
+        except MPIError as error:
+            self.over.fail(_no_object(error.envelope) if error.error_class == ERR_TRUNCATE else error)
+            return
+        if length < _HEAD.size:
+            self.over.fail(_no_object(first.result()))
+            return
+        magic, continuation, size = _HEAD.unpack_from(self._data)
+        if magic != _MAGIC or length != _HEAD.size + min(size, _ROOM):
+            self.over.fail(_no_object(first.result()))
+            return
+        self._envelope = Envelope(source, tag, size)
+        begin = self._data[_HEAD.size : length]
+        if size <= _ROOM:
+            self._data = begin
+            self.over.complete(self._envelope)
+            return
+        try:
+            self._data = memoryview(bytearray(size))
+        except (MemoryError, OverflowError):
+            self.over.fail(MPIError(ERR_NO_MEM, f"no memory for an object of {size} bytes", self._envelope))
+            return
+        self._data[:_ROOM] = begin
+        rest = self._device.receive(source, self._contexts[1], continuation, self._data[_ROOM:])
+        rest.add_callback(self._rest)
+
+    def _rest(self, rest: Completion[Envelope]) -> None:
+        try:
+            rest.result()
+        except MPIError as error:
+            self.over.fail(error)
+        else:
+            self.over.complete(self._envelope)
+
+
+def _no_object(envelope: Envelope | None) -> MPIError:
+    who = f" from rank {envelope.source}, tag {envelope.tag}," if envelope else ""
+    return MPIError(ERR_TYPE, f"the message{who} is no object: what Send sends, Recv receives", envelope)
