@@ -28,6 +28,10 @@ class Completion(Generic[Value]):
         state = "waiting" if not self.done else f"failed: {self._error}" if self._error else "done"
         return f"<Completion of {self.what or 'something'}: {state}>"
 
+    def __str__(self) -> str:
+        """The end of the sentence "it waits for ..."."""
+        return self.what or "something"
+
     def __await__(self) -> Generator[Completion[Value], None, Value]:
         if not self.done:
             yield self

@@ -42,7 +42,7 @@ class Recording:
         self._fates = (folder / FATES).open("w", buffering=_BUFFER)
         self._trace = (folder / TRACE).open("w", buffering=_BUFFER)
         self._interfaces: dict[End, int] = {}
-        self._nics = frozenset(nics)
+        self.nics: Final = frozenset(nics)
         self._met: list[str] = []  # what has happened to the frame that is being offered
         self._capture.write(pcapng.section_header("testbed sim"))
         for nic in nics:
@@ -63,7 +63,7 @@ class Recording:
         if lost:
             met.append(lost)
             self.say(now, way.source.owner, "loses a frame", link=way.link, why=lost)
-        if met or way.source in self._nics:
+        if met or way.source in self.nics:
             number = self._interface(way.source)
             self._capture.write(pcapng.packet(number, now, frame, "outbound", "; ".join(met)))
             met.clear()
@@ -101,6 +101,9 @@ class WatchedWay(Way):
 
     def lead_to(self, receive: Receive) -> None:
         recording, end = self._recording, self.end
+        if end not in recording.nics:
+            super().lead_to(receive)
+            return
 
         def arrive(now: int, frame: bytes) -> None:
             recording.arrived(now, end, frame)

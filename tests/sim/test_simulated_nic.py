@@ -144,7 +144,7 @@ def test_a_run_that_stands_still_says_who_waits_for_what() -> None:
             simulation.run(timeout=1_000_000_000)
     text = str(caught.value)
     assert "nothing is left that could happen, and 1 program has not ended" in text
-    assert "ask on n1 waits for" in text
+    assert "ask on n1 waits for the reply of node 1 to request 0" in text
     assert "n1, host: the reply of node 1 to request 0" in text
     assert "n1, firmware: request 0 has no reply" in text
 

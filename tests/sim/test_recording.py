@@ -1,0 +1,131 @@
+"""What a simulation writes down, and that it writes the same whenever it runs again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from one_recorded_run import record
+from scapy.utils import RawPcapNgReader
+from tiny_agents import TinyEndpoint, TinyPlug
+
+from testbed.sim import pcapng
+from testbed.sim.node import SimNode
+from testbed.sim.recording import CAPTURE, FATES, TRACE
+from testbed.sim.simulation import Simulation
+from testbed.spec.model import Description
+from testbed.wire.fates import Record, Replay
+from testbed.wire.headers import standard_fields
+from testbed.wire.rules import RuleSet
+
+FILES = (CAPTURE, FATES, TRACE)
+
+
+def in_a_process_of_its_own(folder: Path, seed: int, hash_seed: str) -> list[bytes]:
+    """The files of a run."""
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    program = Path(__file__).with_name("one_recorded_run.py")
+    subprocess.run([sys.executable, program, folder, str(seed)], env=environment, check=True, timeout=100)
+    return [(folder / name).read_bytes() for name in FILES]
+
+
+async def send(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, every: int) -> None:
+    for _ in range(count):
+        endpoint.ask(peer, bytes(100))
+        await node.sleep(every)
+
+
+def captured(path: Path) -> list[tuple[str, int, bytes, str]]:
+    """Interface, time in ns, frame and comment of every frame, as Scapy reads them."""
+    out = []
+    with RawPcapNgReader(str(path)) as reader:
+        for frame, about in reader:
+            time = (about.tshigh << 32) + about.tslow
+            assert about.tsresol == 1_000_000_000
+            assert len(frame) == about.wirelen
+            comments = getattr(about, "comments", None) or ([about.comment] if getattr(about, "comment", None) else [])
+            out.append((about.ifname.decode(), time, frame, b"; ".join(comments).decode()))
+    return out
+
+
+def test_the_same_seed_gives_the_same_bytes_in_other_processes_and_another_seed_gives_others(tmp_path: Path) -> None:
+    record(tmp_path / "here", 5)
+    here = [(tmp_path / "here" / name).read_bytes() for name in FILES]
+    there = in_a_process_of_its_own(tmp_path / "there", 5, "1")
+    elsewhere = in_a_process_of_its_own(tmp_path / "elsewhere", 5, "4242")
+    other = in_a_process_of_its_own(tmp_path / "other", 6, "1")
+    assert here == there == elsewhere
+    assert len(here[0]) > 100_000
+    assert all(one != another for one, another in zip(here, other, strict=True))
+
+
+def test_the_capture_has_each_frame_where_and_when_it_left_and_came(tmp_path: Path) -> None:
+    plug = TinyPlug()
+    with Simulation(Description.star(2, delay="5us"), plug, folder=tmp_path) as simulation:
+        simulation.spawn("n1", send, 1, 1, 1)
+        simulation.run_until(30_000)
+    request = plug.endpoints[1].firmware.frames[0][1]
+    reply = plug.endpoints[0].firmware.frames[0][1]
+    assert captured(tmp_path / CAPTURE) == [
+        ("n1:eth0", 0, request, ""),
+        ("n2:eth0", 10_000, request, ""),
+        ("n2:eth0", 10_000, reply, ""),
+        ("n1:eth0", 20_000, reply, ""),
+    ]
+
+
+def test_a_frame_that_meets_a_fate_says_so_where_it_met_it(tmp_path: Path) -> None:
+    rules = RuleSet(standard_fields())
+    with Simulation(Description.star(2, delay="5us"), TinyPlug(), folder=tmp_path, rules=rules) as simulation:
+        rules.add(0, "drop eth.type == 0x88b6 and nth(1)")
+        simulation.spawn("n1", send, 1, 4, 1_000)
+        simulation.run_until(3_500)
+        simulation.cut(simulation.layout.links[1].name)
+        simulation.run_until(100_000)
+    told = [(name, time, comment) for name, time, _, comment in captured(tmp_path / CAPTURE) if comment]
+    # Each direction counts by itself: the first that reaches it is lost.
+    dropped = "rule: dropped (drop eth.type == 0x88b6 and nth(1))"
+    assert told == [
+        ("n1:eth0", 0, dropped),
+        ("s1:2", 6_000, "the cable is out"),
+        ("s1:2", 7_000, "the cable is out"),
+        ("s1:2", 8_000, "the cable is out"),
+    ]
+    trace = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
+    assert [line["time"] for line in trace if line["what"] == "loses a frame"] == [6_000, 7_000, 8_000]
+    assert [line["descriptor"] for line in trace if line["what"] == "posts"] == [0, 1, 2, 3]
+
+
+def test_the_log_of_fates_replays(tmp_path: Path) -> None:
+    cluster = Description.back_to_back(loss="20%", seed=3)
+    with Simulation(cluster, TinyPlug(), folder=tmp_path) as simulation:
+        simulation.spawn("n1", send, 1, 200, 1_000)
+        simulation.run()
+    log = [Record.from_line(line) for line in (tmp_path / FATES).read_text().splitlines()]
+    assert len(log) > 20
+    again: list[Record] = []
+    rules = RuleSet(standard_fields())
+    rules.add(0, Replay(log))
+    with Simulation(Description.back_to_back(), TinyPlug(), rules=rules, log=again.append) as simulation:
+        simulation.spawn("n1", send, 1, 200, 1_000)
+        simulation.run()
+    assert [(one.flow, one.n, one.fate) for one in again] == [(one.flow, one.n, one.fate) for one in log]
+
+
+def test_without_a_folder_nothing_watches() -> None:
+    with Simulation(Description.back_to_back(), TinyPlug()) as simulation:
+        kinds = {type(way).__name__ for way in simulation.network.ways.values()}
+        kinds |= {type(node.nic).__name__ for node in simulation.nodes.values()}
+        assert kinds == {"Way", "SimNic"}
+
+
+def test_every_block_of_a_capture_says_its_length_twice_and_is_aligned() -> None:
+    for length in range(60, 70):
+        for comment in ("", "a", "ab", "abc", "abcd", "µ"):
+            block = pcapng.packet(0, 1 << 33, bytes(length), "inbound", comment)
+            assert len(block) % 4 == 0
+            assert block[4:8] == block[-4:] == len(block).to_bytes(4, "little")
