@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DISTRIBUTIONS = ("netns-testbed", "pyroute2", "pydantic", "click", "rich")
+DISTRIBUTIONS = ("netns-testbed", "pyroute2", "pydantic", "click", "rich", "simpy")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""``ci/bench engine``: what an event costs, beside SimPy."""

@@ -1,0 +1,93 @@
+"""``ci/bench engine``: events per second of CPU time, beside SimPy in the same process, by turns."""
+
+import argparse
+import gc
+import time
+from collections.abc import Callable, Iterator
+
+from rich.table import Table
+
+from benchmarks import session, tables
+from benchmarks.contenders import ContenderError
+from benchmarks.engine import models
+from benchmarks.engine.targets import CALLBACKS, CHAIN, ENGINE, PING_PONG, SIMPY, TIME_OUTS, ratios, targets
+from benchmarks.rows import REPOSITORY, Row
+from benchmarks.session import Session
+
+Model = Callable[[int], int]
+
+PAIRS: dict[str, tuple[Model, Model]] = {
+    TIME_OUTS: (models.tasks_that_sleep, models.processes_that_sleep),
+    CALLBACKS: (models.callbacks, models.processes_that_sleep),
+    PING_PONG: (models.queues, models.stores),
+    CHAIN: (models.servers, models.resources),
+}
+SUBJECTS = {"time-outs": TIME_OUTS, "callbacks": CALLBACKS, "ping-pong": PING_PONG, "chain": CHAIN}
+OUTPUT = REPOSITORY / "results" / "bench-engine.jsonl"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--repeat", "9", "turns that count")
+    session.option(parser, "--events", "100000", "time-outs, callbacks, round trips or jobs of one turn")
+    session.subjects(parser, tuple(SUBJECTS))
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def measure(subject: str, events: int, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """Turns of ours and of SimPy's, one after the other, after one of each that does not count."""
+    measured = SUBJECTS[subject]
+    ours, theirs = PAIRS[measured]
+    rates: dict[str, list[float]] = {ENGINE: [], SIMPY: []}
+    for turn in range(repeat + 1):
+        progress(f"{measured}: {turn + 1} of {repeat + 1}")
+        ends = set[int]()
+        for contender, model in ((ENGINE, ours), (SIMPY, theirs)):
+            rate, end = _rate(model, events)
+            ends.add(end)
+            if turn:
+                rates[contender].append(rate)
+        if len(ends) > 1:
+            raise ContenderError(f"the two models end at different times: {sorted(ends)} ns")
+    settings = {
+        "events": events,
+        "runs": repeat,
+        "of": "CPU time",
+        "at_once": models.AT_ONCE,
+        "servers": models.SERVERS,
+    }
+    for contender, samples in rates.items():
+        yield Row(subject, contender, measured, 0, "1/s", tuple(samples), settings)
+
+
+def _rate(model: Model, events: int) -> tuple[float, int]:
+    gc.collect()  # what the last one left is not this one's to collect
+    begun = time.process_time_ns()
+    end = model(events)
+    return events * 1e9 / (time.process_time_ns() - begun), end
+
+
+def ratio_table(session: Session) -> Table:
+    table = Table(title="Times SimPy's rate, turn by turn: median (least - greatest)")
+    table.add_column("what")
+    table.add_column("found", justify="right")
+    for measured in PAIRS:
+        if found := ratios(session.rows, measured):
+            row = Row("ratio", ENGINE, measured, 0, "×", tuple(found), {})
+            table.add_row(measured, tables.spread(row))
+    return table
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    events, repeat = int(options.events), int(options.repeat)
+    for subject in SUBJECTS:
+        if subject in options.subjects:
+            session.attempt(subject, lambda subject=subject: measure(subject, events, repeat, session.progress))
+    found = targets(session.rows)
+    session.conclude(found)
+    session.console.print(tables.row_table("Engine", session.rows, "nodes"))
+    session.console.print(ratio_table(session))
+    session.console.print(tables.target_table(found))
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("engine", options.output, lambda session: run(options, session), root=False)

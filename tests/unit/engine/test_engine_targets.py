@@ -1,0 +1,44 @@
+"""What the rows about the engine are made to say, and that the models that are compared are the same model."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
+
+from benchmarks.engine import models
+from benchmarks.engine.bench import PAIRS
+from benchmarks.engine.targets import CALLBACKS, CHAIN, ENGINE, LEAST, PING_PONG, SIMPY, TIME_OUTS, targets
+from benchmarks.rows import Row
+
+
+def row(contender: str, measure: str, *samples: float) -> Row:
+    return Row("engine", contender, measure, 0, "1/s", samples, {})
+
+
+@pytest.mark.parametrize(("measure", "least"), LEAST.items())
+def test_a_rate_is_compared_with_simpys_of_the_same_turn(measure: str, least: float) -> None:
+    """The machine was three times slower in the last turn."""
+    for share, expected in ((1.01, True), (0.99, False)):
+        ours = [least * share * rate for rate in (900.0, 1000.0, 300.0)]
+        found = targets([row(ENGINE, measure, *ours), row(SIMPY, measure, 900.0, 1000.0, 300.0)])
+        assert [target.reached for target in found if measure in target.name] == [expected]
+        assert [target.reached for target in found if measure not in target.name] == [None] * 3
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_both_models_end_at_the_same_time(pair: tuple[Callable[[int], int], Callable[[int], int]]) -> None:
+    ours, theirs = pair
+    assert ours(2_000) == theirs(2_000) > 0
+
+
+def test_a_chain_takes_what_its_slowest_server_and_the_way_to_its_end_take() -> None:
+    """Each customer passes once: the last server is the slowest and is busy without a pause once the first has come."""
+    costs = [models.COST + place for place in range(models.SERVERS)]
+    assert models.servers(models.AT_ONCE * models.SERVERS) == sum(costs) + (models.AT_ONCE - 1) * max(costs)
+
+
+def test_every_pair_has_a_target() -> None:
+    assert set(PAIRS) == set(LEAST) == {TIME_OUTS, CALLBACKS, PING_PONG, CHAIN}
