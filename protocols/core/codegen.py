@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import builtins
 import importlib
-import keyword
 import re
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from typing import Final
 
 from scapy.fields import (
     AnyField,
+    BitEnumField,
     BitField,
     ByteField,
     EnumField,
@@ -40,6 +40,7 @@ from scapy.fields import (
 )
 from scapy.packet import Packet
 
+_BITS: Final = (BitField, BitEnumField, FlagsField)
 _WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
 _INDENT: Final = "    "
 _WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
@@ -48,7 +49,8 @@ _WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 @dataclass(frozen=True, slots=True)
 class Part:
     """One field of a frame. name: of the codec's variable. Its bits stand `shift` above the lowest of its word.
-    allowed: the values that it may have, empty for any."""
+    allowed: the values that it may have, empty for any; barred: those that it may not, as they announce a layer that is
+    not there."""
 
     layer: type[Packet]
     field: AnyField
@@ -56,6 +58,7 @@ class Part:
     bits: int
     shift: int
     allowed: tuple[int, ...]
+    barred: tuple[int, ...]
 
     @property
     def kind(self) -> str:
@@ -168,22 +171,28 @@ class Format:
                 shift, parts = 8 * size, []
                 for field, bits in fields:
                     shift -= bits
-                    allowed = self._allowed(layer, field, above)
-                    parts.append(Part(layer, field, names[layer, field.name], bits, shift, allowed))
+                    allowed, barred = self._values(layer, field, above)
+                    parts.append(Part(layer, field, names[layer, field.name], bits, shift, allowed, barred))
                 words.append(Word(format_, offset, size, tuple(parts)))
                 offset += size
         return Stack(name, tuple(words))
 
-    def _allowed(self, layer: type[Packet], field: AnyField, above: type[Packet] | None) -> tuple[int, ...]:
-        """By the binding to the layer above, or by the enumeration without what is bound to layers that are not there."""
-        name = field.name
+    def _values(
+        self, layer: type[Packet], field: AnyField, above: type[Packet] | None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Allowed and barred, by the binding to the layer above, the enumeration, and the bindings to other layers."""
         bound = _binding(layer, above) if above else {}
-        if name in bound:
-            return (bound[name],)
+        if field.name in bound:
+            return (bound[field.name],), ()
         if not self.own(layer):
-            return ()
-        elsewhere = {values[name] for values, _ in layer.payload_guess if set(values) == {name}}
-        return tuple(value for value in _enumeration(field) if value not in elsewhere)
+            return (), ()
+        elsewhere = {values[field.name] for values, _ in layer.payload_guess if set(values) == {field.name}}
+        listed = _enumeration(field)
+        if not listed:
+            return (), tuple(sorted(elsewhere))
+        if allowed := tuple(value for value in listed if value not in elsewhere):
+            return allowed, ()
+        raise TypeError(f"{layer.__name__}.{field.name}: every value announces a layer that is not there")
 
 
 def _identifiers(layers: list[type[Packet]]) -> dict[tuple[type[Packet], str], str]:
@@ -195,7 +204,7 @@ def _identifiers(layers: list[type[Packet]]) -> dict[tuple[type[Packet], str], s
             name = field.name
             if name in taken:
                 name = f"{layer.__name__.lower()}_{name}"
-            elif keyword.iskeyword(name) or hasattr(builtins, name):
+            elif hasattr(builtins, name):
                 name = f"{name}_"
             names[layer, field.name] = name
             taken |= {name, field.name}
@@ -224,7 +233,7 @@ def _words(layer: type[Packet]) -> Iterator[tuple[str, int, list[tuple[AnyField,
     bits: list[tuple[AnyField, int]] = []
     for field in layer.fields_desc:
         total = sum(size for _, size in bits)
-        if isinstance(field, (BitField, FlagsField)) and not field.rev:
+        if isinstance(field, _BITS) and not field.rev:
             bits.append((field, field.size))
             total += field.size
             if total in _WORDS:
@@ -285,7 +294,7 @@ def _constants(format_: Format) -> str:
         if values:
             seen.add(name)
         if len(values) == 1 and not isinstance(part.field, FlagsField):
-            lines.append(f"{name}: Final = {part.allowed[0]}")
+            lines.append(f"{name}: Final = {min(values.values())}")
         else:
             lines += [f"{name}_{text.upper()}: Final = {value}" for text, value in values.items()]
     lines.append("")
@@ -404,7 +413,11 @@ def _unpack(format_: Format, stack: Stack) -> str:
         if part.allowed:
             values = [_number(format_, part, value) for value in part.allowed]
             wrong = f"!= {values[0]}" if len(values) == 1 else f"not in ({', '.join(values)})"
-            lines += [f"    if {part.name} {wrong}:", f"        raise MalformedError({part.name.strip('_')!r})"]
+        elif part.barred:
+            wrong = f"in {part.barred}"
+        else:
+            continue
+        lines += [f"    if {part.name} {wrong}:", f"        raise MalformedError({part.name.strip('_')!r})"]
     end = ""
     if length := format_.find(stack, format_.length):
         end = "end"

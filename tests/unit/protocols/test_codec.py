@@ -1,0 +1,232 @@
+"""Every protocol's codec says of every frame what its Scapy layers say, in both directions, and takes nothing else."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import made_up_frames
+import pytest
+from frame_strategies import PACKAGES, binding, dissected, drawn_frames, frames_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.fields import ByteField, IntField, LEShortField, StrField, XShortField
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw, bind_layers
+
+from protocols.core.codegen import codec, generate
+from protocols.core.malformed import MalformedError
+from testbed.wire.fields import locate
+from testbed.wire.headers import standard_fields
+
+
+def made_up_codec() -> ModuleType:
+    module = ModuleType("made_up_codec")
+    exec(generate(made_up_frames, "the tests"), module.__dict__)
+    return module
+
+
+def checked_in(package: str) -> ModuleType:
+    __import__(f"{package}.codec")
+    return sys.modules[f"{package}.codec"]
+
+
+MODULES = [(frames_of(package), checked_in(package)) for package in PACKAGES] + [(made_up_frames, made_up_codec())]
+EVERY_STACK = pytest.mark.parametrize(
+    ("frames", "codec", "stack"),
+    [
+        pytest.param(frames, codec, stack, id=f"{frames.__name__}-{stack}")
+        for frames, codec in MODULES
+        for stack in frames.STACKS
+    ],
+)
+
+
+def pack(codec: ModuleType, stack: str, *arguments: object) -> bytes:
+    return getattr(codec, f"pack_{stack}")(*arguments)
+
+
+def unpack(codec: ModuleType, stack: str, frame: bytes | bytearray | memoryview) -> tuple[object, ...]:
+    return getattr(codec, f"unpack_{stack}")(frame)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_codec_that_is_checked_in_is_what_its_frames_give(package: str) -> None:
+    path, source = codec(package)
+    assert path.read_text() == source, f"run python -m protocols.core.codegen {package}"
+
+
+@EVERY_STACK
+@given(data=st.data())
+def test_the_codec_packs_the_bytes_that_scapy_builds(
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
+) -> None:
+    drawn = data.draw(drawn_frames(frames, stack))
+    assert pack(codec, stack, *drawn.arguments, drawn.payload) == bytes(drawn.packet)
+
+
+@EVERY_STACK
+@given(data=st.data(), padding=st.binary(max_size=60))
+def test_scapy_dissects_what_the_codec_packs(
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
+) -> None:
+    drawn = data.draw(drawn_frames(frames, stack))
+    # A protocol without a length cannot tell what fills up a frame from its payload.
+    padding = padding if hasattr(frames, "LENGTH") else b""
+    packet = Ether(pack(codec, stack, *drawn.arguments, drawn.payload) + padding)
+    layers = frames.STACKS[stack]
+    *headers, last = dissected(layers, packet)
+    assert last == {"payload": drawn.payload}
+    again = Raw(drawn.payload) if drawn.payload else None
+    for layer, values in zip(reversed(layers), reversed(headers), strict=True):
+        texts = {name: value.hex(":") if isinstance(value, bytes) else value for name, value in values.items()}
+        again = layer(**texts) / again if again else layer(**texts)
+    assert bytes(again) == bytes(drawn.packet)
+
+
+@EVERY_STACK
+@given(data=st.data(), padding=st.binary(max_size=60))
+def test_the_codec_reads_what_scapy_builds(
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
+) -> None:
+    drawn = data.draw(drawn_frames(frames, stack))
+    padding = padding if hasattr(frames, "LENGTH") else b""
+    frame = bytes(drawn.packet) + padding
+    for form in (frame, bytearray(frame), memoryview(frame)):
+        assert unpack(codec, stack, form) == (*drawn.arguments, drawn.payload)
+
+
+@EVERY_STACK
+@settings(max_examples=20)
+@given(data=st.data())
+def test_a_frame_that_is_cut_off_anywhere_is_malformed(
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
+) -> None:
+    drawn = data.draw(drawn_frames(frames, stack, most=20))
+    frame = bytes(drawn.packet)
+    header = len(frame) - len(drawn.payload)
+    for size in range(header):
+        with pytest.raises(MalformedError, match="short"):
+            unpack(codec, stack, frame[:size])
+    for size in range(header, len(frame)):
+        if hasattr(frames, "LENGTH"):
+            with pytest.raises(MalformedError, match="length"):
+                unpack(codec, stack, frame[:size])
+        else:
+            assert unpack(codec, stack, frame[:size])[-1] == drawn.payload[: size - header]
+
+
+@EVERY_STACK
+@given(data=st.data(), random=st.binary(max_size=120))
+def test_random_bytes_are_malformed_or_what_scapy_makes_of_them(
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, random: bytes
+) -> None:
+    kept = bytes(data.draw(drawn_frames(frames, stack, most=0)).packet)
+    frame = kept[: data.draw(st.integers(0, len(kept)))] + random
+    try:
+        values = unpack(codec, stack, frame)
+    except MalformedError:
+        return
+    assert frame.startswith(pack(codec, stack, *values))
+    assert dissected(frames.STACKS[stack], Ether(frame))[-1] == {"payload": values[-1]}
+
+
+@EVERY_STACK
+@given(data=st.data())
+def test_a_frame_is_read_as_what_it_is_and_no_other(
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
+) -> None:
+    frame = bytes(data.draw(drawn_frames(frames, stack)).packet)
+    layers = frames.STACKS[stack]
+    for below, above in pairwise(layers[1:]):
+        for field, value in binding(below, above).items():
+            assert getattr(codec, f"{field}_of")(frame) == value
+    for other, others in frames.STACKS.items():
+        if others[:3] != layers[:3]:
+            with pytest.raises(MalformedError):
+                unpack(codec, other, frame)
+
+
+@EVERY_STACK
+@given(data=st.data())
+def test_rules_find_every_field_where_it_is(
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
+) -> None:
+    fields = standard_fields()
+    fields.register("it", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    frame = bytes(data.draw(drawn_frames(frames, stack)).packet)
+    located = locate(frame)
+    layers = frames.STACKS[stack]
+    for layer, values in zip(layers[1:], dissected(layers, Ether(frame))[1:], strict=False):
+        for name, value in values.items():
+            own = f"it.{name}" if f"it.{name}" in fields else f"it.{layer.__name__.lower()}.{name}"
+            expected = int.from_bytes(value, "big") if isinstance(value, bytes) else value
+            assert fields.reader(own)(frame, located) == expected
+    for other in {layer for others in frames.STACKS.values() for layer in others} - set(layers):
+        for field in other.fields_desc:
+            own = f"it.{field.name}" if f"it.{field.name}" in fields else f"it.{other.__name__.lower()}.{field.name}"
+            assert fields.reader(own)(frame, located) == -1
+
+
+def test_flags_have_names_in_rules() -> None:
+    fields = standard_fields()
+    codec = made_up_codec()
+    fields.register("it", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    frame = codec.pack_order(bytes(6), bytes(6), 0xFFF, codec.FLAGS_LAST, 0xFF, 0xFFFF)
+    located = locate(frame)
+    assert [fields.reader(f"it.flags.{flag}")(frame, located) for flag in ("first", "last")] == [0, 1]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_codec_does_without_scapy(package: str) -> None:
+    program = f"import sys, {package}.codec; sys.exit('scapy' in sys.modules)"
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False).returncode == 0
+
+
+def test_a_number_that_does_not_fit_its_field_is_not_packed() -> None:
+    codec = made_up_codec()
+    with pytest.raises(struct.error):
+        codec.pack_order(bytes(6), bytes(6), 0, 0, 0x100, 0)
+
+
+def refused(name: str, *layers: type[Packet]) -> str:
+    frames = ModuleType(name)
+    frames.__dict__.update(ETHERTYPE=0x88B6, STACKS={"frame": (Ether, *layers)}, FLOW=())
+    with pytest.raises(TypeError) as raised:
+        generate(frames, "the tests")
+    return str(raised.value)
+
+
+def test_a_layer_that_no_codec_can_be_made_for_is_an_error_that_names_the_field() -> None:
+    class Text(Packet):
+        fields_desc = [ByteField("size", 0), StrField("text", b"")]  # noqa: RUF012
+
+    class Little(Packet):
+        fields_desc = [LEShortField("size", 0)]  # noqa: RUF012
+
+    class Crooked(Packet):
+        fields_desc = [made_up_frames.BitField("bits", 0, 5), XShortField("number", 0)]  # noqa: RUF012
+
+    class Short(Packet):
+        fields_desc = [made_up_frames.BitField("bits", 0, 5)]  # noqa: RUF012
+
+    class Open(Packet):
+        fields_desc = [made_up_frames.BitEnumField("kind", 1, 8, {1: "CALL"})]  # noqa: RUF012
+
+    class Alone(Packet):
+        fields_desc = [IntField("number", 0)]  # noqa: RUF012
+
+    for layer in (Text, Little, Crooked, Short, Open):
+        bind_layers(Ether, layer, type=0x88B7)
+    assert "Text.text" in refused(__name__, Text)
+    assert "Little.size" in refused(__name__, Little)
+    assert "Crooked.number" in refused(__name__, Crooked)
+    assert "Short: its last bits" in refused(__name__, Short)
+    bind_layers(Open, Alone, kind=1)
+    assert "Open.kind: every value announces" in refused(__name__, Open)
+    assert "Alone is bound to Ether 0 times" in refused(__name__, Alone)

@@ -1,0 +1,158 @@
+"""EMP's frames, byte by byte as its description has them, and what is no EMP frame."""
+
+from __future__ import annotations
+
+import struct
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.l2 import Ether
+from scapy.packet import Padding
+
+from protocols.core.malformed import MalformedError
+from protocols.emp import codec
+from protocols.emp.frames import EMP, EMPMessage
+from testbed.wire.direction import Direction
+from testbed.wire.headers import standard_fields
+from testbed.wire.rules import RuleSet
+
+A, B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
+
+
+def data(number: int = 1, *, message: int = 7, payload: bytes = b"", kind: int = codec.TYPE_DATA) -> bytes:
+    return codec.pack_frame(B, A, kind, 0, 3, 0x11, 0x22, message, number, codec.STATUS_OK, payload)
+
+
+def first(payload: bytes = b"") -> bytes:
+    return codec.pack_message(
+        B, A, codec.FLAGS_LAST, 3, 0x11, 0x22, 7, 0, codec.STATUS_OK, 4, 5, 0x66, len(payload), 6, payload
+    )
+
+
+def resealed(frame: bytes, at: int, value: bytes) -> bytes:
+    """The frame with other bytes there, its check right again."""
+    changed = bytearray(frame)
+    changed[at : at + len(value)] = value
+    changed[38:42] = bytes(4)
+    changed[38:42] = struct.pack("!I", crc32(changed))
+    return bytes(changed)
+
+
+def test_the_first_frame_of_a_message_byte_by_byte() -> None:
+    check = crc32(
+        bytes.fromhex(
+            "020000000002 020000000001 88b5 01 01 01 03 00000011 00000022 00000007 00000000 0002 0000 00000000"
+            "0004 0005 00000066 00000002 00000006 6869"
+        )
+    )
+    assert first(b"hi") == bytes.fromhex(
+        "020000000002 020000000001 88b5 01 01 01 03 00000011 00000022 00000007 00000000 0002 0000"
+        f"{check:08x} 0004 0005 00000066 00000002 00000006 6869"
+    )
+
+
+def test_an_acknowledgement_is_a_frame_header() -> None:
+    frame = codec.pack_frame(A, B, codec.TYPE_ACK, codec.FLAGS_LAST, 3, 1, 2, 7, 2, codec.STATUS_RESTARTED)
+    assert len(frame) == codec.FRAME_SIZE == 42
+    assert Ether(frame).summary() == "Ether / EMP ACK message 7 frame 2"
+    assert Ether(frame)[EMP].sprintf("%status% %flags%") == "RESTARTED LAST"
+    assert codec.unpack_frame(frame)[2:-1] == (codec.TYPE_ACK, 1, 3, 1, 2, 7, 2, codec.STATUS_RESTARTED)
+
+
+def test_what_fills_a_frame_up_to_the_minimum_is_no_payload_and_not_checked() -> None:
+    frame = first(b"x").ljust(60, b"\xaa")
+    assert bytes(codec.unpack_message(frame)[-1]) == b"x"
+    assert bytes(Ether(frame)[Padding]) == b"\xaa"
+    assert bytes(Ether(frame)[EMPMessage].payload)[:1] == b"x"
+
+
+def test_the_payload_is_a_view_and_no_copy() -> None:
+    frame = bytearray(data(payload=b"payload"))
+    view = codec.unpack_frame(frame)[-1]
+    assert view.obj is frame
+
+
+@given(st.binary(max_size=60), st.booleans(), st.data())
+def test_a_bit_that_flips_anywhere_is_found(payload: bytes, begins: bool, random: st.DataObject) -> None:
+    frame = bytearray(first(payload) if begins else data(payload=payload))
+    bit = random.draw(st.integers(0, 8 * len(frame) - 1))
+    frame[bit >> 3] ^= 0x80 >> (bit & 7)
+    with pytest.raises(MalformedError):
+        (codec.unpack_message if begins else codec.unpack_frame)(frame)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1458, 8958])
+def test_every_single_bit_of_the_headers_and_the_edges_of_the_payload_counts(size: int) -> None:
+    frame = data(payload=bytes(size))
+    for place in [*range(42), *([42, len(frame) - 1] if size else [])]:
+        for bit in range(8):
+            wrong = bytearray(frame)
+            wrong[place] ^= 1 << bit
+            with pytest.raises(MalformedError):
+                codec.unpack_frame(wrong)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (b"", "short"),
+        (data()[:41], "short"),
+        (data(payload=b"1234")[:-1], "length"),
+        (resealed(data(), 12, b"\x08\x00"), "ether_type"),
+        (resealed(data(), 14, b"\x02"), "version"),
+        (resealed(data(), 15, b"\x00"), "type"),
+        (resealed(data(), 15, b"\x04"), "type"),
+        (resealed(data(payload=bytes(20)), 15, b"\x01"), "type"),
+        (resealed(data(), 34, b"\x00\x01"), "length"),
+        (resealed(data(), 34, b"\xff\xff"), "length"),
+        (resealed(data(), 36, b"\x00\x02"), "status"),
+        (data()[:41] + b"\x00", "check"),
+    ],
+)
+def test_what_is_no_frame_says_which_field_is_wrong(frame: bytes, reason: str) -> None:
+    with pytest.raises(MalformedError) as raised:
+        codec.unpack_frame(frame)
+    assert raised.value.reason == reason
+    assert str(raised.value) == f"malformed frame: {reason}"
+
+
+def test_the_type_alone_says_how_to_read_a_frame() -> None:
+    assert codec.type_of(first()) == codec.TYPE_MESSAGE
+    assert codec.type_of(memoryview(data())) == codec.TYPE_DATA
+    with pytest.raises(MalformedError, match="short"):
+        codec.type_of(data()[:15])
+
+
+@given(st.binary(max_size=100))
+def test_random_bytes_have_no_type_or_are_malformed(frame: bytes) -> None:
+    with pytest.raises(MalformedError):
+        (codec.unpack_message if codec.type_of(frame) == codec.TYPE_MESSAGE else codec.unpack_frame)(frame)
+
+
+@pytest.mark.parametrize(
+    ("text", "dropped"),
+    [
+        ("drop emp.type == 3 and nth(2)", [3]),
+        ("drop emp.type == 3 and nth(2, emp.message)", [4]),
+        ("drop emp.tag == 0x66", [1]),
+        ("drop emp.flags.last == 1", [1]),
+        ("drop emp.frame > 1", [4]),
+    ],
+)
+def test_rules_name_its_fields(text: str, dropped: list[int]) -> None:
+    fields = standard_fields()
+    fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    rules = RuleSet(fields)
+    rules.add(0, text)
+    wire = Direction("n1:eth0--n2:eth0", "forward", seed=1, rules=rules)
+    ack = codec.TYPE_ACK
+    frames = [data(), first(), data(kind=ack), data(kind=ack, message=8), data(2, kind=ack)]
+    assert [number for number, frame in enumerate(frames) if wire.offer(number, frame).dropped] == dropped
+
+
+def test_types_are_flows_of_their_own() -> None:
+    fields = standard_fields()
+    fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    assert fields.flow_fields() == {0x88B5: ("emp.type",)}
