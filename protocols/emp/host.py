@@ -86,6 +86,11 @@ class Endpoint:
         """Descriptors that no transfer uses."""
         return self._used.count(0)
 
+    @property
+    def pinned(self) -> int:
+        """Regions of memory that are the NIC's as long as transfers are under way."""
+        return len(self._memory)
+
     def post_send(self, destination: int, tag: int, data: Buffer) -> Completion[Received]:
         """Send a message; done when all of it has been acknowledged. tag: 32 bits.
 

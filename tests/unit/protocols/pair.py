@@ -79,13 +79,35 @@ class Wires:
                     self.give(frame)
         return count
 
+    def elapse(self, span: int) -> None:
+        """So many nanoseconds go by; everything sent meanwhile arrives at once."""
+        end = self.now + span
+        self.exchange()
+        while (deadline := self.deadline) is not None and deadline <= end:
+            self.tick()
+            self.exchange()
+        self.now = end
+
+    @property
+    def deadline(self) -> int | None:
+        """The next one of all."""
+        deadlines = [agent.firmware.deadline for agent in self.agents]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def waiting(self) -> list[str]:
+        """What all of them wait for."""
+        return [
+            f"{number}: {sentence}"
+            for number, agent in enumerate(self.agents)
+            for sentence in [*agent.host.waiting(), *agent.firmware.waiting()]
+        ]
+
     def tick(self) -> bool:
         """On to the next deadline, and what is due there; False if nobody has one."""
-        deadlines = [agent.firmware.deadline for agent in self.agents]
-        known = [deadline for deadline in deadlines if deadline is not None]
-        if not known:
+        first = self.deadline
+        if first is None:
             return False
-        self.now = max(self.now, min(known))
+        self.now = max(self.now, first)
         for agent in self.agents:
             deadline = agent.firmware.deadline
             if deadline is not None and deadline <= self.now:

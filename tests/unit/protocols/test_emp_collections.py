@@ -1,0 +1,258 @@
+"""EMP's collections: when they are acknowledged, when they are sent again, and in what order frames may come."""
+
+from __future__ import annotations
+
+import pytest
+from emp_talk import TIMEOUT, content, counted, nics, said
+
+from protocols.emp.settings import Settings
+
+PAGE = 4096
+FIRST = 1500 - 28 - 16
+FULL = 1500 - 28
+
+
+@pytest.mark.parametrize("mtu", [100, 1500, 9000])
+@pytest.mark.parametrize("unit", [1, 2, 3, 5, 255])
+@pytest.mark.parametrize(
+    "edge",
+    ["nothing", "first frame", "second frame", "a collection", "page", "chain of seven", "list of pages"],
+)
+@pytest.mark.parametrize("beside", [-1, 0, 1])
+def test_a_message_of_every_size_at_an_edge_arrives_whole(mtu: int, unit: int, edge: str, beside: int) -> None:
+    first, full = mtu - 44, mtu - 28
+    at = {
+        "nothing": 0,
+        "first frame": first,
+        "second frame": first + full,
+        "a collection": first + (unit - 1) * full,
+        "page": PAGE,
+        "chain of seven": 7 * PAGE,
+        "list of pages": 20 * PAGE,
+    }[edge]
+    size = max(0, at + beside)
+    wires, (sender, receiver) = nics(mtu=mtu, settings=Settings(unit=unit, window=1000))
+    sent, buffer = content(size), bytearray(size)
+    receive = receiver.post_receive(0, 7, buffer)
+    send = sender.post_send(1, 7, sent)
+    frames = wires.exchange()
+    assert bytes(buffer) == sent
+    assert receive.result() == (0, 7, size)
+    assert send.result() == (1, 7, size)
+    data = 1 if size <= first else 2 + (size - first - 1) // full
+    assert frames == data + -(-data // unit)
+    assert sender.free == receiver.free == 640
+    assert sender.pinned == receiver.pinned == 0
+    assert wires.deadline is None
+    assert wires.waiting() == []
+
+
+def test_three_frames_are_acknowledged_at_once_and_a_short_last_collection_too() -> None:
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 0, bytearray(4 * FULL))
+    sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
+    frames = wires.take(0)
+    assert said(frames) == ["header 0", "data 0.1", "data 0.2", "data 0.3"]
+    for frame in frames[:2]:
+        wires.give(frame)
+    assert wires.take(1) == []
+    wires.give(frames[2])
+    assert said(wires.take(1)) == ["ack 0.2"]
+    wires.give(frames[3])
+    assert said(wires.take(1)) == ["ack 0.3"]
+
+
+def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
+    """Section 3.1.2: "configuring the unit of acknowledgement on the fly"; a message keeps the one it began with."""
+    settings = Settings(unit=2)
+    wires, (sender, receiver) = nics(settings=settings)
+    size = FIRST + 3 * FULL
+    receives = [receiver.post_receive(0, 0, bytearray(size)) for _ in range(2)]
+    sender.post_send(1, 0, bytes(size))
+    settings.unit = 4
+    sender.post_send(1, 0, bytes(size))
+    for frame in wires.take(0):
+        wires.give(frame)
+    assert said(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
+    assert all(receive.done for receive in receives)
+
+
+def test_an_acknowledgement_is_the_header_of_the_last_frame_that_came() -> None:
+    """Section 4.1; whatever its number is."""
+    wires, (sender, receiver) = nics()
+    buffer = bytearray(FIRST + 2 * FULL)
+    receive = receiver.post_receive(0, 0, buffer)
+    send = sender.post_send(1, 0, content(len(buffer)))
+    header, one, two = wires.take(0)
+    for frame in (header, two, one):
+        wires.give(frame)
+    assert said(acknowledgement := wires.take(1)) == ["ack 0.1"]
+    assert bytes(buffer) == content(len(buffer))
+    wires.give(acknowledgement[0])
+    assert send.done
+    assert receive.done
+
+
+def test_a_collection_is_sent_again_as_a_whole_when_its_time_is_over() -> None:
+    wires, (sender, receiver) = nics()
+    receive = receiver.post_receive(0, 0, bytearray(6 * FULL))
+    sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
+    frames = wires.take(0)
+    for frame in frames[:4] + frames[5:]:
+        wires.give(frame)  # frame 4 is lost
+    for frame in wires.take(1):
+        wires.give(frame)
+    assert wires.deadline == TIMEOUT
+    wires.tick()
+    again = wires.take(0)
+    assert said(again) == ["data 0.3", "data 0.4", "data 0.5"]
+    wires.give(again[1])
+    assert receive.done
+    assert said(wires.take(1)) == ["ack 0.4"]
+    assert counted(wires, 0, "collections_resent") == 1
+    assert counted(wires, 0, "frames_resent") == 3
+
+
+def test_a_timer_starts_when_its_collection_is_out_also_that_of_a_short_last_one() -> None:
+    settings = Settings(window=1)
+    wires, (sender, receiver) = nics(settings=settings)
+    receiver.post_receive(0, 0, bytearray(4 * FULL))
+    sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
+    for frame in wires.take(0):
+        wires.give(frame)
+    wires.now = 2_000_000
+    for frame in wires.take(1):
+        wires.give(frame)
+    assert said(wires.take(0)) == ["data 0.3"]  # lost
+    assert wires.deadline == 2_000_000 + TIMEOUT
+    wires.tick()
+    assert said(wires.take(0)) == ["data 0.3"]
+
+
+def test_the_time_doubles_with_each_resend_up_to_the_longest() -> None:
+    settings = Settings(timeout=5, longest_timeout=30)
+    wires, (sender, _) = nics(settings=settings)
+    sender.post_send(1, 0, b"")
+    times = []
+    for _ in range(5):
+        wires.tick()
+        times.append(wires.now)
+    assert times == [5, 15, 35, 65, 95]
+
+
+def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
+    """An acknowledgement names one frame only: a later collection's says nothing of an earlier one."""
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 0, bytearray(6 * FULL))
+    send = sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
+    for frame in wires.take(0):
+        wires.give(frame)
+    first, second = wires.take(1)
+    wires.give(second)
+    assert not send.done
+    wires.tick()
+    assert said(again := wires.take(0)) == ["header 0", "data 0.1", "data 0.2"]
+    for frame in again:
+        wires.give(frame)
+    assert said(repeated := wires.take(1)) == ["ack 0.2"]
+    assert repeated == [first]
+    wires.give(first)
+    assert send.done
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 4])
+def test_a_completed_message_is_acknowledged_again(frames: int) -> None:
+    """Or its sender would never end: all acknowledgements of the first round are lost."""
+    wires, (sender, receiver) = nics()
+    buffer = bytearray(4 * FULL)
+    receive = receiver.post_receive(0, 0, buffer)
+    send = sender.post_send(1, 0, content(FIRST + (frames - 1) * FULL))
+    for frame in wires.take(0):
+        wires.give(frame)
+    assert receive.done
+    lost = wires.take(1)
+    buffer[:] = bytes(len(buffer))
+    wires.elapse(TIMEOUT)
+    assert send.done
+    assert counted(wires, 1, "reacknowledgements_sent") == len(lost)
+    assert not any(buffer), "the buffer is the host's again: nothing writes to it"
+
+
+def test_a_collection_complete_in_a_message_that_is_not_is_acknowledged_again() -> None:
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 0, bytearray(6 * FULL))
+    sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
+    frames = wires.take(0)
+    for frame in frames[:3]:
+        wires.give(frame)
+    assert said(wires.take(1)) == ["ack 0.2"]
+    for frame in frames[:3]:
+        wires.give(frame)
+    assert said(wires.take(1)) == ["ack 0.2"]
+
+
+def test_every_frame_that_comes_twice_is_stored_once() -> None:
+    wires, (sender, receiver) = nics()
+    receive = receiver.post_receive(0, 0, bytearray(6 * FULL))
+    sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
+    for frame in wires.take(0):
+        wires.give(frame)
+        wires.give(frame)
+    assert receive.done
+    assert counted(wires, 1, "data_stored") == 6
+    assert counted(wires, 1, "duplicates") == 6
+
+
+def test_the_last_collection_may_come_before_all_others() -> None:
+    wires, (sender, receiver) = nics()
+    buffer = bytearray(10 * FULL)
+    receive = receiver.post_receive(0, 0, buffer)
+    sender.post_send(1, 0, content(len(buffer)))
+    header, *others = wires.take(0)
+    wires.give(header)
+    for frame in reversed(others):
+        wires.give(frame)
+    assert receive.done
+    assert bytes(buffer) == content(len(buffer))
+
+
+def test_frames_before_their_header_are_dropped_and_repaired() -> None:
+    wires, (sender, receiver) = nics()
+    receive = receiver.post_receive(0, 0, bytearray(3 * FULL))
+    sender.post_send(1, 0, bytes(3 * FULL - 16))
+    header, one, two = wires.take(0)
+    for frame in (one, two, header):
+        wires.give(frame)
+    assert counted(wires, 1, "unknown") == 2
+    assert not receive.done
+    wires.elapse(TIMEOUT)
+    assert receive.done
+
+
+@pytest.mark.parametrize("window", [1, 2, 16])
+def test_no_more_collections_are_out_than_the_window_says(window: int) -> None:
+    wires, (sender, receiver) = nics(settings=Settings(window=window))
+    receiver.post_receive(0, 0, bytearray(300_000))
+    send = sender.post_send(1, 0, bytes(300_000))
+    while not send.done:
+        frames = wires.take(0)
+        for frame in frames:
+            wires.give(frame)
+        acknowledged = len(wires.nics[1].sent)
+        assert acknowledged <= window
+        for frame in wires.take(1):
+            wires.give(frame)
+    assert counted(wires, 0, "frames_resent") == 0
+
+
+def test_a_peer_that_never_acknowledges_is_told_of() -> None:
+    """As in the paper there is no end to it unless one is set; but never a wait without a reason."""
+    wires, (sender, _) = nics()
+    send = sender.post_send(1, 5, bytes(10_000))
+    for _ in range(100):
+        wires.tick()
+        wires.take(0)
+    assert not send.done
+    [own, firmware] = [sentence for sentence in wires.waiting() if sentence.startswith("0")]
+    assert own == "0: the send to node 1, tag 5, 10000 bytes"
+    assert "no acknowledgement of 0, 1, 2" in firmware

@@ -1,0 +1,256 @@
+"""EMP's matching: which receive a message goes to, and that no order of receives keeps one from its message."""
+
+from __future__ import annotations
+
+import pytest
+from emp_talk import TIMEOUT, content, counted, nics, said
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.emp.host import ANY_SOURCE, ANY_TAG, any_tag
+from protocols.emp.settings import Settings
+
+
+def test_a_message_goes_to_the_receive_with_its_tag_and_source() -> None:
+    wires, hosts = nics(3)
+    for_other_tag = hosts[2].post_receive(0, 1, bytearray(10))
+    for_other_source = hosts[2].post_receive(1, 2, bytearray(10))
+    for_it = hosts[2].post_receive(0, 2, bytearray(10))
+    hosts[0].post_send(2, 2, b"hello")
+    wires.exchange()
+    assert for_it.result() == (0, 2, 5)
+    assert not for_other_tag.done
+    assert not for_other_source.done
+
+
+def test_a_receive_for_any_source_takes_the_oldest_of_all_nodes() -> None:
+    wires, hosts = nics(4)
+    for source in (2, 1, 3):
+        hosts[source].post_send(0, 5, bytes([source]))
+        wires.exchange()
+    receives = [hosts[0].post_receive(ANY_SOURCE, 5, bytearray(1)) for _ in range(3)]
+    wires.elapse(TIMEOUT)
+    assert [receive.result().source for receive in receives] == [2, 1, 3]
+
+
+def test_a_receive_for_any_tag_stays_in_its_context() -> None:
+    wires, (sender, receiver) = nics()
+    anything = receiver.post_receive(0, any_tag(9), bytearray(1))
+    sender.post_send(1, 8 << 24 | 1, b"x")
+    sender.post_send(1, 9 << 24 | 1, b"y")
+    wires.exchange()
+    assert anything.result().tag == 9 << 24 | 1
+    of_context_0 = receiver.post_receive(0, ANY_TAG, bytearray(1))
+    wires.elapse(TIMEOUT)
+    assert not of_context_0.done
+
+
+def test_messages_of_one_tag_never_overtake_one_another() -> None:
+    """The first message's data is lost, the second one's is not: the first receive still gets the first message."""
+    wires, (sender, receiver) = nics()
+    for_another_tag = receiver.post_receive(0, 1, bytearray(1))
+    buffers = [bytearray(3000), bytearray(1)]
+    receives = [receiver.post_receive(0, 2, buffer) for buffer in buffers]
+    sender.post_send(1, 2, content(3000))
+    sender.post_send(1, 2, b"2")
+    header, _, _, second = wires.take(0)
+    wires.give(header)
+    wires.give(second)
+    assert receives[1].done
+    assert not receives[0].done
+    wires.elapse(TIMEOUT)
+    assert bytes(buffers[0]) == content(3000)
+    assert not for_another_tag.done
+
+
+def test_a_header_that_comes_before_an_older_one_waits_for_it() -> None:
+    wires, (sender, receiver) = nics()
+    buffers = [bytearray(1), bytearray(1)]
+    receives = [receiver.post_receive(0, 2, buffer) for buffer in buffers]
+    sender.post_send(1, 2, b"1")
+    sender.post_send(1, 2, b"2")
+    for frame in reversed(wires.take(0)):
+        wires.give(frame)
+    assert [receive.done for receive in receives] == [True, False]
+    wires.elapse(TIMEOUT)
+    assert buffers == [b"1", b"2"]
+
+
+def test_data_that_nobody_receives_yet_is_dropped_and_comes_again_after_the_time() -> None:
+    """Section 3.1.1. A rendezvous in disguise: a receive that is late by a moment waits for the sender's timer."""
+    wires, (sender, receiver) = nics()
+    send = sender.post_send(1, 0, b"early")
+    wires.exchange()
+    assert counted(wires, 1, "unmatched") == 1
+    assert counted(wires, 1, "headers_admitted") == 1
+    buffer = bytearray(5)
+    receive = receiver.post_receive(0, 0, buffer)
+    assert wires.exchange() == 0
+    wires.elapse(TIMEOUT - 1)
+    assert not receive.done
+    wires.elapse(1)
+    assert receive.done
+    assert send.done
+    assert buffer == b"early"
+
+
+def test_a_receive_takes_the_oldest_message_that_was_kept() -> None:
+    wires, (sender, receiver) = nics()
+    for text in (b"a", b"b", b"c"):
+        sender.post_send(1, 3, text)
+    wires.exchange()
+    buffers = [bytearray(1) for _ in range(3)]
+    for buffer in buffers:
+        receiver.post_receive(0, 3, buffer)
+    wires.elapse(TIMEOUT)
+    assert buffers == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("window", [1, 3, 16])
+@pytest.mark.parametrize("size", [0, 10_000])
+def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, size: int) -> None:
+    """As many sends as there are descriptors, each with its own tag; the last one is wanted first."""
+    longest = 20_000_000
+    wires, (sender, receiver) = nics(settings=Settings(window=window, descriptors=64, longest_timeout=longest))
+    sends = []
+    while sender.free >= (1 if size <= 4096 else 2):
+        sends.append(sender.post_send(1, len(sends), content(size, len(sends))))
+    assert len(sends) == (64 if size == 0 else 32)
+    for tag in reversed(range(len(sends))):
+        buffer = bytearray(size)
+        receive = receiver.post_receive(0, tag, buffer)
+        # Each window of messages that nobody receives costs a time-out, and then the wanted one's own must pass.
+        wires.elapse((len(sends) // window + 3) * longest)
+        assert receive.done, (tag, wires.waiting())
+        assert bytes(buffer) == content(size, tag)
+    assert all(send.done for send in sends)
+    assert sender.free == receiver.free == 64
+
+
+def test_the_640th_message_is_received_first_with_the_settings_as_they_are() -> None:
+    wires, (sender, receiver) = nics()
+    for tag in range(640):
+        sender.post_send(1, tag, b"")
+    last = receiver.post_receive(0, 639, bytearray(1))
+    wires.elapse((640 // 16 + 1) * TIMEOUT)
+    assert last.done
+    assert counted(wires, 1, "held_full") == 0
+
+
+def test_of_a_long_message_that_nobody_receives_no_more_is_sent_than_its_first_collection() -> None:
+    wires, (sender, receiver) = nics()
+    sender.post_send(1, 1, bytes(200_000))
+    assert len(wires.take(0)) == 48  # the window
+    sent = 0
+    for _ in range(5):
+        wires.tick()
+        sent += len(frames := wires.take(0))
+        assert said(frames) == ["header 0", "data 0.1", "data 0.2"]
+        for frame in frames:
+            wires.give(frame)
+    receive = receiver.post_receive(0, 1, bytearray(200_000))
+    wires.elapse(10 * Settings().longest_timeout)
+    assert receive.done
+    assert wires.waiting() == []
+
+
+def test_a_message_that_nobody_receives_does_not_hold_up_one_behind_it() -> None:
+    """The long one fills the window; after one time-out the short one behind it goes."""
+    wires, (sender, receiver) = nics()
+    wanted = receiver.post_receive(0, 2, bytearray(1))
+    long = sender.post_send(1, 1, bytes(200_000))
+    sender.post_send(1, 2, b"!")
+    wires.exchange()
+    assert not wanted.done
+    wires.elapse(TIMEOUT)
+    assert wanted.done
+    assert not long.done
+    receiver.post_receive(0, 1, bytearray(200_000))
+    wires.elapse(Settings().longest_timeout)
+    assert long.done
+
+
+def test_fewer_headers_kept_than_messages_sent_can_wait_for_ever_but_says_so() -> None:
+    wires, (sender, receiver) = nics(settings=Settings(held=2))
+    for tag in range(3):
+        sender.post_send(1, tag, b"")
+    receiver.post_receive(0, 2, bytearray(1))
+    wires.elapse(100 * TIMEOUT)
+    assert counted(wires, 1, "held_full") > 0
+    assert "1: node 0: 2 of its messages wait for a receive, and no more headers are kept" in wires.waiting()
+    receiver.post_receive(0, 0, bytearray(1))
+    wires.elapse(100 * TIMEOUT)
+    assert "tag 2" not in " ".join(wires.waiting())
+
+
+def test_a_message_to_oneself_needs_no_wire() -> None:
+    wires, (node, _) = nics()
+    buffer = bytearray(10_000)
+    receive = node.post_receive(0, 1, buffer)
+    send = node.post_send(0, 1, content(10_000))
+    assert receive.done
+    assert send.done
+    assert bytes(buffer) == content(10_000)
+    assert wires.take(0) == []
+
+
+def test_a_message_to_oneself_waits_for_its_receive_as_any_other() -> None:
+    wires, (node, _) = nics()
+    send = node.post_send(0, 1, b"me")
+    assert not send.done
+    buffer = bytearray(2)
+    node.post_receive(0, 1, buffer)
+    wires.elapse(TIMEOUT)
+    assert send.done
+    assert buffer == b"me"
+
+
+def test_a_host_may_post_whenever_it_is_shown_something_however_often() -> None:
+    """Each message to itself is posted in the callback of the one before: that must not nest."""
+    wires, (node, _) = nics()
+    left = 5000
+
+    def again(_: object = None) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            node.post_receive(0, 1, bytearray(1)).add_callback(again)
+            node.post_send(0, 1, b"!")
+
+    again()
+    assert left == 0
+    assert node.free == 640
+    assert wires.waiting() == []
+
+
+def test_a_message_of_no_bytes_is_received() -> None:
+    wires, (sender, receiver) = nics()
+    empty = receiver.post_receive(0, 1, bytearray(0))
+    larger = receiver.post_receive(0, 1, bytearray(9000))
+    sender.post_send(1, 1, b"")
+    sender.post_send(1, 1, b"")
+    wires.exchange()
+    assert empty.result().length == larger.result().length == 0
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=30),
+    st.randoms(use_true_random=False),
+    st.integers(1, 4),
+)
+def test_any_order_of_receives_finds_every_message(sends: list[tuple[int, int]], random: object, window: int) -> None:
+    """Each receive is posted only when the one before has its message."""
+    wires, hosts = nics(4, settings=Settings(window=window, longest_timeout=20_000_000))
+    for number, (source, tag) in enumerate(sends):
+        hosts[source].post_send(3, tag, bytes([number]))
+    wanted = list(sends)
+    random.shuffle(wanted)  # type: ignore[attr-defined]
+    for source, tag in wanted:
+        buffer = bytearray(1)
+        receive = hosts[3].post_receive(source, tag, buffer)
+        wires.elapse(40 * 20_000_000)
+        assert receive.done, wires.waiting()
+        first = sends.index((source, tag))
+        assert buffer[0] == next(n for n, sent in enumerate(sends) if sent == (source, tag) and n >= first)
+        sends[buffer[0]] = (-1, -1)
