@@ -109,6 +109,9 @@ class Format:
         self.length: str = getattr(frames, "LENGTH", "")
         self.check: str = getattr(frames, "CHECK", "")
         self.layers: dict[str, tuple[type[Packet], ...]] = frames.STACKS
+        for name in (self.length, self.check):
+            if self._names()[name] > 1:
+                raise TypeError(f"several layers have a field {name}: which one the codec fills in is not clear")
         self.stacks = [self._stack(name, layers) for name, layers in self.layers.items()]
 
     def own(self, layer: type[Packet]) -> bool:
@@ -117,9 +120,6 @@ class Format:
 
     def title(self, stack: Stack) -> str:
         return " / ".join(layer.__name__ for layer in self.layers[stack.name])
-
-    def layers_of_its_own(self) -> set[type[Packet]]:
-        return {layer for layers in self.layers.values() for layer in layers if self.own(layer)}
 
     def free(self, stack: Stack) -> list[Part]:
         """The fields that a caller gives and gets."""
@@ -140,7 +140,7 @@ class Format:
     def rule_fields(self) -> dict[str, tuple[object, ...]]:
         """Name -> offset behind Ethernet, width, mask, guard: a field whose name several layers have is called by its
         layer, too; a flag by its field."""
-        names = Counter(field.name for layer in self.layers_of_its_own() for field in layer.fields_desc)
+        names = self._names()
         places: dict[str, tuple[object, ...]] = {}
         for stack, layers in zip(self.stacks, self.layers.values(), strict=True):
             ethernet = sum(word.size for word in stack.words if word.parts[0].layer is layers[0])
@@ -161,6 +161,11 @@ class Format:
                         if places.setdefault(own, place) != place:
                             raise TypeError(f"{own} stands in several places")
         return places
+
+    def _names(self) -> Counter[str]:
+        """In how many of the protocol's layers there is a field of that name."""
+        layers = {layer for layers in self.layers.values() for layer in layers if self.own(layer)}
+        return Counter(field.name for layer in layers for field in layer.fields_desc)
 
     def _stack(self, name: str, layers: tuple[type[Packet], ...]) -> Stack:
         words: list[Word] = []
@@ -414,7 +419,7 @@ def _unpack(format_: Format, stack: Stack) -> str:
             values = [_number(format_, part, value) for value in part.allowed]
             wrong = f"!= {values[0]}" if len(values) == 1 else f"not in ({', '.join(values)})"
         elif part.barred:
-            wrong = f"in {part.barred}"
+            wrong = f"in {part.barred}" if len(part.barred) > 1 else f"== {part.barred[0]}"
         else:
             continue
         lines += [f"    if {part.name} {wrong}:", f"        raise MalformedError({part.name.strip('_')!r})"]

@@ -194,9 +194,9 @@ def test_a_number_that_does_not_fit_its_field_is_not_packed() -> None:
         codec.pack_order(bytes(6), bytes(6), 0, 0, 0x100, 0)
 
 
-def refused(name: str, *layers: type[Packet]) -> str:
+def refused(name: str, *layers: type[Packet], **more: str) -> str:
     frames = ModuleType(name)
-    frames.__dict__.update(ETHERTYPE=0x88B6, STACKS={"frame": (Ether, *layers)}, FLOW=())
+    frames.__dict__.update(ETHERTYPE=0x88B6, STACKS={"frame": (Ether, *layers)}, FLOW=(), **more)
     with pytest.raises(TypeError) as raised:
         generate(frames, "the tests")
     return str(raised.value)
@@ -230,3 +230,8 @@ def test_a_layer_that_no_codec_can_be_made_for_is_an_error_that_names_the_field(
     bind_layers(Open, Alone, kind=1)
     assert "Open.kind: every value announces" in refused(__name__, Open)
     assert "Alone is bound to Ether 0 times" in refused(__name__, Alone)
+
+
+def test_a_length_that_two_layers_have_is_an_error() -> None:
+    layers = made_up_frames.Base, made_up_frames.Call, made_up_frames.More
+    assert "several layers have a field id" in refused("made_up_frames", *layers, LENGTH="id")
