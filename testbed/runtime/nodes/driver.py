@@ -36,8 +36,6 @@ class Driver:
         self._nic = nic
         self._firmware = firmware
         self._frames_in_a_row = 0
-        self._arrivals = select.poll()
-        self._arrivals.register(wire.fileno(), select.POLLIN)
         self._others = select.poll()
         self._waiter = Waiter(0)
         self._waiter.watch(wire.fileno())
@@ -63,7 +61,9 @@ class Driver:
         """Let the NIC work until a task can go on, a watched descriptor is ready or the deadline has come."""
         nic, firmware, woken = self._nic, self._firmware, self.loop.woken
         receive, longest, take, now = self._wire.socket.recv, self._wire.longest, firmware.receive, time.monotonic_ns
+        spin = self.spin
         moment = now()
+        until = moment + spin
         while True:
             due = firmware.deadline
             if due is not None and due <= moment:
@@ -79,17 +79,22 @@ class Driver:
                 self._frames_in_a_row = 0
                 if woken or (deadline is not None and deadline <= moment):
                     return ()
+                moment = now()
+                if moment < until:
+                    continue
                 if due is None or (deadline is not None and deadline < due):
                     due = deadline
                 if ready := self._sleep(due):
                     return ready
                 moment = now()
+                until = moment + spin
                 continue
             except OSError as error:  # told once to a socket whose interface was set down
                 if error.errno not in DOWN:
                     raise
                 continue
             moment = now()
+            until = moment + spin
             nic.busy = True
             take(moment, frame)
             nic.busy = False
@@ -105,17 +110,5 @@ class Driver:
 
     def _sleep(self, deadline: int | None) -> Sequence[int]:
         """Until there is a frame, or the deadline has come, or something else is ready, which is returned."""
-        if self.spin:
-            arrived, now = self._arrivals.poll, time.monotonic_ns
-            end = now() + self.spin
-            if deadline is not None and deadline < end:
-                end = deadline
-            while not arrived(0):
-                if now() >= end:
-                    break
-            else:
-                return ()
-            if end == deadline:
-                return ()
         wire = self._wire.fileno()
         return [descriptor for descriptor in self._waiter.wait(deadline) if descriptor != wire]

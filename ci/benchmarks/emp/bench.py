@@ -1,0 +1,54 @@
+"""``ci/bench emp``: round trips spinning and blocking, streams, and a hundred node processes."""
+
+import argparse
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from functools import partial
+
+from benchmarks import session, tables
+from benchmarks.contenders import ContenderError
+from benchmarks.emp import measuring
+from benchmarks.emp.measuring import BLOCKING, SPINNING, Nodes
+from benchmarks.emp.targets import targets
+from benchmarks.links.traffic import Traffic
+from benchmarks.rows import REPOSITORY, Row
+from benchmarks.session import Session
+
+SUBJECTS = (SPINNING, BLOCKING, "stream", "nodes")
+OUTPUT = REPOSITORY / "results" / "bench-emp.jsonl"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--repeat", "10", "turns that count")
+    session.option(parser, "--count", "10000", "round trips of a turn")
+    session.option(parser, "--messages", "200", "messages of 1 MiB of a turn")
+    session.option(parser, "--nodes", "100", "node processes at once")
+    session.subjects(parser, SUBJECTS)
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    try:
+        traffic = Traffic(session.directory)
+    except ContenderError as error:
+        session.failures.append(str(error))
+        return
+    repeat, count, progress = int(options.repeat), int(options.count), session.progress
+    measures: dict[str, Callable[[Nodes], Iterable[Row]]] = {
+        SPINNING: lambda nodes: measuring.trips(nodes, traffic, SPINNING, repeat, count, progress),
+        BLOCKING: lambda nodes: measuring.trips(nodes, traffic, BLOCKING, repeat, count // 4, progress),
+        "stream": lambda nodes: measuring.streams(nodes, repeat, int(options.messages), progress),
+        "nodes": lambda nodes: measuring.many(nodes, int(options.nodes), repeat, progress),
+    }
+    with closing(Nodes()) as nodes:
+        for subject in SUBJECTS:
+            if subject in options.subjects:
+                session.attempt(subject, partial(measures[subject], nodes))
+    found = targets(session.rows)
+    session.conclude(found)
+    session.console.print(tables.row_table("EMP", session.rows, "nodes"))
+    session.console.print(tables.target_table(found))
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("emp", options.output, lambda session: run(options, session))

@@ -1,0 +1,200 @@
+"""What runs in the two nodes: EMP's host programs, and the same on bare packet sockets with the same options and frame
+sizes, which is as fast as this language gets."""
+
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from protocols.core.completion import Completion
+from protocols.emp.codec import MESSAGE_SIZE
+from protocols.emp.host import Endpoint
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.nodes.places import Here
+
+PING, PONG = "n1", "n2"
+MESSAGE = 4  # bytes of a round trip's
+LARGE = 1 << 20  # bytes of a stream's message
+FRAME = 1514  # bytes on the wire, with the Ethernet header
+RAW = 0x88B6  # IEEE 802 local experimental EtherType 2
+_MTU = 1500
+_POSTED = 8  # receives of the stream's sink, and sends of its source, under way
+_QUIET = 0.2  # s without a frame after which a stream of raw frames is over
+
+Program = Callable[..., Coroutine[Any, None, object]]
+Quantiles = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What of the two nodes a program on bare sockets must know. spin: never sleep."""
+
+    devices: dict[str, str]
+    macs: dict[str, bytes]
+    spin: bool
+
+
+def quantiles(samples: list[int], cpu: int) -> Quantiles:
+    """Of round trips in ns, warm-up left out, and the processor time of each."""
+    ordered = sorted(samples)
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+    found = {name: float(ordered[int(len(ordered) * share)]) for name, share in shares.items()}
+    return {"min": float(ordered[0]), **found, "cpu": cpu / len(samples)}
+
+
+def warm_up(count: int) -> int:
+    return count // 10 + 10
+
+
+# EMP
+
+
+async def emp_ping(endpoint: Endpoint, node: Here, *, count: int) -> Quantiles:
+    samples, peer, message, now = [], node.numbers[PONG], bytes(MESSAGE), time.monotonic_ns
+    buffer = bytearray(MESSAGE)
+    used = 0
+    for number in range(-warm_up(count), count):
+        if not number:
+            used = time.process_time_ns()
+        begun = now()
+        answer = endpoint.post_receive(peer, 1, buffer)
+        sent = endpoint.post_send(peer, 1, message)
+        await answer
+        if number >= 0:
+            samples.append(now() - begun)
+        await sent
+    return quantiles(samples, time.process_time_ns() - used)
+
+
+async def emp_pong(endpoint: Endpoint, node: Here, *, count: int) -> None:
+    peer, buffers = node.numbers[PING], (bytearray(MESSAGE), bytearray(MESSAGE))
+    arrival = endpoint.post_receive(peer, 1, buffers[0])
+    total = warm_up(count) + count
+    for number in range(total):
+        await arrival
+        sent = endpoint.post_send(peer, 1, buffers[number % 2])
+        if number + 1 < total:
+            arrival = endpoint.post_receive(peer, 1, buffers[(number + 1) % 2])
+        await sent
+
+
+async def emp_source(endpoint: Endpoint, node: Here, *, messages: int) -> float:
+    """Bit/s, from the first post to the last acknowledgement."""
+    peer, data = node.numbers[PONG], bytes(LARGE)
+    await endpoint.receive(peer, 2, bytearray(MESSAGE))  # it is ready
+    begun = time.monotonic_ns()
+    under_way: list[Completion[Any]] = []
+    for _ in range(messages):
+        if len(under_way) == _POSTED:
+            await under_way.pop(0)
+        under_way.append(endpoint.post_send(peer, 1, data))
+    for sent in under_way:
+        await sent
+    return messages * LARGE * 8e9 / (time.monotonic_ns() - begun)
+
+
+async def emp_sink(endpoint: Endpoint, node: Here, *, messages: int) -> None:
+    peer = node.numbers[PING]
+    buffers = [bytearray(LARGE) for _ in range(min(_POSTED, messages))]
+    posted = [endpoint.post_receive(peer, 1, buffer) for buffer in buffers]
+    await endpoint.send(peer, 2, bytes(MESSAGE))
+    for number in range(messages):
+        await posted.pop(0)
+        if number + len(buffers) < messages:
+            posted.append(endpoint.post_receive(peer, 1, buffers[number % len(buffers)]))
+
+
+# Packet sockets
+
+
+def _opened(node: Here, pair: Pair, peer: str) -> tuple[socket.socket, bytes]:
+    """The node's socket, and the header of a frame to the peer."""
+    wire = FrameSocket(pair.devices[node.name], RAW, _MTU)
+    return wire.socket, pair.macs[peer] + pair.macs[node.name] + RAW.to_bytes(2, "big")
+
+
+def _answers(wire: socket.socket, spin: bool) -> Iterator[bytes]:
+    flags, receive = socket.MSG_DONTWAIT if spin else 0, wire.recv
+    while True:
+        try:
+            frame = receive(_MTU + 22, flags)
+        except BlockingIOError:
+            continue
+        yield frame
+
+
+async def raw_ping(_: object, node: Here, *, count: int, pair: Pair) -> Quantiles:
+    wire, header = _opened(node, pair, PONG)
+    frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
+    samples, send, now = [], wire.send, time.monotonic_ns
+    answers = _answers(wire, pair.spin)
+    used = 0
+    send(frame)
+    next(answers)  # the peer sends one as soon as it listens; ours may have come too early
+    for number in range(-warm_up(count), count):
+        if not number:
+            used = time.process_time_ns()
+        begun = now()
+        send(frame)
+        next(answers)
+        if number >= 0:
+            samples.append(now() - begun)
+    return quantiles(samples, time.process_time_ns() - used)
+
+
+async def raw_pong(_: object, node: Here, *, count: int, pair: Pair) -> None:
+    wire, header = _opened(node, pair, PING)
+    frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
+    await node.loop.sleep(100_000_000)  # until the peer listens; what it has sent is thrown away
+    wire.setblocking(False)
+    try:
+        while True:
+            wire.recv(_MTU)
+    except BlockingIOError:
+        wire.setblocking(True)
+    answers, send = _answers(wire, pair.spin), wire.send
+    send(frame)
+    for _number in range(warm_up(count) + count):
+        next(answers)
+        send(frame)
+
+
+async def raw_source(_: object, node: Here, *, frames: int, pair: Pair) -> None:
+    wire, header = _opened(node, pair, PONG)
+    frame = header.ljust(FRAME, b"\0")
+    await node.loop.sleep(100_000_000)  # until the peer listens
+    send = wire.send
+    for _number in range(frames):
+        send(frame)
+
+
+async def raw_sink(_: object, node: Here, *, frames: int, pair: Pair) -> dict[str, float]:
+    """bits: per second, of what a message of EMP has in these frames; lost: frames."""
+    wire, _header = _opened(node, pair, PING)
+    receive, now, got, begun, last = wire.recv, time.monotonic_ns, 0, 0, 0
+    patience = int(_QUIET * 1e9)
+    while got < frames:
+        try:
+            receive(_MTU + 22, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            if last and now() - last > patience:
+                break
+            continue
+        last = now()
+        begun = begun or last
+        got += 1
+    return {"bits": got * (FRAME - 14) * 8e9 / (last - begun), "lost": float(frames - got)}
+
+
+def programs(kind: str, pair: Pair, count: int) -> dict[str, Program]:
+    """kind: "emp trip", "raw trip", "emp stream" (count: messages) or "raw stream" (count: frames)."""
+    found: dict[str, tuple[Program, Program]] = {
+        "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
+        "raw trip": (partial(raw_ping, count=count, pair=pair), partial(raw_pong, count=count, pair=pair)),
+        "emp stream": (partial(emp_source, messages=count), partial(emp_sink, messages=count)),
+        "raw stream": (partial(raw_source, frames=count, pair=pair), partial(raw_sink, frames=count, pair=pair)),
+    }
+    ping, pong = found[kind]
+    return {PING: ping, PONG: pong}

@@ -1,0 +1,122 @@
+"""Runs by turns, and the rows that come of them."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import ContenderError, LineProcess
+from benchmarks.links.clusters import Place
+from benchmarks.links.processors import RECEIVER, SENDER
+from benchmarks.links.traffic import Traffic
+from benchmarks.rows import Row
+
+EMP, RAW, TCP = "EMP, inline", "packet sockets, Python", "kernel TCP, C"
+TRIP, TRIP_SHARE, CPU = "round trip, p50", "round trip, {}", "CPU per round trip, one side"
+STREAM = "1 MiB messages in 1500-byte frames"
+BEGIN, END, PRIVATE, PROPORTIONAL = "all listen", "all ended", "memory of one, private", "memory of one, its share"
+SPINNING, BLOCKING = "spinning", "blocking"
+_SHARES = ("min", "p90", "p99", "p99.9")
+_RAW_FRAMES = 150_000
+
+Progress = Callable[[str], None]
+
+
+class Nodes:
+    """The process that has the nodes; ended with them when it is closed."""
+
+    def __init__(self) -> None:
+        home = Path(__file__).parents[1]
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(home.parent), str(home.parents[1])])
+        self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.emp.process"])
+        self.places = {name: Place(**place) for name, place in self._ask("where").items()}
+
+    def run(self, kind: str, count: int, spin: bool) -> dict[str, Any]:
+        answer = self._ask("run", kind=kind, count=count, spin=spin, cpus=[SENDER, RECEIVER])
+        if answer["invalid"]:
+            raise ContenderError(f"{kind}: {answer['invalid']}")
+        return answer
+
+    def many(self, nodes: int) -> dict[str, Any]:
+        return self._ask("many", nodes=nodes)
+
+    def close(self) -> None:
+        self._process.close()
+
+    def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        answer = self._process.ask(json.dumps({"do": do, **arguments}))
+        if "error" in answer:
+            raise ContenderError(f"{do}: {answer['error']}")
+        return answer
+
+
+def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
+    """Round trips of 4 bytes of EMP, a frame as long between packet sockets, and 8 bytes of TCP, by turns."""
+    spin = waiting == SPINNING
+    found: dict[tuple[str, str], list[float]] = {}
+    ends = nodes.places["n1"], nodes.places["n2"]
+    resent = 0
+
+    def take(contender: str, trip: dict[str, Any]) -> None:
+        found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
+        for share in _SHARES:
+            if share in trip:
+                found.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
+
+    for turn in range(repeat + 1):
+        progress(f"round trips, {waiting}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+        emp = nodes.run("emp trip", count, spin)
+        raw = nodes.run("raw trip", count, spin)
+        tcp = traffic.round_trips(*ends, count, spin=spin)
+        if not turn:
+            continue
+        resent += emp["resent"]
+        for contender, trip in ((EMP, emp["results"]["n1"]), (RAW, raw["results"]["n1"])):
+            take(contender, trip)
+            found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
+        take(TCP, tcp)
+        found.setdefault((TCP, CPU), []).append(tcp["cpu"] / count)
+    settings = {
+        "cluster": "two nodes, one pair of interfaces", "bytes": {EMP: 4, RAW: 4, TCP: 8}, "count": count,
+        "waiting": waiting, "processors": [SENDER, RECEIVER], "resent": resent, "interleaved": [EMP, RAW, TCP],
+    }  # fmt: skip
+    for (contender, measure), samples in found.items():
+        yield Row(waiting, contender, measure, 2, "s", tuple(samples), settings)
+
+
+def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
+    """One way, spinning, by turns."""
+    found: dict[str, list[float]] = {EMP: [], RAW: []}
+    resent, lost = 0, 0.0
+    for turn in range(repeat + 1):
+        progress(f"streams: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+        emp = nodes.run("emp stream", messages, True)
+        raw = nodes.run("raw stream", _RAW_FRAMES, True)
+        if turn:
+            resent += emp["resent"]
+            lost += raw["results"]["n2"]["lost"]
+            found[EMP].append(emp["results"]["n1"])
+            found[RAW].append(raw["results"]["n2"]["bits"])
+    settings = {
+        "cluster": "two nodes, one pair of interfaces", "messages": messages, "frames": {RAW: _RAW_FRAMES},
+        "processors": [SENDER, RECEIVER], "resent": {EMP: resent}, "lost": {RAW: lost}, "interleaved": [EMP, RAW],
+    }  # fmt: skip
+    for contender, samples in found.items():
+        yield Row("stream", contender, STREAM, 2, "bit/s", tuple(samples), settings)
+
+
+def many(nodes: Nodes, count: int, repeat: int, progress: Progress) -> Iterator[Row]:
+    """Node processes of a star, all at once."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for turn in range(repeat + 1):
+        progress(f"{count} node processes: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+        run = nodes.many(count)
+        if turn:
+            found.setdefault((BEGIN, "s"), []).append(run["begin"])
+            found.setdefault((END, "s"), []).append(run["end"])
+            found.setdefault((PRIVATE, "B"), []).extend(map(float, run["private"]))
+            found.setdefault((PROPORTIONAL, "B"), []).extend(map(float, run["proportional"]))
+    for (measure, unit), samples in found.items():
+        yield Row("nodes", EMP, measure, count, unit, tuple(samples), {"cluster": "star", "program": "waits"})

@@ -1,0 +1,50 @@
+"""What inline NICs must reach, and what the rows say about it. Ratios are medians of those of single turns."""
+
+import random
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.emp import measuring as m
+from benchmarks.rows import Row
+from benchmarks.targets import Target
+
+OVER_RAW, OVER_TCP, OVER_TCP_BLOCKING = 5.0, 4.0, 1.25
+OF_RAW = 0.35
+BEGIN, MEMORY = 1.0, 3e6  # s, B
+RESAMPLES, LEVEL = 2_000, 0.95
+
+
+def targets(rows: Sequence[Row]) -> list[Target]:
+    def samples(subject: str, contender: str, measure: str) -> tuple[float, ...]:
+        wanted = (subject, contender, measure)
+        return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == wanted), ())
+
+    def ratios(subject: str, other: str, measure: str) -> list[float]:
+        pairs = zip(samples(subject, m.EMP, measure), samples(subject, other, measure), strict=True)
+        return [one / two for one, two in pairs]
+
+    def median(found: Sequence[float]) -> float | None:
+        return statistics.median(found) if found else None
+
+    return [
+        Target("4 bytes, spinning: over packet sockets", OVER_RAW, "×", median(ratios(m.SPINNING, m.RAW, m.TRIP))),
+        Target("4 bytes, spinning: over kernel TCP", OVER_TCP, "×", median(ratios(m.SPINNING, m.TCP, m.TRIP))),
+        Target(
+            "4 bytes, blocking: over kernel TCP, upper end of the interval",
+            OVER_TCP_BLOCKING,
+            "×",
+            upper_end(ratios(m.BLOCKING, m.TCP, m.TRIP)),
+        ),
+        Target("stream: of packet sockets", OF_RAW, "×", median(ratios("stream", m.RAW, m.STREAM)), least=True),
+        Target("node processes: all listen", BEGIN, "s", median(samples("nodes", m.EMP, m.BEGIN))),
+        Target("node processes: memory of one", MEMORY, "B", median(samples("nodes", m.EMP, m.PRIVATE)), strict=True),
+    ]
+
+
+def upper_end(found: Sequence[float]) -> float | None:
+    """Of the interval of the median, by the bootstrap; None where nothing was found."""
+    if not found:
+        return None
+    chance = random.Random(1)
+    medians = sorted(statistics.median(chance.choices(found, k=len(found))) for _ in range(RESAMPLES))
+    return medians[int(RESAMPLES * (1 + LEVEL) / 2)]
