@@ -77,7 +77,7 @@ def _datatype(given: Datatype | str) -> Datatype:
 def _view(buffer: object, write: bool) -> tuple[memoryview, int]:
     """A buffer's bytes, and how many of them each of its items has."""
     if buffer is None:
-        return memoryview(b""), 1
+        return memoryview(bytearray()), 1
     try:
         view = memoryview(buffer)  # type: ignore[arg-type]  # whether it has a buffer is what is tried
     except (TypeError, ValueError) as error:

@@ -1,0 +1,95 @@
+"""What a program may hand over as a buffer, and which bytes are meant."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+
+from protocols.mpi import BYTE, DOUBLE, ERR_BUFFER, ERR_COUNT, ERR_TYPE, INT
+from protocols.mpi.buffers import readable, writable
+from protocols.mpi.errors import MPIError
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\1\0\0\0\2\0\0\0",
+        bytearray(b"\1\0\0\0\2\0\0\0"),
+        memoryview(b"\1\0\0\0\2\0\0\0"),
+        array("i", [1, 2]),
+        np.array([1, 2], dtype=np.int32),
+        np.array([[1], [2]], dtype="<i4"),
+        [array("i", [1, 2]), INT],
+        [array("i", [1, 2]), 2],
+        [array("i", [1, 2, 3]), 2],
+        [array("i", [0, 1, 2]), (2, 1)],
+        (array("i", [0, 1, 2, 3]), (2, 1), INT),
+        [array("i", [1, 2]), 8, BYTE],
+        [array("i", [1, 2]), "i"],
+        [array("i", [1, 2]), None, "i"],
+        [np.array([1, 2, 3], dtype=np.int32), np.int64(2), INT],
+        [b"\1\0\0\0\2\0\0\0zz", 8],
+    ],
+    ids=repr,
+)
+def test_eight_bytes_said_in_many_ways(message: object) -> None:
+    assert bytes(readable(message)) == b"\1\0\0\0\2\0\0\0"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [None, b"", bytearray(), array("d"), np.zeros(0), np.zeros((3, 0)), [None, 0], [b"abc", 0, INT]],
+    ids=repr,
+)
+def test_no_bytes_said_in_many_ways(message: object) -> None:
+    assert len(readable(message)) == 0
+
+
+def test_a_buffer_is_not_copied() -> None:
+    numbers = np.zeros((2, 3), dtype=np.complex128)
+    view = writable([numbers, (1, 5)])
+    view[:] = np.array([1 + 2j]).tobytes()
+    assert numbers[1, 2] == 1 + 2j
+
+
+@pytest.mark.parametrize(
+    ("message", "error_class", "says"),
+    [
+        ("text", ERR_BUFFER, "a str has no buffer"),
+        ({"a": 1}, ERR_BUFFER, "send and recv take objects"),
+        (np.zeros((4, 4))[:, 1], ERR_BUFFER, "not contiguous"),
+        (np.zeros((4, 4)).T, ERR_BUFFER, "not contiguous"),
+        (np.array([object()]), ERR_TYPE, "Python's objects"),
+        (np.zeros(2, dtype=[("Odd", "i4"), ("who", "O")]), ERR_TYPE, "Python's objects"),
+        ([], ERR_BUFFER, "up to three parts"),
+        ([b"", 0, 0, BYTE], ERR_BUFFER, "up to three parts"),
+        ([b"1234567", INT], ERR_COUNT, "7 bytes does not hold whole items of 4"),
+        ([b"1234567", 2, INT], ERR_COUNT, "the buffer has 7 bytes"),
+        ([b"12345678", (1, 1), DOUBLE], ERR_COUNT, "1 items of 8 bytes from item 1 on"),
+        ([b"1234", -1], ERR_COUNT, "-1 items"),
+        ([b"1234", (1, -1)], ERR_COUNT, "from item -1"),
+        ([b"1234", 1.5], ERR_COUNT, "1.5 is no count"),
+        ([b"1234", "x"], ERR_TYPE, "typecode 'x'"),
+        ([b"1234", 1, 2], ERR_TYPE, "2 is no datatype"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_buffer_is_refused(message: object, error_class: int, says: str) -> None:
+    with pytest.raises(MPIError, match=says) as refused:
+        readable(message)
+    assert refused.value.Get_error_class() == error_class
+
+
+def test_a_field_whose_name_has_an_o_is_no_object() -> None:
+    assert len(readable(np.zeros(2, dtype=[("Odd", "i4")]))) == 8
+
+
+@pytest.mark.parametrize(
+    "message", [b"abc", memoryview(b"abc"), [b"abc", 3], np.broadcast_to(np.zeros(1), 1)], ids=repr
+)
+def test_a_receive_is_refused_a_buffer_that_cannot_be_written(message: object) -> None:
+    with pytest.raises(MPIError, match="can be written") as refused:
+        writable(message)
+    assert refused.value.Get_error_class() == ERR_BUFFER

@@ -1,0 +1,177 @@
+"""More transfers at once than the NIC has descriptors for."""
+
+# ruff: noqa: ARG002 -- the endpoint looks at nothing but its descriptors
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from ranks import Ranks
+
+from protocols.core.completion import Completion
+from protocols.emp.settings import Settings
+from protocols.mpi import ERR_NO_MEM, ERR_TRUNCATE, Comm, Request
+from protocols.mpi.device import Device
+from protocols.mpi.errors import Envelope, MPIError
+
+
+class Sparse:
+    """An endpoint with few descriptors, whose transfers are over when a test says so, or at once."""
+
+    rank, size, contexts, most_tag, most_bytes = 0, 2, 2, 100, 1000
+
+    def __init__(self, free: int, at_once: bool = False) -> None:
+        self.free = free
+        self.at_once = at_once
+        self.begun: list[tuple[str, int]] = []
+        self.under_way: list[Completion[Envelope]] = []
+
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+        return self._begin("send", tag, over)
+
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> bool:
+        return self._begin("receive", tag, over)
+
+    def end(self) -> None:
+        self.free += 1
+        self.under_way.pop(0).complete(Envelope(1, 0, 0))
+
+    def _begin(self, what: str, tag: int, over: Completion[Envelope]) -> bool:
+        if not self.free:
+            return False
+        self.free -= 1
+        self.begun.append((what, tag))
+        self.under_way.append(over)
+        if self.at_once:
+            self.end()
+        return True
+
+
+def test_what_finds_no_descriptor_is_begun_in_its_order() -> None:
+    endpoint = Sparse(2)
+    device = Device(endpoint)
+    sends = [device.send(1, 0, tag, memoryview(b"")) for tag in range(5)]
+    assert endpoint.begun == [("send", 0), ("send", 1)]
+    assert device.waiting() == [f"a send to rank 1, tag {tag}, 0 bytes: no descriptor is free" for tag in (2, 3, 4)]
+    while endpoint.under_way:
+        endpoint.end()
+    assert endpoint.begun == [("send", tag) for tag in range(5)]
+    assert all(send.done for send in sends)
+    assert device.waiting() == []
+
+
+def test_a_send_does_not_pass_one_that_waits_although_a_descriptor_is_free() -> None:
+    endpoint = Sparse(1)
+    device = Device(endpoint)
+    for tag in (0, 1):
+        device.send(1, 0, tag, memoryview(b""))
+    endpoint.free += 1  # nobody has told the device
+    device.send(1, 0, 2, memoryview(b""))
+    endpoint.end()
+    endpoint.end()
+    assert endpoint.begun == [("send", 0), ("send", 1), ("send", 2)]
+
+
+def test_ten_thousand_that_are_over_as_soon_as_they_are_begun_do_not_grow_the_stack() -> None:
+    endpoint = Sparse(1)
+    device = Device(endpoint)
+    sends = [device.send(1, 0, 0, memoryview(b"")) for _ in range(10_000)]
+    endpoint.at_once = True
+    endpoint.end()
+    assert all(send.done for send in sends)
+
+
+def test_a_callback_may_begin_transfers_while_others_wait() -> None:
+    endpoint = Sparse(1)
+    device = Device(endpoint)
+
+    def reply(tag: int) -> Callable[[Completion[Envelope]], object]:
+        return lambda _: device.send(1, 0, tag, memoryview(b""))
+
+    device.receive(1, 0, 1, memoryview(b"")).add_callback(reply(10))
+    device.receive(1, 0, 2, memoryview(b"")).add_callback(reply(20))
+    while endpoint.under_way:
+        endpoint.end()
+    assert sorted(endpoint.begun) == [("receive", 1), ("receive", 2), ("send", 10), ("send", 20)]
+
+
+def test_a_transfer_that_no_descriptor_will_ever_be_free_for_fails() -> None:
+    device = Device(Sparse(0))
+    for transfer in (device.send(1, 0, 0, memoryview(b"")), device.receive(-1, 0, -1, memoryview(b""))):
+        with pytest.raises(MPIError, match="the NIC has not that many descriptors") as raised:
+            transfer.result()
+        assert raised.value.Get_error_class() == ERR_NO_MEM
+    assert device.waiting() == []
+
+
+@pytest.mark.parametrize("descriptors", [8, 640])
+def test_both_ranks_send_two_thousand_messages_before_they_receive(descriptors: int) -> None:
+    async def program(comm: Comm) -> None:
+        other = 1 - comm.rank
+        sends = [await comm.Isend(number.to_bytes(2, "big"), other, number % 5) for number in range(2000)]
+        buffers = [bytearray(2) for _ in range(2000)]
+        receives = [await comm.Irecv(buffer, other) for buffer in buffers]
+        await Request.Waitall(sends + receives)
+        assert [int.from_bytes(buffer, "big") for buffer in buffers] == list(range(2000))
+
+    ranks = Ranks(settings=Settings(descriptors=descriptors))
+    ranks.run(program, program)
+    assert ranks.at_rest()
+
+
+@pytest.mark.parametrize("descriptors", [8, 640])
+def test_both_ranks_begin_two_thousand_receives_before_they_send(descriptors: int) -> None:
+    async def program(comm: Comm) -> None:
+        other = 1 - comm.rank
+        receives = [await comm.irecv(source=other) for _ in range(2000)]
+        sends = [await comm.isend(number, other) for number in range(2000)]
+        assert await Request.waitall(receives) == list(range(2000))
+        await Request.Waitall(sends)
+
+    ranks = Ranks(settings=Settings(descriptors=descriptors))
+    ranks.run(program, program)
+    assert ranks.at_rest()
+
+
+def test_messages_of_several_descriptors_each_wait_for_enough() -> None:
+    async def program(comm: Comm) -> None:
+        other = 1 - comm.rank
+        sizes = [24_577 + number * 301 % 4000 for number in range(100)]  # seven pages: four descriptors
+        sends = [await comm.Isend(bytes([size % 251]) * size, other) for size in sizes]
+        buffers = [bytearray(size) for size in sizes]
+        receives = [await comm.Irecv(buffer, other) for buffer in buffers]
+        await Request.Waitall(sends + receives)
+        assert all(buffer == bytes([size % 251]) * size for buffer, size in zip(buffers, sizes, strict=True))
+
+    ranks = Ranks(settings=Settings(descriptors=16))
+    ranks.run(program, program)
+    assert ranks.at_rest()
+
+
+def test_a_chain_longer_than_all_descriptors_fails() -> None:
+    async def program(comm: Comm) -> None:
+        with pytest.raises(MPIError, match="descriptors") as raised:
+            await comm.Send(bytes(28_000), 0)
+        assert raised.value.Get_error_class() == ERR_NO_MEM
+
+    ranks = Ranks(1, settings=Settings(descriptors=3))
+    ranks.run(program)
+    assert ranks.at_rest()
+
+
+def test_a_failed_receive_frees_its_descriptor_for_the_next() -> None:
+    async def sender(comm: Comm) -> None:
+        for _ in range(20):
+            await comm.Send(b"too long", 1)
+
+    async def receiver(comm: Comm) -> None:
+        requests = [await comm.Irecv(bytearray(1)) for _ in range(20)]
+        for request in requests:
+            with pytest.raises(MPIError) as raised:
+                await request
+            assert raised.value.Get_error_class() == ERR_TRUNCATE
+
+    ranks = Ranks(settings=Settings(descriptors=4))
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()

@@ -1,0 +1,386 @@
+"""MPI's point-to-point calls on buffers: two ranks and more, on EMP."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from programs import StuckError
+from ranks import Ranks
+
+from protocols import mpi
+from protocols.emp.settings import Settings
+from protocols.mpi import (
+    ANY_SOURCE,
+    ANY_TAG,
+    DOUBLE,
+    ERR_BUFFER,
+    ERR_COMM,
+    ERR_IN_STATUS,
+    ERR_PROC_FAILED,
+    ERR_RANK,
+    ERR_TAG,
+    ERR_TRUNCATE,
+    PROC_NULL,
+    SUCCESS,
+    UNDEFINED,
+    Comm,
+    Request,
+    Status,
+)
+from protocols.mpi.errors import MPIError
+
+
+async def nothing(_: Comm) -> None:
+    """A rank that takes no part."""
+
+
+@pytest.mark.parametrize("size", [0, 1, 1456, 1457, 4096, 4097, 30_000, 1_000_000])
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_a_message_arrives_with_its_status(size: int, mtu: int) -> None:
+    ranks = Ranks(mtu=mtu)
+    data = np.random.default_rng(size).bytes(size)
+
+    async def sender(comm: Comm) -> None:
+        await comm.Send(data, dest=1, tag=7)
+
+    async def receiver(comm: Comm) -> None:
+        buffer, status = bytearray(size + 10), Status()
+        await comm.Recv(buffer, source=0, tag=7, status=status)
+        assert bytes(buffer) == data + bytes(10)
+        assert (status.Get_source(), status.Get_tag(), status.Get_count()) == (0, 7, size)
+        assert status.Get_error() == SUCCESS
+
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+def test_numpy_arrays_go_from_one_to_the_other() -> None:
+    matrix = np.arange(3000, dtype=np.float64).reshape(30, 100)
+
+    async def sender(comm: Comm) -> None:
+        await comm.Send(matrix, 1)
+        await comm.Send([matrix, 100, DOUBLE], 1)
+
+    async def receiver(comm: Comm) -> None:
+        whole, row, status = np.zeros((30, 100)), np.zeros(101), Status()
+        await comm.Recv(whole)
+        assert (whole == matrix).all()
+        await comm.Recv(row, status=status)
+        assert (row[:100] == matrix[0]).all()
+        assert status.Get_count(DOUBLE) == 100
+        assert status.count == 800
+
+    Ranks().run(sender, receiver)
+
+
+def test_a_count_of_items_that_are_not_whole_is_undefined() -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Send(b"12345", 1)
+
+    async def receiver(comm: Comm) -> None:
+        status = Status()
+        await comm.Recv(bytearray(5), status=status)
+        assert status.Get_count(DOUBLE) == UNDEFINED
+
+    Ranks().run(sender, receiver)
+
+
+def test_messages_of_one_tag_do_not_overtake_and_tags_are_received_in_any_order() -> None:
+    async def sender(comm: Comm) -> None:
+        await Request.Waitall([await comm.Isend(bytes([number]), 1, tag=number % 3) for number in range(30)])
+
+    async def receiver(comm: Comm) -> list[int]:
+        got = []
+        for tag in (2, 0, 1):
+            for _ in range(10):
+                buffer = bytearray(1)
+                await comm.Recv(buffer, 0, tag)
+                got.append(buffer[0])
+        return got
+
+    assert Ranks().run(sender, receiver)[1] == [*range(2, 30, 3), *range(0, 30, 3), *range(1, 30, 3)]
+
+
+def test_any_source_and_any_tag_take_what_comes_and_say_what_it_was() -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Send(bytes([comm.rank] * 3), 0, tag=10 + comm.rank)
+
+    async def receiver(comm: Comm) -> set[tuple[int, int, bytes]]:
+        got = set()
+        for _ in range(3):
+            buffer, status = bytearray(3), Status()
+            await comm.Recv(buffer, ANY_SOURCE, ANY_TAG, status)
+            got.add((status.source, status.tag, bytes(buffer)))
+        return got
+
+    got = Ranks(4).run(receiver, sender, sender, sender)[0]
+    assert got == {(1, 11, b"\1\1\1"), (2, 12, b"\2\2\2"), (3, 13, b"\3\3\3")}
+
+
+def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator() -> None:
+    ranks = Ranks()
+    first, second = ranks.world, ranks.communicators(1)
+
+    async def sender(comm: Comm) -> None:
+        assert comm is first[0]
+        requests = [await comm.Isend(b"world", 1, 3), await second[0].Isend(b"other", 1, 3)]
+        await Request.Waitall(requests)
+
+    async def receiver(comm: Comm) -> None:
+        other, world = bytearray(5), bytearray(5)
+        await second[1].Recv(other)
+        await comm.Recv(world)
+        assert (other, world) == (b"other", b"world")
+
+    ranks.run(sender, receiver)
+
+
+def test_the_greatest_tag_is_told_from_the_next_communicators_least() -> None:
+    ranks = Ranks()
+    other = ranks.communicators(1)
+
+    async def sender(comm: Comm) -> None:
+        await Request.Waitall([await comm.Isend(b"a", 1, comm.tag_ub), await other[0].Isend(b"b", 1, 0)])
+
+    async def receiver(comm: Comm) -> None:
+        least, greatest, status = bytearray(1), bytearray(1), Status()
+        await other[1].Recv(least)
+        await comm.Recv(greatest, status=status)
+        assert (least, greatest, status.tag) == (b"b", b"a", comm.tag_ub)
+
+    ranks.run(sender, receiver)
+
+
+def test_a_message_to_oneself() -> None:
+    async def alone(comm: Comm) -> None:
+        buffer, status = bytearray(5000), Status()
+        request = await comm.Irecv(buffer, comm.rank)
+        await comm.Send(b"x" * 5000, comm.rank, 4)
+        await request.Wait(status)
+        assert buffer == b"x" * 5000
+        assert (status.source, status.tag) == (0, 4)
+        await comm.Sendrecv(b"y", comm.rank, 1, buffer, comm.rank, 1)
+        assert buffer[:2] == b"yx"
+
+    ranks = Ranks(1)
+    ranks.run(alone)
+    assert ranks.at_rest()
+
+
+def test_everybody_exchanges_with_a_neighbour_at_once() -> None:
+    async def program(comm: Comm) -> None:
+        got, status = bytearray(10_000), Status()
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        await comm.Sendrecv(bytes([comm.rank]) * 10_000, right, 5, got, left, 5, status)
+        assert got == bytes([left]) * 10_000
+        assert status.source == left
+
+    Ranks(4).run(program, program, program, program)
+
+
+def test_nobody_takes_and_gives_at_once() -> None:
+    async def program(comm: Comm) -> None:
+        buffer, status = bytearray(b"as it was"), Status()
+        await comm.Send(b"abc", PROC_NULL)
+        await comm.Recv(buffer, PROC_NULL, status=status)
+        assert (buffer, status.source, status.tag, status.count) == (b"as it was", PROC_NULL, ANY_TAG, 0)
+        await comm.Sendrecv(b"abc", PROC_NULL, 0, buffer, PROC_NULL)
+        await comm.send({}, PROC_NULL)
+        assert await comm.recv(source=PROC_NULL) is None
+        assert await comm.sendrecv({}, PROC_NULL, source=PROC_NULL) is None
+
+    Ranks(1).run(program)
+
+
+def test_a_message_longer_than_its_receive_is_the_receivers_error_alone() -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Send(b"0123456789", 1, 6)
+        await comm.Send(b"next", 1, 6)
+
+    async def receiver(comm: Comm) -> None:
+        buffer, status = bytearray(b"....|"), Status()
+        with pytest.raises(MPIError, match="a message of 10 bytes from rank 0, tag 6, for a buffer of 4") as raised:
+            await comm.Recv([buffer, 4], status=status)
+        assert raised.value.Get_error_class() == ERR_TRUNCATE
+        assert (status.source, status.tag, status.count, status.error) == (0, 6, 4, ERR_TRUNCATE)
+        assert buffer == b"0123|"
+        await comm.Recv(buffer)
+        assert buffer == b"next|"
+
+    ranks = Ranks()
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+@pytest.mark.parametrize(
+    ("dest", "tag", "error_class"),
+    [(2, 0, ERR_RANK), (ANY_SOURCE, 0, ERR_RANK), (-3, 0, ERR_RANK), (1, ANY_TAG, ERR_TAG), (1, 1 << 24, ERR_TAG)],
+)
+def test_a_send_to_what_cannot_be_is_refused_and_nothing_is_sent(dest: int, tag: int, error_class: int) -> None:
+    ranks = Ranks()
+
+    async def program(comm: Comm) -> None:
+        for send in (comm.Send, comm.Isend, comm.send, comm.isend, comm.Sendrecv, comm.sendrecv):
+            with pytest.raises(MPIError) as raised:
+                await send(b"", dest, tag)
+            assert raised.value.Get_error_class() == error_class
+
+    ranks.run(program, nothing)
+    assert ranks.at_rest()
+
+
+@pytest.mark.parametrize(
+    ("source", "tag", "error_class"), [(2, 0, ERR_RANK), (-3, 0, ERR_RANK), (0, -2, ERR_TAG), (0, 1 << 24, ERR_TAG)]
+)
+def test_a_receive_of_what_cannot_be_is_refused(source: int, tag: int, error_class: int) -> None:
+    ranks = Ranks()
+
+    async def program(comm: Comm) -> None:
+        for receive in (comm.Recv(bytearray(1), source, tag), comm.recv(source=source, tag=tag)):
+            with pytest.raises(MPIError) as raised:
+                await receive
+            assert raised.value.Get_error_class() == error_class
+
+    ranks.run(program, nothing)
+    assert ranks.at_rest()
+
+
+def test_an_exchange_with_a_buffer_that_is_none_sends_and_receives_nothing() -> None:
+    ranks = Ranks()
+
+    async def program(comm: Comm) -> None:
+        with pytest.raises(MPIError) as raised:
+            await comm.Sendrecv("text", 1, 0, bytearray(1), 1)
+        assert raised.value.Get_error_class() == ERR_BUFFER
+        with pytest.raises(MPIError) as raised:
+            await comm.Sendrecv(b"bytes", 1, 0, b"fixed", 1)
+        assert raised.value.Get_error_class() == ERR_BUFFER
+
+    ranks.run(program, nothing)
+    assert ranks.at_rest()
+
+
+def test_there_are_128_communicators() -> None:
+    ranks = Ranks()
+    ranks.communicators(127)
+    for context in (-1, 128):
+        with pytest.raises(MPIError, match=f"a context of {context}: 0 to 127") as raised:
+            ranks.communicators(context)
+        assert raised.value.Get_error_class() == ERR_COMM
+
+
+def test_a_message_longer_than_any_can_be_is_refused() -> None:
+    ranks = Ranks()
+    ranks.devices[0].most_bytes = 10
+
+    async def program(comm: Comm) -> None:
+        with pytest.raises(MPIError, match="a message of 11 bytes: at most 10"):
+            await comm.Isend(bytes(11), 1)
+
+    ranks.run(program, nothing)
+
+
+def test_a_peer_that_never_answers_is_an_error_of_the_send() -> None:
+    ranks = Ranks(settings=Settings(give_up=1_000_000_000))
+
+    async def sender(comm: Comm) -> None:
+        with pytest.raises(MPIError, match="acknowledged nothing") as raised:
+            await comm.Send(b"anybody?", 1)
+        assert raised.value.Get_error_class() == ERR_PROC_FAILED
+
+    ranks.run(sender, nothing)
+
+
+def test_two_ranks_that_wait_for_each_other_are_told_so() -> None:
+    async def program(comm: Comm) -> None:
+        await comm.Recv(bytearray(4), 1 - comm.rank, 3)
+
+    with pytest.raises(StuckError, match="program 0: <Completion of a receive from rank 1, tag 3, 4 bytes: waiting>"):
+        Ranks().run(program, program)
+
+
+def test_a_test_is_false_until_the_message_is_there_and_lets_others_go_on() -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Recv(None, 1)
+        await comm.Send(b"there", 1, 2)
+
+    async def receiver(comm: Comm) -> None:
+        buffer, status = bytearray(5), Status()
+        request = await comm.Irecv(buffer)
+        for _ in range(10):
+            assert not await request.Test(status)
+        await comm.Isend(None, 0)
+        tests = 0
+        while not await request.Test(status):
+            tests += 1
+            assert tests < 10
+        assert (buffer, status.source, status.count) == (b"there", 0, 5)
+
+    Ranks().run(sender, receiver)
+
+
+def test_a_request_that_is_over_answers_at_once_and_with_nothing() -> None:
+    async def program(comm: Comm) -> None:
+        receive = await comm.Irecv(bytearray(5), 0)
+        send = await comm.Isend(b"hello", 0)
+        assert receive.active
+        assert await receive.Wait()
+        assert not receive.active
+        status = Status()
+        assert await receive.Wait(status)
+        assert await receive.Test(status)
+        assert (status.source, status.tag, status.count) == (ANY_SOURCE, ANY_TAG, 0)
+        await send
+        assert await Request.Waitany([receive, send], status) == UNDEFINED
+        assert await Request.Waitany([]) == UNDEFINED
+
+    Ranks(1).run(program)
+
+
+def test_waiting_for_any_gives_each_once_in_the_order_in_which_they_are_over() -> None:
+    async def sender(comm: Comm) -> None:
+        for tag in (2, 0, 3, 1):
+            await comm.Send(bytes([tag]), 1, tag)
+
+    async def receiver(comm: Comm) -> list[tuple[int, int]]:
+        requests = [await comm.Irecv(bytearray(1), 0, tag) for tag in range(4)]
+        order = []
+        for _ in range(4):
+            status = Status()
+            order.append((await Request.Waitany(requests, status), status.tag))
+        return order
+
+    # One at a time, so that each is over before the next comes.
+    ranks = Ranks()
+
+    def deliver() -> None:
+        for number in (0, 1):
+            for frame in ranks.wires.take(number):
+                ranks.wires.give(frame)
+
+    assert ranks.run(sender, receiver, deliver=deliver)[1] == [(2, 2), (0, 0), (3, 3), (1, 1)]
+
+
+def test_waiting_for_all_waits_for_all_even_where_one_fails() -> None:
+    async def sender(comm: Comm) -> None:
+        for size in (1, 20, 3):
+            await comm.Send(bytes(size), 1)
+
+    async def receiver(comm: Comm) -> None:
+        requests = [await comm.Irecv(bytearray(10)) for _ in range(3)]
+        statuses = [Status(), Status(), Status()]
+        with pytest.raises(MPIError, match="1 of 3 requests have failed, the first because a message of 20") as raised:
+            await Request.Waitall(requests, statuses)
+        assert raised.value.Get_error_class() == ERR_IN_STATUS
+        assert [status.error for status in statuses] == [SUCCESS, ERR_TRUNCATE, SUCCESS]
+        assert [status.count for status in statuses] == [1, 10, 3]
+        assert not any(request.active for request in requests)
+
+    Ranks().run(sender, receiver)
+
+
+def test_an_error_is_what_mpi4py_calls_one() -> None:
+    error = mpi.Exception(ERR_TAG, "a tag of -5")
+    assert isinstance(error, RuntimeError)
+    assert error.Get_error_class() == error.Get_error_code() == error.error_class == error.error_code == ERR_TAG
+    assert error.Get_error_string() == error.error_string == str(error) == "a tag of -5"

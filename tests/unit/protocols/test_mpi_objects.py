@@ -1,0 +1,232 @@
+"""Pickled objects: those that one message holds, and those that go on in a second one."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from programs import StuckError
+from ranks import Ranks
+
+from protocols.emp.settings import Settings
+from protocols.mpi import ERR_COUNT, ERR_PROC_FAILED, ERR_TYPE, Comm, Request, Status
+from protocols.mpi.errors import MPIError
+from protocols.mpi.objects import FIRST
+
+HEAD = 16
+LARGEST_IN_ONE = FIRST - HEAD - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)
+"""The most bytes of a `bytes` whose pickle goes in one message."""
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        None,
+        0,
+        "text",
+        {"a": [1, 2.5, (None, b"x")]},
+        bytes(LARGEST_IN_ONE),
+        bytes(LARGEST_IN_ONE + 1),
+        list(range(100_000)),
+    ],
+    ids=lambda obj: f"{type(obj).__name__} of {len(pickle.dumps(obj))}",
+)
+def test_an_object_arrives_with_its_status(obj: object) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.send(obj, dest=1, tag=11)
+
+    async def receiver(comm: Comm) -> None:
+        status = Status()
+        assert await comm.recv(source=0, tag=11, status=status) == obj
+        size = len(pickle.dumps(obj, protocol=5))
+        assert (status.source, status.tag, status.count) == (0, 11, size)
+
+    ranks = Ranks()
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+@pytest.mark.parametrize(("size", "messages"), [(LARGEST_IN_ONE, 1), (LARGEST_IN_ONE + 1, 2)])
+def test_what_fits_goes_in_one_message(size: int, messages: int) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.send(bytes(size), 1)
+
+    async def receiver(comm: Comm) -> None:
+        assert await comm.recv() == bytes(size)
+
+    ranks = Ranks()
+    ranks.run(sender, receiver)
+    assert ranks.wires.agents[1].firmware.counted()["messages_received"] == messages
+
+
+def test_a_continuation_finds_its_receive() -> None:
+    """Else its data would be dropped, and come again after a time-out."""
+
+    async def sender(comm: Comm) -> None:
+        for number in range(5):
+            await comm.send([number] * 50_000, 1)
+
+    async def receiver(comm: Comm) -> None:
+        for number in range(5):
+            assert await comm.recv() == [number] * 50_000
+
+    ranks = Ranks()
+    ranks.run(sender, receiver)
+    counted = ranks.wires.agents[1].firmware.counted()
+    assert ranks.wires.agents[0].firmware.counted()["frames_resent"] <= 3  # the very first object may have come early
+    assert counted["messages_received"] == 10
+
+
+def test_large_and_small_objects_of_all_tags_keep_their_order_under_wildcards() -> None:
+    async def sender(comm: Comm) -> None:
+        await Request.waitall(
+            [await comm.isend((comm.rank, number, bytes(number % 3 * 5000)), 0, number % 2) for number in range(12)]
+        )
+
+    async def receiver(comm: Comm) -> list[tuple[int, int]]:
+        requests = [await comm.irecv() for _ in range(24)]
+        got = []
+        for request in requests:
+            status = Status()
+            rank, number, filling = await request.wait(status)
+            assert (status.source, status.tag) == (rank, number % 2)
+            assert filling == bytes(number % 3 * 5000)
+            got.append((rank, number))
+        return got
+
+    ranks = Ranks(3)
+    got = ranks.run(receiver, sender, sender)[0]
+    for rank in (1, 2):
+        assert [number for who, number in got if who == rank] == list(range(12))
+    assert ranks.at_rest()
+
+
+def test_an_object_may_change_as_soon_as_its_send_has_begun() -> None:
+    async def sender(comm: Comm) -> None:
+        numbers = [1, 2, 3]
+        request = await comm.isend(numbers, 1)
+        numbers.clear()
+        await request
+
+    async def receiver(comm: Comm) -> object:
+        return await comm.recv()
+
+    assert Ranks().run(sender, receiver)[1] == [1, 2, 3]
+
+
+def test_arrays_and_large_objects_are_exchanged_at_once_and_with_oneself() -> None:
+    async def program(comm: Comm) -> None:
+        other = 1 - comm.rank
+        got = await comm.sendrecv(np.full(10_000, comm.rank), other, 3, source=other, recvtag=3)
+        assert (got == np.full(10_000, other)).all()
+        assert await comm.sendrecv("x" * 10_000, comm.rank, source=comm.rank) == "x" * 10_000
+
+    Ranks().run(program, program)
+
+
+def test_a_receive_for_any_tag_does_not_take_a_continuation() -> None:
+    """The continuation comes while a receive for anything waits."""
+
+    async def sender(comm: Comm) -> None:
+        await comm.send(bytes(20_000), 1, 1)
+        await comm.Send(b"buffer", 1, 2)
+
+    async def receiver(comm: Comm) -> None:
+        obj = await comm.irecv(tag=1)
+        buffer = bytearray(30_000)
+        request = await comm.Irecv(buffer)
+        status = Status()
+        await request.Wait(status)
+        assert (status.tag, status.count) == (2, 6)
+        assert await obj == bytes(20_000)
+
+    Ranks().run(sender, receiver)
+
+
+@pytest.mark.parametrize("data", [b"", b"short", bytes(100), bytes(FIRST), bytes(FIRST + 1), bytes(50_000)], ids=len)
+def test_a_buffer_received_as_an_object_is_an_error_that_says_so(data: bytes) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Send(data, 1, 8)
+        await comm.send("an object", 1, 8)
+
+    async def receiver(comm: Comm) -> None:
+        status = Status()
+        with pytest.raises(MPIError, match="the message from rank 0, tag 8, is no object") as raised:
+            await comm.recv(status=status)
+        assert raised.value.Get_error_class() == ERR_TYPE
+        assert (status.source, status.tag, status.error) == (0, 8, ERR_TYPE)
+        assert await comm.recv() == "an object"
+
+    ranks = Ranks()
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+def test_what_cannot_be_pickled_is_not_sent() -> None:
+    ranks = Ranks(1)
+
+    async def program(comm: Comm) -> None:
+        with pytest.raises((pickle.PicklingError, AttributeError)):
+            await comm.send(lambda: None, 0)
+
+    ranks.run(program)
+    assert ranks.at_rest()
+
+
+def _refuse(_: int) -> object:
+    raise ValueError("not here")
+
+
+class Unwilling:
+    """Pickles, and refuses to be unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return _refuse, (1,)
+
+
+def test_what_cannot_be_unpickled_raises_where_it_is_waited_for() -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.send(Unwilling(), 1)
+        await comm.send("next", 1)
+
+    async def receiver(comm: Comm) -> None:
+        with pytest.raises(ValueError, match="not here"):
+            await comm.recv()
+        assert await comm.recv() == "next"
+
+    Ranks().run(sender, receiver)
+
+
+def test_an_object_longer_than_a_continuation_can_be_is_refused() -> None:
+    ranks = Ranks(1)
+    ranks.devices[0].most_bytes = 5000
+
+    async def program(comm: Comm) -> None:
+        with pytest.raises(MPIError, match="at most 9080") as raised:
+            await comm.isend(bytes(10_000), 0)
+        assert raised.value.Get_error_class() == ERR_COUNT
+
+    ranks.run(program)
+    assert ranks.at_rest()
+
+
+@pytest.mark.parametrize("size", [10, 50_000])
+def test_a_peer_that_never_answers_is_an_error_of_the_objects_send(size: int) -> None:
+    async def sender(comm: Comm) -> None:
+        with pytest.raises(MPIError) as raised:
+            await comm.send(bytes(size), 1)
+        assert raised.value.Get_error_class() == ERR_PROC_FAILED
+
+    async def nothing(_: Comm) -> None:
+        pass
+
+    Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, nothing)
+
+
+def test_a_receive_for_an_object_that_nobody_sends_says_what_it_waits_for() -> None:
+    async def program(comm: Comm) -> None:
+        await comm.recv(tag=9)
+
+    with pytest.raises(StuckError, match="a receive from any rank, tag 9"):
+        Ranks(1).run(program)

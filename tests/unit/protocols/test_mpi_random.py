@@ -1,0 +1,186 @@
+"""Random programs of two to four ranks, whose frames are lost, doubled and late: every message arrives once, as it was,
+and none overtakes another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from hypothesis import event, given
+from hypothesis import strategies as st
+from ranks import Ranks
+
+from protocols.emp.settings import Settings
+from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Request, Status
+
+SIZES = [0, 1, 4, 1456, 1457, 4070, 4096, 4097, 10_000]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One of a program's. context: 0: buffers; 1: objects."""
+
+    number: int
+    source: int
+    destination: int
+    context: int
+    tag: int
+    size: int
+
+    @property
+    def data(self) -> bytes:
+        return random.Random(self.number).randbytes(self.size)
+
+
+@dataclass
+class Trial:
+    """What ranks send and receive, each in its order. any_source, any_tag: of a receiving rank and context, for all of its
+    receives alike: else a wildcard could take the message that another receive waits for, and rightly so.
+
+    actions: for each rank, what it begins: a message that it sends, or (context, source, tag) of a receive.
+    """
+
+    ranks: int
+    settings: Settings
+    mtu: int
+    actions: list[list[Message | tuple[int, int, int]]]
+    faults: float
+    chance: random.Random
+    messages: list[Message] = field(default_factory=list)
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> Trial:
+    count = draw(st.integers(2, 4))
+    rank = st.integers(0, count - 1)
+    messages = [
+        Message(number, *fields)
+        for number, fields in enumerate(
+            draw(
+                st.lists(
+                    st.tuples(rank, rank, st.integers(0, 1), st.integers(0, 2), st.sampled_from(SIZES)),
+                    min_size=1,
+                    max_size=24,
+                )
+            )
+        )
+    ]
+    actions: list[list[Message | tuple[int, int, int]]] = []
+    for who in range(count):
+        receives = []
+        for context in (0, 1):
+            any_source, any_tag = draw(st.booleans()), draw(st.booleans())
+            receives += [
+                (context, ANY_SOURCE if any_source else message.source, ANY_TAG if any_tag else message.tag)
+                for message in messages
+                if message.destination == who and message.context == context
+            ]
+        receives = draw(st.permutations(receives))
+        sends = [message for message in messages if message.source == who]
+        order = draw(st.permutations([True] * len(sends) + [False] * len(receives)))
+        upcoming = (iter(sends), iter(receives))
+        actions.append([next(upcoming[0]) if send else next(upcoming[1]) for send in order])
+    settings = Settings(unit=draw(st.integers(1, 4)), window=draw(st.integers(1, 16)))
+    faults = draw(st.sampled_from([0, 0.02, 0.1, 0.3]))
+    mtu = draw(st.sampled_from([200, 1500, 9000]))
+    return Trial(count, settings, mtu, actions, faults, random.Random(draw(st.integers(0, 1 << 32))), messages)
+
+
+@dataclass
+class Match:
+    """A receive, in the order in which its rank began them, and what it got."""
+
+    posted: int
+    destination: int
+    context: int
+    source: int
+    tag: int
+    message: Message
+
+    def takes(self, message: Message) -> bool:
+        return (
+            (self.destination, self.context) == (message.destination, message.context)
+            and self.source in (message.source, ANY_SOURCE)
+            and self.tag in (message.tag, ANY_TAG)
+        )
+
+
+def program(
+    actions: list[Message | tuple[int, int, int]], comms: tuple[Comm, Comm], by_number: dict[int, Message]
+) -> Callable[[Comm], Awaitable[list[Match]]]:
+    async def go(_: Comm) -> list[Match]:
+        buffers, objects = comms
+        requests: list[Request] = []
+        receives: list[tuple[tuple[int, int, int], Request, bytearray]] = []
+        for action in actions:
+            if isinstance(action, Message):
+                if action.context == 0:
+                    data = action.number.to_bytes(2, "big") + action.data
+                    requests.append(await buffers.Isend(data, action.destination, action.tag))
+                else:
+                    requests.append(await objects.isend((action.number, action.data), action.destination, action.tag))
+                continue
+            context, source, tag = action
+            buffer = bytearray(max(SIZES) + 2)
+            if context == 0:
+                receives.append((action, await buffers.Irecv(buffer, source, tag), buffer))
+            else:
+                receives.append((action, await objects.irecv(source=source, tag=tag), buffer))
+        matches = []
+        for posted, ((context, source, tag), request, buffer) in enumerate(receives):
+            status = Status()
+            if context == 0:
+                await request.Wait(status)
+                number, data = int.from_bytes(buffer[:2], "big"), bytes(buffer[2 : status.count])
+            else:
+                number, data = await request.wait(status)
+            message = by_number[number]
+            assert data == message.data
+            assert (status.source, status.tag) == (message.source, message.tag)
+            matches.append(Match(posted, buffers.rank, context, source, tag, message))
+        await Request.Waitall(requests)
+        return matches
+
+    return go
+
+
+@given(trials())
+def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
+    ranks = Ranks(trial.ranks, trial.settings, trial.mtu)
+    worlds = (ranks.communicators(0), ranks.communicators(1))
+    chance, wires = trial.chance, ranks.wires
+    late: list[bytes] = []
+
+    def deliver() -> None:
+        """Some frames are lost, some come twice, and some after everything else."""
+        for number in range(trial.ranks):
+            for frame in wires.take(number):
+                fate = chance.random() / trial.faults if trial.faults else 4.0
+                if 2 <= fate < 3:
+                    late.append(frame)
+                elif fate >= 1:
+                    wires.give(frame)
+                    if fate < 2:
+                        wires.give(frame)
+        if late and chance.random() < 0.5:
+            for frame in late:
+                wires.give(frame)
+            late.clear()
+
+    by_number = {message.number: message for message in trial.messages}
+    programs = [
+        program(actions, (worlds[0][rank], worlds[1][rank]), by_number) for rank, actions in enumerate(trial.actions)
+    ]
+    matches = [match for found in ranks.run(*programs, deliver=deliver) for match in found]
+    event(f"{trial.ranks} ranks, faults {trial.faults}")
+
+    assert sorted(match.message.number for match in matches) == list(range(len(trial.messages)))
+    assert ranks.at_rest()
+    # MPI 4.1, section 3.5: of two messages of one sender that match a receive, it gets the one sent first; of two receives
+    # that match a message, the one begun first gets it.
+    for first in matches:
+        for second in matches:
+            one, other = first.message, second.message
+            if one.source == other.source and one.number < other.number and second.takes(one):
+                assert first.posted < second.posted, f"message {other.number} overtook {one.number}"
