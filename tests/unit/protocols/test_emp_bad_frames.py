@@ -1,0 +1,243 @@
+"""What EMP does with frames that are wrong: it drops and counts them, and what goes on beside them goes on."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from emp_talk import TIMEOUT, acknowledgement, content, counted, data, header, nics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pair import Wires
+
+from protocols.emp import codec
+from protocols.emp.settings import Settings
+
+DROPPED = (
+    "malformed", "corrupt", "strangers", "stale", "unknown", "early", "unmatched", "held_full", "duplicates",
+    "late_acknowledgements", "wrong_acknowledgements",
+)  # fmt: skip
+TAKEN = ("data_stored", "acknowledgements_received")
+
+
+def accounted(wires: Wires, number: int) -> int:
+    """Frames of which it is known what became of them."""
+    return sum(counted(wires, number, name) for name in DROPPED + TAKEN)
+
+
+def a_dialogue() -> list[bytes]:
+    """Frames of every kind, from 0 to 1 and back."""
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 1, bytearray(7000))
+    sender.post_send(1, 1, content(7000))
+    there = wires.take(0)
+    for frame in there:
+        wires.give(frame)
+    return there + wires.take(1)
+
+
+GOOD = a_dialogue()
+
+
+@given(st.lists(st.binary(max_size=200), max_size=20))
+def test_garbage_is_dropped_and_counted(garbage: list[bytes]) -> None:
+    wires, _ = nics()
+    for frame in garbage:
+        wires.agents[1].firmware.receive(0, frame)
+    assert counted(wires, 1, "frames_received") == len(garbage) == accounted(wires, 1)
+    assert wires.take(1) == []
+
+
+@given(st.lists(st.tuples(st.sampled_from(GOOD), st.integers(0, 8 * 60), st.booleans()), min_size=1, max_size=40))
+def test_a_message_arrives_whole_amid_truncated_and_damaged_frames(bad: list[tuple[bytes, int, bool]]) -> None:
+    wires, (sender, receiver) = nics()
+    buffer = bytearray(7000)
+    receive = receiver.post_receive(0, 1, buffer)
+    send = sender.post_send(1, 1, content(7000))
+    for frame, place, cut in bad:
+        if cut:
+            damaged = frame[: place % len(frame)]
+        else:
+            flipped = bytearray(frame)
+            flipped[place // 8 % len(frame)] ^= 1 << place % 8
+            damaged = bytes(flipped)
+        for agent in wires.agents:
+            agent.firmware.receive(wires.now, damaged)
+        wires.exchange()
+    wires.elapse(TIMEOUT)
+    assert send.done
+    assert receive.done
+    assert bytes(buffer) == content(7000)
+    for number in (0, 1):
+        assert counted(wires, number, "frames_received") == accounted(wires, number)
+
+
+fields = {
+    "message": st.integers(0, 3) | st.integers(0, 2**32 - 1),
+    "frame": st.integers(0, 9) | st.integers(0, 2**32 - 1),
+    "incarnation": st.integers(0, 2) | st.integers(0, 2**32 - 1),
+    "flags": st.integers(0, 255),
+    "unit": st.integers(0, 4) | st.integers(0, 255),
+    "status": st.integers(0, 2),
+    "number": st.integers(0, 3),
+    "size": st.integers(0, 20_000) | st.integers(0, 2**32 - 1),
+    "payload": st.binary(max_size=80) | st.integers(0, 9100).map(bytes),
+}
+
+
+@st.composite
+def well_sealed(draw: st.DrawFn) -> bytes:
+    """A frame whose check is good, and whose fields say anything."""
+    wires, _ = nics()
+    payload = draw(fields["payload"])
+    names = ("flags", "unit", "incarnation", "incarnation", "message", "frame", "status")
+    flags, unit, sender, receiver, message, frame, status = [draw(fields[name]) for name in names]
+    ends = (wires.addresses[1], wires.addresses[0])
+    kind = draw(st.integers(0, 4))
+    if kind == codec.TYPE_MESSAGE:
+        more = [draw(fields[name]) for name in ("number", "number", "size", "size", "message")]
+        return codec.pack_message(*ends, flags, unit, sender, receiver, message, frame, status, *more, payload)
+    return codec.pack_frame(*ends, kind, flags, unit, sender, receiver, message, frame, status, payload)
+
+
+@settings(max_examples=300)
+@given(st.lists(well_sealed(), max_size=30))
+def test_no_frame_however_well_made_breaks_a_nic_or_writes_beyond_a_buffer(frames: list[bytes]) -> None:
+    wires, (sender, receiver) = nics()
+    around = bytearray(b"\xee" * 12_000)
+    receiver.post_receive(0, 1, memoryview(around)[4000:8000])
+    receiver.post_send(0, 1, bytes(8000))
+    for frame in frames:
+        wires.agents[1].firmware.receive(wires.now, frame)
+        wires.take(1)
+        wires.tick()
+    assert counted(wires, 1, "frames_received") == len(frames) == accounted(wires, 1)
+    assert around[:4000] == around[8000:] == b"\xee" * 4000
+    assert isinstance(wires.waiting(), list)
+    assert sender.free == 640
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_another_version_is_dropped(version: int) -> None:
+    wires, (_, receiver) = nics()
+    receiver.post_receive(0, 1, bytearray(7000))
+    for frame in GOOD:
+        wires.give(frame[:14] + bytes([version]) + frame[15:])
+    assert counted(wires, 1, "malformed") == len(GOOD) - 2
+    assert counted(wires, 0, "malformed") == 2
+
+
+def test_padding_behind_a_frame_is_nothing() -> None:
+    wires, (sender, receiver) = nics()
+    receive = receiver.post_receive(0, 1, bytearray(2))
+    sender.post_send(1, 1, b"hi")
+    [frame] = wires.take(0)
+    wires.give(frame + bytes(2000))
+    assert receive.result().length == 2
+
+
+def test_frames_from_strangers_and_for_others_are_dropped() -> None:
+    wires, _ = nics(3)
+    stranger = codec.pack_frame(wires.addresses[1], bytes(6), codec.TYPE_DATA, 0, 3, 1, 1, 0, 0, 0, b"x")
+    wires.agents[1].firmware.receive(0, stranger)
+    wires.agents[1].firmware.receive(0, header(wires, 2, 0, 0, b"x"))
+    assert counted(wires, 1, "strangers") == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "frame", "counter"),
+    [
+        (0, 0, "late_acknowledgements"),
+        (0, 2**32 - 1, "late_acknowledgements"),  # how long a message was that is done, nobody knows
+        (2**32 - 1, 0, "late_acknowledgements"),
+        (1, 6, "wrong_acknowledgements"),
+        (1, 3, "wrong_acknowledgements"),
+        (2, 0, "wrong_acknowledgements"),
+        (2**31, 0, "wrong_acknowledgements"),
+    ],
+)
+def test_acknowledgements_of_what_was_not_sent_are_counted_and_nothing_else(
+    message: int, frame: int, counter: str
+) -> None:
+    """Message 0 is done, message 1 has two collections of which one is out."""
+    wires, (sender, receiver) = nics(settings=Settings(window=1))
+    receiver.post_receive(0, 1, bytearray(0))
+    sender.post_send(1, 1, b"")
+    wires.exchange()
+    send = sender.post_send(1, 2, bytes(1456 + 3 * 1472))
+    wires.take(0)
+    before = counted(wires, 0, counter)
+    wires.give(acknowledgement(wires, 0, 1, message, frame))
+    assert counted(wires, 0, counter) == before + 1
+    assert not send.done
+    assert wires.take(0) == []
+    receiver.post_receive(0, 2, bytearray(10_000))
+    wires.elapse(2 * TIMEOUT)
+    assert send.done
+
+
+def test_an_acknowledgement_of_a_frame_behind_the_last_one_is_none() -> None:
+    wires, (sender, _) = nics()
+    send = sender.post_send(1, 2, b"one frame")
+    for frame in (1, 2, 3):
+        wires.give(acknowledgement(wires, 0, 1, 0, frame))
+    assert counted(wires, 0, "wrong_acknowledgements") == 3
+    assert not send.done
+    wires.give(acknowledgement(wires, 0, 1, 0, 0))
+    assert send.done
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"source": 0, "destination": 0}, {"source": 1, "destination": 1}, {"frame": 1}, {"total": 5}, {"last": False},
+     {"oldest": 1}, {"total": 0}, {"unit": 0}],
+    ids=str,
+)  # fmt: skip
+def test_a_header_that_contradicts_itself_is_dropped(wrong: dict[str, int]) -> None:
+    wires, (_, receiver) = nics()
+    receiver.post_receive(0, 0, bytearray(10))
+    wires.give(header(wires, 1, 0, 0, b"four", **wrong))  # type: ignore[arg-type]
+    assert counted(wires, 1, "malformed") == 1
+    assert counted(wires, 1, "data_stored") == 0
+    wires.give(header(wires, 1, 0, 0, b"four"))
+    assert counted(wires, 1, "messages_received") == 1
+
+
+def test_frames_that_contradict_their_message_are_dropped() -> None:
+    wires, (_, receiver) = nics()
+    buffer = bytearray(30)
+    receive = receiver.post_receive(0, 0, buffer)
+    wires.give(header(wires, 1, 0, 0, b"a" * 10, total=30, last=False))
+    wrong = [
+        data(wires, 1, 0, 0, 1, b"b" * 19, last=True),  # too short
+        data(wires, 1, 0, 0, 1, b"b" * 20),  # the last one, which does not say so
+        data(wires, 1, 0, 0, 2, b"b" * 20, last=True),  # behind the last one
+        data(wires, 1, 0, 0, 0, b"b" * 20),  # a first one without the message's header
+        data(wires, 1, 0, 0, 1, b"b" * 20, last=True, unit=4),
+    ]
+    for frame in wrong:
+        wires.give(frame)
+    assert counted(wires, 1, "malformed") == len(wrong)
+    assert not receive.done
+    wires.give(data(wires, 1, 0, 0, 1, b"b" * 20, last=True))
+    assert receive.done
+    assert buffer == b"a" * 10 + b"b" * 20
+
+
+def test_headers_of_enormous_messages_take_no_memory() -> None:
+    """As many as are kept at most, each of 4 GiB in frames of a byte."""
+    wires, (_, receiver) = nics()
+    receives = [receiver.post_receive(0, 1, bytearray(1)) for _ in range(100)]
+    tracemalloc.start()
+    try:
+        for message in range(1000):
+            tag = 1 if message < 100 else 2
+            wires.give(header(wires, 1, 0, message, b"x", tag=tag, total=2**32 - 1, last=False, unit=1))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert counted(wires, 1, "headers_admitted") == 740
+    assert counted(wires, 1, "held_full") == 1
+    assert counted(wires, 1, "early") == 259
+    assert peak < 2_000_000
+    assert not any(receive.done for receive in receives)

@@ -1,0 +1,319 @@
+"""EMP's descriptors: their formats, who owns them, and what a host may get wrong."""
+
+from __future__ import annotations
+
+import pytest
+from emp_talk import TIMEOUT, content, counted, nics
+
+from protocols.core.firmware import Adapter
+from protocols.core.memory import PAGE, HostMemory, Page
+from protocols.emp import descriptors as stat
+from protocols.emp.descriptors import Descriptors, list_of
+from protocols.emp.firmware import Firmware
+from protocols.emp.host import ANY_SOURCE, DescriptorsExhaustedError, EmpError, TruncatedError
+from protocols.emp.settings import Settings
+
+
+def test_there_are_640_and_the_641st_transfer_is_told_so() -> None:
+    wires, (sender, receiver) = nics()
+    receives = [receiver.post_receive(ANY_SOURCE, tag, bytearray(1)) for tag in range(640)]
+    assert receiver.free == 0
+    with pytest.raises(DescriptorsExhaustedError, match="0 of 640 are free"):
+        receiver.post_receive(0, 640, bytearray(1))
+    with pytest.raises(DescriptorsExhaustedError):
+        receiver.post_send(0, 640, b"sends and receives share them")
+    assert receiver.pinned == 640
+    sender.post_send(1, 17, b"!")
+    wires.exchange()
+    assert receives[17].done
+    assert receiver.post_receive(0, 640, bytearray(1)) is not None
+
+
+@pytest.mark.parametrize(
+    ("size", "taken"),
+    [
+        (0, 1),
+        (PAGE, 1),
+        (PAGE + 1, 2),
+        (3 * PAGE, 2),
+        (3 * PAGE + 1, 3),
+        (5 * PAGE, 3),
+        (7 * PAGE, 4),
+        (7 * PAGE + 1, 1),
+    ],
+)
+def test_a_transfer_takes_as_many_descriptors_as_its_pages_need(size: int, taken: int) -> None:
+    """One page; a chain of up to four for seven pages; a list for more (section 4.2)."""
+    _, (sender, _) = nics()
+    sender.post_send(1, 0, bytes(size))
+    assert sender.free == 640 - taken
+
+
+def test_a_chain_needs_descriptors_in_a_row() -> None:
+    wires, (sender, receiver) = nics(settings=Settings(descriptors=4))
+    for tag in range(4):
+        sender.post_send(1, tag, b"")
+    for tag in (0, 2):
+        receiver.post_receive(0, tag, bytearray(1))
+    wires.elapse(TIMEOUT)
+    assert sender.free == 2
+    with pytest.raises(DescriptorsExhaustedError, match="2 free descriptors in a row are needed: 2 of 4 are free"):
+        sender.post_send(1, 9, bytes(2 * PAGE))
+    assert sender.pinned == 2
+
+
+@pytest.mark.parametrize("size", [1, PAGE + 5, 6 * PAGE + 5, 7 * PAGE + 5])
+@pytest.mark.parametrize("shorter", [1, 5, PAGE])
+def test_a_receive_shorter_than_its_message_is_filled_and_no_more(size: int, shorter: int) -> None:
+    """An error to the receiver, as MPI says; the sender is done; nothing is overrun."""
+    room = max(0, size - shorter)
+    around = bytearray(b"\xee" * (room + 2 * PAGE))
+    wires, (sender, receiver) = nics()
+    receive = receiver.post_receive(0, 3, memoryview(around)[PAGE : PAGE + room])
+    send = sender.post_send(1, 3, content(size))
+    wires.exchange()
+    assert send.result().length == size
+    with pytest.raises(TruncatedError) as caught:
+        receive.result()
+    assert caught.value.received == (0, 3, size)
+    assert around == b"\xee" * PAGE + content(size)[:room] + b"\xee" * PAGE
+    assert receiver.free == 640
+    assert receiver.pinned == 0
+
+
+def test_a_message_that_is_shorter_than_its_receive_leaves_the_rest_alone() -> None:
+    wires, (sender, receiver) = nics()
+    buffer = bytearray(b"\xee" * 9000)
+    receiver.post_receive(0, 3, buffer)
+    sender.post_send(1, 3, content(5000))
+    wires.exchange()
+    assert buffer == content(5000) + b"\xee" * 4000
+
+
+def test_a_buffer_is_the_hosts_again_when_its_transfer_is_done() -> None:
+    wires, (sender, receiver) = nics()
+    ours, theirs = bytearray(content(50_000)), bytearray(50_000)
+    receive = receiver.post_receive(0, 3, theirs)
+    send = sender.post_send(1, 3, ours)
+    with pytest.raises(BufferError):
+        ours.append(0)
+    wires.exchange()
+    del send, receive
+    ours.append(0)
+    theirs.append(0)
+
+
+@pytest.mark.parametrize("source", [2, -1, 0xFFFE])
+def test_a_node_that_does_not_exist_is_refused(source: int) -> None:
+    _, (host, _) = nics()
+    with pytest.raises(ValueError, match="no node"):
+        host.post_receive(source, 0, bytearray(1))
+    with pytest.raises(ValueError, match="no node"):
+        host.post_send(source, 0, b"")
+    assert host.free == 640
+    assert host.pinned == 0
+
+
+class BareNic:
+    """A NIC that shows what it is told to: a host of its own writes descriptors as it likes."""
+
+    def __init__(self, count: int = 8) -> None:
+        self.memory = HostMemory()
+        self.descriptors = Descriptors(count)
+        self.shown: list[int] = []
+        self.sent: list[bytes] = []
+        addresses = [bytes([2, 0, 0, 0, 0, 1]), bytes([2, 0, 0, 0, 0, 2])]
+        self.firmware = Firmware(
+            Adapter(0, addresses), self, self.memory, self.descriptors, Settings(descriptors=count)
+        )
+
+    def fetch(self, pieces: list[memoryview]) -> bytes:
+        return b"".join(pieces)
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+    def store(self, piece: memoryview, data: bytes) -> None:
+        piece[:] = data
+
+    def show(self, index: int) -> None:
+        self.shown.append(index)
+
+    def doorbell(self, index: int, written: int, translated: int) -> None:
+        raise AssertionError((index, written, translated))
+
+    def stat(self, index: int) -> int:
+        return self.descriptors.read(index).stat
+
+
+def test_descriptors_are_20_bytes_each() -> None:
+    assert stat.SIZE == 20
+    bare = BareNic(2)
+    bare.descriptors.write(1, stat.SEND, bare.memory.pin(memoryview(b"x")), 1, 0)
+    assert bare.stat(0) == stat.HOST
+    assert bare.stat(1) == stat.NIC
+
+
+@pytest.mark.parametrize("kind", [stat.SEND, stat.RECEIVE])
+@pytest.mark.parametrize("pages", [1, 3, 7])
+def test_memory_outside_of_what_was_pinned_is_not_touched(kind: int, pages: int) -> None:
+    """One page too far, one byte too far, another region, none at all."""
+    bare = BareNic()
+    buffer = bytearray(pages * PAGE)
+    good = bare.memory.pin(memoryview(buffer))
+    base = good[0][0]
+    for bad in ((base + pages * PAGE, 1), (base + pages * PAGE - 1, 2), (base + (1 << 32), 1), (0, 1), (2**64 - 1, 1)):
+        wrong: list[Page] = [*good[:-1], bad]
+        bare.descriptors.write(0, kind | (stat.CHAIN if pages > 1 else stat.ONE_PAGE), wrong, 1, 0)
+        bare.firmware.ring(0, 0)
+        assert bare.stat(0) == stat.INVALID
+    assert bare.shown == [0] * 5
+    assert bare.firmware.counters.invalid == 5
+    assert bare.sent == []
+    assert bare.firmware.waiting() == []
+
+
+def test_a_list_of_pages_must_be_pinned_and_so_must_what_it_names() -> None:
+    bare = BareNic()
+    good = bare.memory.pin(memoryview(bytearray(9 * PAGE)))
+    listed = bare.memory.pin(memoryview(list_of(good)))
+    astray = bare.memory.pin(memoryview(list_of([*good[:-1], (77, 10)])))
+    for entry, count in (
+        (listed[0], 10),
+        ((listed[0][0] + 1, 90), 9),
+        ((5, 5), 9),
+        (astray[0], 9),
+        (listed[0], 0xFFFF),
+    ):
+        bare.descriptors.write(0, stat.SEND | stat.INDIRECT, [entry], 1, 0, stated=count)
+        bare.firmware.ring(0, 0)
+        assert bare.stat(0) == stat.INVALID
+    assert bare.sent == []
+    bare.descriptors.write(0, stat.SEND | stat.INDIRECT, listed[:1], 1, 0, stated=9)
+    bare.firmware.ring(0, 0)
+    assert bare.stat(0) == stat.NIC
+    assert bare.sent
+
+
+def test_unpinned_memory_is_not_the_nics_any_more() -> None:
+    bare = BareNic()
+    pages = bare.memory.pin(memoryview(b"secret"))
+    bare.memory.unpin(pages[0][0])
+    bare.descriptors.write(0, stat.SEND, pages, 1, 0)
+    bare.firmware.ring(0, 0)
+    assert bare.stat(0) == stat.INVALID
+
+
+@pytest.mark.parametrize(
+    ("kind", "pages", "index"),
+    [
+        (stat.CHAIN, 1, 0),
+        (stat.CHAIN, 8, 0),
+        (stat.CHAIN, 7, 5),
+        (stat.ONE_PAGE, 2, 0),
+        (3 << 1, 1, 0),
+        (stat.INDIRECT, 0, 0),
+    ],
+)
+def test_a_format_that_is_none_is_refused(kind: int, pages: int, index: int) -> None:
+    """Too many pages, too few, a chain beyond the last descriptor, a fourth format."""
+    bare = BareNic()
+    page = bare.memory.pin(memoryview(bytearray(PAGE)))
+    bare.descriptors.write(index, kind, page, 1, 0, stated=pages)
+    bare.firmware.ring(0, index)
+    assert bare.stat(index) == stat.INVALID
+
+
+def test_a_source_or_destination_that_does_not_exist_is_refused_by_the_nic_too() -> None:
+    bare = BareNic()
+    page = bare.memory.pin(memoryview(bytearray(1)))
+    for kind, peer in ((stat.SEND, 2), (stat.SEND, ANY_SOURCE), (stat.RECEIVE, 2)):
+        bare.descriptors.write(0, kind, page, peer, 0)
+        bare.firmware.ring(0, 0)
+        assert bare.stat(0) == stat.INVALID
+
+
+@pytest.mark.parametrize("index", [-1, 8, 1 << 40])
+def test_a_doorbell_for_no_descriptor_is_counted(index: int) -> None:
+    bare = BareNic()
+    bare.firmware.ring(0, index)
+    assert bare.firmware.counters.invalid == 1
+    assert bare.shown == []
+
+
+def test_a_doorbell_for_a_descriptor_that_the_host_owns_changes_nothing() -> None:
+    bare = BareNic()
+    bare.firmware.ring(0, 3)
+    assert bare.firmware.counters.invalid == 1
+    assert bare.stat(3) == stat.HOST
+    assert bare.shown == []
+
+
+def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() -> None:
+    """What the NIC was given first goes on; the host sees it back once."""
+    bare = BareNic()
+    first, second = bare.memory.pin(memoryview(b"first")), bare.memory.pin(memoryview(b"second"))
+    bare.descriptors.write(0, stat.SEND, first, 0, 1)
+    bare.firmware.ring(0, 0)
+    bare.descriptors.write(0, stat.SEND, second, 0, 1)
+    bare.firmware.ring(0, 0)
+    bare.firmware.ring(0, 0)
+    assert bare.firmware.counters.invalid == 2
+    buffer = bytearray(6)
+    bare.descriptors.write(1, stat.RECEIVE, bare.memory.pin(memoryview(buffer)), 0, 1)
+    bare.firmware.ring(0, 1)
+    bare.firmware.tick(TIMEOUT)
+    assert bare.shown == [1, 0]
+    assert buffer == b"first\0"
+    bare.descriptors.write(0, stat.SEND, second, 0, 2)
+    bare.firmware.ring(TIMEOUT, 0)
+    assert bare.firmware.counters.invalid == 2, "it was the host's again"
+
+
+def test_pieces_of_any_length_make_one_message() -> None:
+    """Scatter and gather, section 4.2: "we always provide a 16-bit length field along with each page address"."""
+    bare = BareNic()
+    source = content(40_000)
+    pages: list[Page] = []
+    base = bare.memory.pin(memoryview(source))[0][0]
+    for begin, length in ((30_000, 10_000), (0, 1), (17, 0), (5000, 3333), (1, 0)):
+        pages.append((base + begin, length))
+    expected = b"".join(source[at - base : at - base + length] for at, length in pages)
+    listed = bare.memory.pin(memoryview(list_of(pages)))
+    target = bytearray(len(expected))
+    places = bare.memory.pin(memoryview(target))
+    bare.descriptors.write(1, stat.RECEIVE | stat.CHAIN, places, 0, 1)
+    bare.firmware.ring(0, 1)
+    bare.descriptors.write(4, stat.SEND | stat.INDIRECT, listed[:1], 0, 1, stated=len(pages))
+    bare.firmware.ring(0, 4)
+    assert bytes(target) == expected
+    assert bare.shown == [1, 4]
+
+
+def test_tags_and_buffers_that_cannot_be_are_refused() -> None:
+    _, (host, _) = nics()
+    for tag in (-1, 1 << 32):
+        with pytest.raises(ValueError, match="tag"):
+            host.post_send(1, tag, b"")
+    with pytest.raises(ValueError, match="tag"):
+        host.post_receive(1, 1 << 32, bytearray(1))
+    with pytest.raises(ValueError, match="written"):
+        host.post_receive(1, 1, memoryview(b"constant"))
+    assert host.free == 640
+    assert host.pinned == 0
+
+
+def test_a_descriptor_that_the_nic_refused_is_an_error_to_its_waiter() -> None:
+    wires, (host, _) = nics()
+    nic = wires.nics[0]
+    ring = wires.agents[0].firmware.ring
+    rung: list[int] = []
+    nic.doorbell = lambda index, written, translated: rung.append(index)  # type: ignore[method-assign]  # noqa: ARG005
+    send = host.post_send(1, 0, b"x")
+    host._memory.unpin(1 << 32)  # the page that the descriptor names
+    host._memory.pin(memoryview(b"x"))
+    host._transfers[0].regions[:] = [2 << 32]
+    ring(0, rung[0])
+    with pytest.raises(EmpError, match="refused"):
+        send.result()
+    assert counted(wires, 0, "invalid") == 1

@@ -1,0 +1,326 @@
+"""EMP's NICs that start again, give up, or count beyond 2^32: what becomes of the messages that were under way."""
+
+from __future__ import annotations
+
+import pytest
+from emp_talk import TIMEOUT, acknowledgement, content, counted, header, hosts, nics, said
+from pair import Wires
+
+from protocols.emp.firmware import Firmware
+from protocols.emp.host import EmpError
+from protocols.emp.settings import Settings
+
+FULL = 1472
+
+
+def test_a_receiver_that_starts_again_in_the_middle_fails_the_send_and_takes_the_next() -> None:
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 1, bytearray(10_000))
+    begun = sender.post_send(1, 1, bytes(10_000))
+    for frame in wires.take(0)[:4]:
+        wires.give(frame)
+    for frame in wires.take(1):
+        wires.give(frame)
+    wires.restart(1)
+    wires.elapse(TIMEOUT)
+    with pytest.raises(EmpError, match="node 1 has started again"):
+        begun.result()
+    assert counted(wires, 0, "restarts") == 1
+    buffer = bytearray(5)
+    receive = hosts(wires)[1].post_receive(0, 1, buffer)
+    sender.post_send(1, 1, b"after")
+    wires.exchange()
+    assert receive.done
+    assert buffer == b"after"
+    assert sender.free == 640
+    assert wires.waiting() == []
+
+
+def test_what_was_not_begun_goes_to_the_receivers_new_incarnation() -> None:
+    wires, (sender, _) = nics(settings=Settings(window=1))
+    wires.agents[1].host.post_receive(0, 0, bytearray(1))  # type: ignore[attr-defined]
+    sender.post_send(1, 0, b"")
+    wires.exchange()
+    begun = sender.post_send(1, 1, b"lost")
+    waiting = sender.post_send(1, 1, b"kept")
+    wires.restart(1)
+    buffer = bytearray(4)
+    hosts(wires)[1].post_receive(0, 1, buffer)
+    wires.elapse(TIMEOUT)
+    with pytest.raises(EmpError):
+        begun.result()
+    assert waiting.done
+    assert buffer == b"kept"
+
+
+def test_a_sender_that_starts_again_in_the_middle_fails_the_receive() -> None:
+    wires, (sender, receiver) = nics()
+    half = receiver.post_receive(0, 1, bytearray(10_000))
+    buffer = bytearray(5)
+    other = receiver.post_receive(0, 1, buffer)
+    sender.post_send(1, 1, bytes(10_000))
+    for frame in wires.take(0)[:4]:
+        wires.give(frame)
+    wires.restart(0)
+    hosts(wires)[0].post_send(1, 1, b"after")
+    wires.exchange()
+    with pytest.raises(EmpError, match="node 0 has started again"):
+        half.result()
+    assert other.done
+    assert buffer == b"after"
+    assert receiver.free == 640
+    assert receiver.pinned == 0
+
+
+def test_a_sender_that_starts_again_uses_old_message_ids_and_is_understood() -> None:
+    wires, (sender, receiver) = nics()
+    for round_ in range(3):
+        for number in range(5):
+            buffer = bytearray(2)
+            receive = receiver.post_receive(0, number, buffer)
+            hosts(wires)[0].post_send(1, number, bytes([round_, number]))
+            assert said(wires.nics[0].sent) == [f"header {number}"]
+            wires.exchange()
+            assert receive.done
+            assert list(buffer) == [round_, number]
+        wires.restart(0)
+    assert counted(wires, 1, "restarts") == 2
+    assert sender.free == 640
+
+
+def test_messages_kept_from_a_sender_that_starts_again_are_forgotten() -> None:
+    wires, (sender, receiver) = nics()
+    for _ in range(3):
+        sender.post_send(1, 1, b"old")
+    wires.exchange()
+    wires.restart(0)
+    hosts(wires)[0].post_send(1, 1, b"new")
+    wires.exchange()
+    buffer = bytearray(3)
+    receiver.post_receive(0, 1, buffer)
+    wires.elapse(TIMEOUT)
+    assert buffer == b"new"
+    assert wires.waiting() == []
+
+
+def test_frames_of_a_sender_that_has_gone_are_dropped_when_they_come_late() -> None:
+    wires, (sender, receiver) = nics()
+    for _ in range(2):
+        sender.post_send(1, 1, b"old")
+    late = wires.take(0)
+    wires.restart(0)
+    hosts(wires)[0].post_send(1, 1, b"new")
+    wires.exchange()
+    buffer = bytearray(3)
+    receiver.post_receive(0, 1, buffer)
+    for frame in late:
+        wires.give(frame)
+    assert counted(wires, 1, "stale") == 2
+    wires.elapse(TIMEOUT)
+    assert buffer == b"new"
+
+
+def test_acknowledgements_for_a_sender_that_has_gone_end_nothing_of_the_new_one() -> None:
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 1, bytearray(3))
+    sender.post_send(1, 1, b"old")
+    for frame in wires.take(0):
+        wires.give(frame)
+    [late] = wires.take(1)
+    wires.restart(0)
+    send = hosts(wires)[0].post_send(1, 1, b"new")
+    wires.give(late)
+    assert not send.done
+    assert counted(wires, 0, "stale") == 1
+
+
+def test_acknowledgements_from_a_receiver_that_has_gone_end_nothing() -> None:
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 1, bytearray(3))
+    sender.post_send(1, 1, b"one")
+    for frame in wires.take(0):
+        wires.give(frame)
+    [late] = wires.take(1)
+    wires.restart(1)
+    hosts(wires)[1].post_send(0, 9, b"I am new")
+    for frame in wires.take(1):
+        wires.give(frame)
+    send = sender.post_send(1, 1, b"two")
+    wires.give(late)
+    assert not send.done
+    assert counted(wires, 0, "stale") == 1
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["of nobody", "of the one that has gone"])
+def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnation(heard: bool) -> None:
+    """A copy of it is late, and comes when its receiver has started again."""
+    wires, (sender, receiver) = nics()
+    if heard:
+        receiver.post_send(0, 5, b"")
+        wires.exchange()
+    receiver.post_receive(0, 1, bytearray(3))
+    send = sender.post_send(1, 1, b"one")
+    [frame] = wires.take(0)
+    wires.give(frame)
+    for answer in wires.take(1):
+        wires.give(answer)
+    assert send.done
+    wires.restart(1)
+    again = hosts(wires)[1].post_receive(0, 1, bytearray(3))
+    wires.give(frame)
+    assert not again.done
+    wires.exchange()
+    assert counted(wires, 0, "restarts") == 1, "its sender has been told"
+
+
+def test_two_that_have_both_started_again_understand_each_other_at_once() -> None:
+    """The later incarnation says who it is, and what it refused comes again without a time-out."""
+    wires, (sender, receiver) = nics()
+    sender.post_send(1, 1, b"x")
+    receiver.post_send(0, 1, b"x")
+    wires.exchange()
+    wires.restart(0)
+    wires.restart(1)
+    sender, receiver = hosts(wires)
+    receive = receiver.post_receive(0, 1, bytearray(10_000))
+    send = sender.post_send(1, 1, bytes(10_000))
+    wires.exchange()
+    assert wires.now == 0
+    assert send.done
+    assert receive.done
+
+
+def test_a_host_that_posts_when_it_hears_of_a_restart_is_served_without_a_time_out() -> None:
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 0, bytearray(1))
+    sender.post_send(1, 0, b"")
+    wires.exchange()
+    wires.restart(1)
+    receives = [hosts(wires)[1].post_receive(0, 1, bytearray(3)) for _ in range(3)]
+    for _ in range(3):
+        sender.post_send(1, 1, b"old").add_callback(lambda _: sender.post_send(1, 1, b"new"))
+    wires.exchange()
+    assert all(receive.done for receive in receives)
+    assert wires.now == 0
+    assert wires.waiting() == []
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["", "frames are lost"])
+def test_message_ids_go_on_beyond_two_to_the_32(lost: bool) -> None:
+    wires, (sender, receiver) = nics()
+    begin_at(wires, 0, 1, 2**32 - 3)
+    for number in range(6):
+        buffers = [bytearray(5000), bytearray(1)]
+        for buffer in buffers:
+            receiver.post_receive(0, number, buffer)
+        sender.post_send(1, number, content(5000))
+        sender.post_send(1, number, bytes([number]))
+        frames = wires.take(0)
+        for frame in frames[1:] if lost else frames:
+            wires.give(frame)
+        wires.elapse(TIMEOUT)
+        assert bytes(buffers[0]) == content(5000)
+        assert buffers[1] == bytes([number])
+    assert wires.waiting() == []
+    assert counted(wires, 1, "headers_admitted") == 12
+
+
+def test_a_message_from_before_the_ids_began_again_is_acknowledged_again() -> None:
+    wires, (sender, receiver) = nics()
+    begin_at(wires, 0, 1, 2**32 - 1)
+    for _ in range(2):
+        receiver.post_receive(0, 0, bytearray(1))
+    sender.post_send(1, 0, b"a")
+    sender.post_send(1, 0, b"b")
+    first, second = wires.take(0)
+    wires.give(first)
+    wires.give(second)
+    wires.take(1)
+    wires.give(first)
+    assert said(wires.take(1)) == [f"ack {2**32 - 1}.0"]
+
+
+def test_incarnations_go_on_beyond_two_to_the_32() -> None:
+    wires, _ = nics()
+    wires.incarnations = [2**32 - 2, 1]
+    wires.restart(0)
+    for incarnation in (2**32 - 1, 1, 2):
+        assert wires.incarnations[0] == incarnation
+        receive = hosts(wires)[1].post_receive(0, 0, bytearray(1))
+        hosts(wires)[0].post_send(1, 0, b"x")
+        wires.exchange()
+        assert receive.done
+        wires.incarnations[0] = wires.incarnations[0] % (2**32 - 1)
+        wires.restart(0)
+
+
+def test_a_nic_that_is_told_to_gives_a_message_up() -> None:
+    wires, (sender, _) = nics(settings=Settings(give_up=100 * TIMEOUT))
+    send = sender.post_send(1, 0, bytes(100_000))
+    while not send.done:
+        assert wires.tick()
+        wires.take(0)
+    assert 100 * TIMEOUT <= wires.now <= 200 * TIMEOUT
+    with pytest.raises(EmpError, match="acknowledged nothing"):
+        send.result()
+    assert wires.deadline is None
+    assert sender.free == 640
+    assert sender.pinned == 0
+
+
+def test_a_receiver_goes_on_behind_messages_that_were_given_up() -> None:
+    """It never heard of the first, keeps the second, has half of the third: the next header says what is over."""
+    wires, (sender, receiver) = nics(settings=Settings(give_up=3 * TIMEOUT))
+    receiver.post_receive(0, 9, bytearray(1))
+    sender.post_send(1, 9, b"")
+    wires.exchange()
+    sends = [sender.post_send(1, 1, b"kept")]
+    wires.exchange()
+    half = receiver.post_receive(0, 2, bytearray(5000))
+    sends.append(sender.post_send(1, 2, bytes(5000)))
+    wires.give(wires.take(0)[0])
+    sends.append(sender.post_send(1, 3, b"unheard"))
+    while not all(send.done for send in sends):
+        wires.tick()
+        wires.take(0)
+    buffer = bytearray(1)
+    receiver.post_receive(0, 4, buffer)
+    sender.post_send(1, 4, b"!")
+    wires.exchange()
+    assert buffer == b"!"
+    with pytest.raises(EmpError, match="given the message up"):
+        half.result()
+    assert counted(wires, 1, "abandoned") == 2
+    assert wires.waiting() == []
+
+
+def test_progress_puts_off_giving_up() -> None:
+    wires, (sender, receiver) = nics(settings=Settings(give_up=3 * TIMEOUT, window=1))
+    receiver.post_receive(0, 0, bytearray(100_000))
+    send = sender.post_send(1, 0, bytes(100_000))
+    while not send.done:
+        wires.now += 2 * TIMEOUT
+        for number in (0, 1):
+            for frame in wires.take(number):
+                wires.give(frame)
+        wires.agents[0].firmware.tick(wires.now)
+    assert send.result().length == 100_000
+
+
+@pytest.mark.parametrize("incarnation", [0, 2**31 + 1])
+def test_an_incarnation_that_cannot_be_is_dropped(incarnation: int) -> None:
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 0, bytearray(1))
+    sender.post_send(1, 0, b"")
+    wires.exchange()
+    wires.give(header(wires, 1, 0, 1, b"", sender=incarnation))
+    assert counted(wires, 1, "stale") == 1
+    wires.give(acknowledgement(wires, 0, 1, 1, 0, sender=incarnation))
+    assert counted(wires, 0, "stale") == 1
+
+
+def begin_at(wires: Wires, sender: int, receiver: int, message: int) -> None:
+    """As if so many messages had been sent."""
+    firmware = wires.agents[sender].firmware
+    assert isinstance(firmware, Firmware)
+    firmware._card.peers[receiver].next_id = message
