@@ -46,22 +46,51 @@ class Flow(NamedTuple):
         return f"0x{self.ethertype:04x} {_mac(self.source)} > {_mac(self.destination)}{key}"
 
 
-class Counted:
-    """A flow, how many of its frames there were, and where each of its streams of draws starts."""
+_STREAMS: Final = {
+    "loss": hashing.LOSS,
+    "corrupt": hashing.CORRUPT,
+    "duplicate": hashing.DUPLICATE,
+    "reorder": hashing.REORDER,
+    "jitter": hashing.JITTER,
+    "bits": hashing.BITS,
+}
 
-    __slots__ = ("bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "reorder")
+
+class Counted:
+    """A flow, how many of its frames there were, and where each of its streams of draws starts.
+
+    A start is computed when it is first asked for: most directions ask for one of the six, or none, and where many nodes
+    talk to many there are as many flows as frames.
+    """
+
+    __slots__ = ("_key", "bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "own", "reorder")
+
+    own: int
+    """Where all its hashes begin."""
+    loss: int
+    corrupt: int
+    duplicate: int
+    reorder: int
+    jitter: int
+    bits: int
 
     def __init__(self, flow: Flow, key: int, epoch: int) -> None:
-        own = hashing.flow_key(key, flow.ethertype, flow.destination, flow.source, flow.key)
         self.flow = flow
         self.epoch = epoch
         self.n = 0
-        self.loss = hashing.absorb(own, hashing.LOSS)
-        self.corrupt = hashing.absorb(own, hashing.CORRUPT)
-        self.duplicate = hashing.absorb(own, hashing.DUPLICATE)
-        self.reorder = hashing.absorb(own, hashing.REORDER)
-        self.jitter = hashing.absorb(own, hashing.JITTER)
-        self.bits = hashing.absorb(own, hashing.BITS)
+        self._key = key
+
+    def __getattr__(self, name: str) -> int:
+        """Called for a slot that is still empty, and fills it."""
+        if name == "own":
+            flow = self.flow
+            start = hashing.flow_key(self._key, flow.ethertype, flow.destination, flow.source, flow.key)
+        elif name in _STREAMS:
+            start = hashing.absorb(self.own, _STREAMS[name])
+        else:
+            raise AttributeError(name)
+        setattr(self, name, start)
+        return start
 
 
 Known = tuple[Counted, Located]
