@@ -18,12 +18,13 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from testbed.errors import KernelError, reason_of
+from testbed.errors import KernelError, TestbedError, reason_of
 from testbed.kernel import daemons, offloads, processes, syscalls
 from testbed.kernel.entering import enter_keeper
 from testbed.runtime import events
@@ -65,27 +66,36 @@ class _Warm:
         if keeper:
             enter_keeper(keeper)
             self._places = tuple(replace(p, surroundings=replace(p.surroundings, keeper=0)) for p in self._places)
-        for place in self._places:
-            try:
-                _go_to(place)
-                # The kernel's frames on this interface are whole, as the firmware's are.
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
-                    on = offloads.on(opened.fileno(), place.device)
-                if on:
-                    offloads.switch(place.device, False)
-                    self._switched.append(place)
-            except OSError as error:
-                self._put_back()
-                raise KernelError(f"{place.name}: its NIC {place.device} cannot be had: {reason_of(error)}") from error
-        self._warm_up()
+        try:
+            for place in self._places:
+                self._switch_off(place)
+            self._warm_up()
+        except BaseException:
+            self._put_back()
+            raise
         gc.collect()
         gc.freeze()
+
+    def _switch_off(self, place: Place) -> None:
+        """A NIC's offloads: the kernel's frames on its interface are whole, as the firmware's are."""
+        try:
+            _go_to(place)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
+                on = offloads.on(opened.fileno(), place.device)
+            if on:
+                offloads.switch(place.device, False)
+                self._switched.append(place)
+        except OSError as error:
+            raise KernelError(f"{place.name}: its NIC {place.device} cannot be had: {reason_of(error)}") from error
 
     def _warm_up(self) -> None:
         """Have done once what every node does: what it leaves in memory is shared."""
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-        self._rehearsed = assembled(self._orders, "lo", self._places[0].adapter)
+        try:
+            self._rehearsed = assembled(self._orders, "lo", self._places[0].adapter)
+        except Exception as error:  # a protocol may raise anything; told as every TestbedError is
+            raise TestbedError(f"no NIC can be built:\n{traceback.format_exc()}") from error
 
     def stay(self) -> None:
         try:

@@ -1,0 +1,240 @@
+"""Inline NICs: what comes in between, what is too much, and that nothing is entered while it is at work."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+import time
+
+import pytest
+from echoing import ETHERTYPE, EchoEndpoint, plug
+from frames import mac, opened
+
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Agent
+from protocols.emp import host as emp
+from protocols.emp.codec import ETHERTYPE as EMP
+from testbed import Cluster
+from testbed.controller.agents import agents
+from testbed.errors import TestbedError
+from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.places import Here
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 20.0  # s
+MILLISECOND = 1_000_000  # ns
+
+
+async def ping(endpoint: EchoEndpoint, node: Here) -> int:
+    """Round trips in a second."""
+    until, trips = node.loop.now() + 1000 * MILLISECOND, 0
+    while node.loop.now() < until:
+        answer = endpoint.receive(bytearray(8))
+        await endpoint.send(node.numbers["n2"], trips.to_bytes(4, "big"))
+        await answer
+        trips += 1
+    await endpoint.send(node.numbers["n2"], b"end")
+    return trips
+
+
+async def pong(endpoint: EchoEndpoint, _node: Here) -> int:
+    trips = 0
+    while True:
+        buffer = bytearray(8)
+        sender, length = await endpoint.receive(buffer)
+        if length == 3:
+            return trips
+        await endpoint.send(sender, bytes(buffer[:length]))
+        trips += 1
+
+
+def test_garbage_at_full_rate_stops_nobody() -> None:
+    with Cluster.star(3).up() as cluster:
+        broadcast = b"\xff" * 6 + mac(cluster, "n3") + ETHERTYPE.to_bytes(2, "big")
+        device = cluster["n3"].layout.nics[0].name
+
+        async def flood(_endpoint: EchoEndpoint, node: Here) -> int:
+            until, sent = node.loop.now() + 1000 * MILLISECOND, 0
+            chance = random.Random(1)
+            with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
+                wire.bind((device, 0))
+                while node.loop.now() < until:
+                    wire.send(broadcast + chance.randbytes(chance.randrange(0, 200)))
+                    sent += 1
+            return sent
+
+        with agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong, "n3": flood}) as run:
+            outcome = run.wait(PATIENCE)
+    assert outcome.results["n1"] == outcome.results["n2"] > 10
+    assert outcome.results["n3"] > 1_000
+    for name in ("n1", "n2"):  # the kernel may lose some before any socket sees them
+        assert outcome.reports[name].counted["garbage"] > 1_000
+
+
+def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
+    async def asleep(_endpoint: EchoEndpoint, node: Here) -> None:
+        time.sleep(1.0)  # a program that keeps its NIC from working
+        await node.loop.sleep(MILLISECOND)
+
+    async def flood(endpoint: EchoEndpoint, node: Here) -> None:
+        for _ in range(20_000):
+            endpoint.send(node.numbers["n2"], bytes(1_400))
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": asleep}) as run,
+    ):
+        outcome = run.wait(PATIENCE)
+    report = outcome.reports["n2"]
+    assert report.dropped > 0
+    assert report.taken + report.dropped == 20_000
+    assert outcome.invalid == f"n2 lost {report.dropped} frames inside the emulator"
+
+
+def test_a_nic_without_carrier_counts_what_does_not_leave() -> None:
+    async def talk(endpoint: EchoEndpoint, node: Here) -> None:
+        await endpoint.send(node.numbers["n2"], b"nobody hears")
+
+    with Cluster.star(2).up() as cluster:
+        cluster["n1"].run(["ip", "link", "set", cluster["n1"].layout.nics[0].name, "down"])
+        with agents(cluster, plug, ETHERTYPE, {"n1": talk}) as run:
+            outcome = run.wait(PATIENCE)
+    assert outcome.reports["n1"].down == 1
+    assert not outcome.invalid
+
+
+def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:
+    """The host library posts another receive from within every completion, while the firmware shows it."""
+
+    async def eager(endpoint: EchoEndpoint, node: Here) -> int:
+        endpoint.again = 40
+        endpoint.receive(bytearray(64))
+        while endpoint.again:
+            await node.loop.sleep(MILLISECOND)
+        return endpoint.came
+
+    async def talk(endpoint: EchoEndpoint, node: Here) -> None:
+        for _ in range(50):
+            await endpoint.send(node.numbers["n1"], b"again")
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {"n1": eager, "n2": talk}) as run,
+    ):
+        outcome = run.wait(PATIENCE)
+    assert outcome.results["n1"] == 40
+    assert {report.counted["inside"] for report in outcome.reports.values()} == {0}
+
+
+class Deadlines:
+    """A firmware that wants to be called every millisecond, and a host that waits for the tenth time."""
+
+    def __init__(self) -> None:
+        self.deadline: int | None = 0
+        self.times: list[int] = []
+        self.tenth: Completion[list[int]] = Completion("the tenth time")
+
+    def tick(self, now: int) -> None:
+        self.times.append(now)
+        self.deadline = now + MILLISECOND if len(self.times) < 10 else None
+        if len(self.times) == 10:
+            self.tenth.complete(self.times)
+
+    def receive(self, _now: int, _frame: bytes) -> None:
+        raise AssertionError("nobody sends")
+
+    def ring(self, _now: int, _index: int) -> None:
+        raise AssertionError("nobody rings")
+
+    def completed(self, _index: int) -> None:
+        raise AssertionError("nothing was given")
+
+    def counted(self) -> dict[str, int]:
+        return {}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize("spin", [0, 10**9], ids=["asleep", "spinning"])
+def test_the_firmwares_deadlines_are_kept(spin: int) -> None:
+    async def wait(endpoint: Deadlines, _node: Here) -> list[int]:
+        return await endpoint.tenth
+
+    def ticking(_adapter: Adapter, _nic: InlineNic) -> Agent:
+        both = Deadlines()
+        return Agent(both, both)
+
+    with Cluster.star(2).up() as cluster, agents(cluster, ticking, ETHERTYPE, {"n1": wait}, spin=spin) as run:
+        times = run.wait(PATIENCE).results["n1"]
+    assert all(later - earlier >= MILLISECOND for earlier, later in itertools.pairwise(times))
+
+
+def test_other_ethertypes_cost_a_nic_nothing() -> None:
+    async def quiet(_endpoint: EchoEndpoint, node: Here) -> None:
+        await node.loop.sleep(200 * MILLISECOND)
+
+    with Cluster.star(2).up() as cluster:
+        with agents(cluster, plug, ETHERTYPE, {"n2": quiet}) as run:
+            with opened(cluster["n1"].namespace, cluster["n1"].layout.nics[0].name) as wire:
+                for _ in range(100):
+                    wire.send(b"\xff" * 6 + bytes(6) + b"\x88\xb5" + bytes(46))
+            outcome = run.wait(PATIENCE)
+        assert outcome.reports["n2"].taken == 0
+
+
+def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
+    async def busy(endpoint: EchoEndpoint, node: Here) -> tuple[bool, str]:
+        loop = node.loop
+        begun = loop.now()
+        other = loop.spawn(loop.sleep(3 * MILLISECOND), "another")
+        try:
+            await loop.timeout(MILLISECOND, endpoint.receive(bytearray(8)))
+        except TimeoutError as error:
+            said = str(error)
+        await other
+        return loop.now() - begun >= 3 * MILLISECOND, said
+
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": busy}) as run:
+        assert run.wait(PATIENCE).results["n1"] == (True, "not done within 1000000 ns")
+
+
+def test_emp_carries_messages_of_many_frames_both_ways() -> None:
+    sizes = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
+
+    def content(size: int, number: int) -> bytes:
+        return random.Random(size + number).randbytes(size)
+
+    async def exchange(endpoint: emp.Endpoint, _node: Here) -> list[bool]:
+        peer, right = 1 - endpoint.number, []
+        for size in sizes:
+            buffer = bytearray(size)
+            arrival = endpoint.post_receive(peer, 7, buffer)
+            await endpoint.send(peer, 7, content(size, endpoint.number))
+            received = await arrival
+            right.append(received.length == size and bytes(buffer) == content(size, peer))
+        return right
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, emp.plug(), EMP, {"n1": exchange, "n2": exchange}) as run,
+    ):
+        outcome = run.wait(PATIENCE)
+    assert outcome.results == {"n1": [True] * len(sizes), "n2": [True] * len(sizes)}
+
+
+def test_a_firmware_that_fails_is_shown_as_such() -> None:
+    def broken(_adapter: Adapter, _nic: InlineNic) -> Agent:
+        raise RuntimeError("no such card")
+
+    async def never(_endpoint: Deadlines, _node: Here) -> None:
+        raise AssertionError("it has no NIC")
+
+    with (
+        Cluster.star(2).up() as cluster,
+        pytest.raises(TestbedError, match=r"(?s)no NIC can be built.*no such card"),
+        agents(cluster, broken, ETHERTYPE, {"n1": never}),
+    ):
+        pass
