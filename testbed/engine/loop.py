@@ -81,6 +81,7 @@ class Loop:
         self.woken: Final[deque[Task[Any]]] = deque()
         self.next_sequence: Final = itertools.count(1).__next__
         self._waiter = waiter
+        self._wait: Final = waiter.wait
         self._watched: dict[int, Callable[[int], object]] = {}
         self._tasks: dict[int, Task[Any]] = {}
         self._spawned = 0
@@ -183,36 +184,30 @@ class Loop:
     def turn(self) -> None:
         """Wait once, then call what is ready and what is due."""
         now = self.now
-        watched = self._watched
-        for descriptor in self._waiter.wait(now() if self.woken else self._next()):
-            callback = watched.get(descriptor)
-            if callback is not None:  # another one's callback may just have unwatched it
-                callback(now())
-        if self.woken:
-            self._go_on()
-        self._call_due(now())
-
-    def _next(self) -> int | None:
-        """The time of the earliest entry that counts."""
         heap = self.heap
+        woken = self.woken
+        deadline = None
         while heap:
             when, sequence, callback, argument = heap[0]
             if callback is not None or argument.sequence == sequence:
-                return when
+                deadline = when
+                break
             heappop(heap)  # it was set to another time since
-        return None
-
-    def _call_due(self, now: int) -> None:
-        heap = self.heap
-        woken = self.woken
-        while heap and heap[0][0] <= now:
+        for descriptor in self._wait(now() if woken else deadline):
+            on_ready = self._watched.get(descriptor)
+            if on_ready is not None:  # another one's callback may just have unwatched it
+                on_ready(now())
+        if woken:
+            self._go_on()
+        if not heap:
+            return
+        moment = now()
+        while heap and heap[0][0] <= moment:
             _, sequence, callback, argument = heappop(heap)
-            if callback is None:
-                if argument.sequence != sequence:
-                    continue
-                argument.call(now)
-            else:
-                callback(now if argument is _NOW else argument)
+            if callback is not None:
+                callback(moment if argument is _NOW else argument)
+            elif argument.sequence == sequence:
+                argument.call(moment)
             if woken:
                 self._go_on()
 

@@ -497,7 +497,7 @@ def test_when_nothing_is_left_to_happen_who_waits_for_what_is_said(loop: Loop) -
         "at 70 ns nothing is left that could happen",
         "  task 'server' waits for an item of queue 'requests'",
         "  task 'filler' waits for room in queue 'replies'",
-        "  task 'receiver' waits for <Completion of receive from n2: waiting>",
+        "  task 'receiver' waits for receive from n2",
         "  task 'joiner' waits for the end of task 'server'",
         "  task 'main' waits for event 'link up'",
     ]

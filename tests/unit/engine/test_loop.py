@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from testbed.engine.clocks import VirtualClock
 from testbed.engine.loop import Loop
 
 
@@ -127,3 +131,38 @@ def test_nothing_is_waited_for_longer_than_until_the_earliest_timer() -> None:
     loop.at(100, lambda _: loop.stop())
     loop.run()
     assert waiter.waited == [100, 6]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["callback", "timer a", "timer b"]), st.none() | st.integers(0, 12)), max_size=30
+    )
+)
+@example([("timer a", 5), ("callback", 5), ("timer a", 3), ("timer a", 5)])
+def test_whatever_is_set_and_set_again_comes_in_the_order_of_times_and_of_setting(
+    settings: list[tuple[str, int | None]],
+) -> None:
+    """On the virtual clock, where the loop has a path of its own, and on one that waits, turn by turn."""
+    expected: dict[object, tuple[int, int, str]] = {}
+    for n, (what, when) in enumerate(settings):
+        entry = what if what.startswith("timer") else n
+        if when is None:
+            expected.pop(entry, None)
+        elif entry not in expected or expected[entry][0] != when:
+            expected[entry] = (when, n, what)
+    in_order = [(what, when) for when, _, what in sorted(expected.values())]
+    for waiter in (VirtualClock(), Jumping()):
+        loop, called = Loop(waiter), list[tuple[str, int]]()
+        timers = {
+            name: loop.timer(lambda now, name=name, called=called: called.append((name, now)))  # type: ignore[misc]
+            for name in ("timer a", "timer b")
+        }
+
+        for what, when in settings:
+            if what in timers:
+                timers[what].set(when)
+            elif when is not None:
+                loop.at(when, lambda now, called=called: called.append(("callback", now)))  # type: ignore[misc]
+        loop.at(20, lambda _, loop=loop: loop.stop())  # type: ignore[misc]
+        loop.run()
+        assert called == in_order
