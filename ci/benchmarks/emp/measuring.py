@@ -19,7 +19,7 @@ STREAM = "1 MiB messages in 1500-byte frames"
 BEGIN, END, PRIVATE, PROPORTIONAL = "all listen", "all ended", "memory of one, private", "memory of one, its share"
 SPINNING, BLOCKING = "spinning", "blocking"
 _SHARES = ("min", "p90", "p99", "p99.9")
-_RAW_FRAMES = 150_000
+_FRAMES_OF_A_MESSAGE = 750  # that many bare frames beside it, as many bytes
 
 Progress = Callable[[str], None]
 
@@ -89,18 +89,18 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
 def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
     """One way, spinning, by turns."""
     found: dict[str, list[float]] = {EMP: [], RAW: []}
-    resent, lost = 0, 0.0
+    resent, lost, frames = 0, 0.0, messages * _FRAMES_OF_A_MESSAGE
     for turn in range(repeat + 1):
         progress(f"streams: {f'{turn} of {repeat}' if turn else 'warm-up'}")
         emp = nodes.run("emp stream", messages, True)
-        raw = nodes.run("raw stream", _RAW_FRAMES, True)
+        raw = nodes.run("raw stream", frames, True)
         if turn:
             resent += emp["resent"]
             lost += raw["results"]["n2"]["lost"]
             found[EMP].append(emp["results"]["n1"])
             found[RAW].append(raw["results"]["n2"]["bits"])
     settings = {
-        "cluster": "two nodes, one pair of interfaces", "messages": messages, "frames": {RAW: _RAW_FRAMES},
+        "cluster": "two nodes, one pair of interfaces", "messages": messages, "frames": {RAW: frames},
         "processors": [SENDER, RECEIVER], "resent": {EMP: resent}, "lost": {RAW: lost}, "interleaved": [EMP, RAW],
     }  # fmt: skip
     for contender, samples in found.items():

@@ -1,0 +1,26 @@
+"""ci/bench emp runs from end to end and leaves nothing behind. What it finds depends on the machine, and no test on that."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.requires("root", "two-cpus"), pytest.mark.usefixtures("machine")]
+
+BENCH = Path(__file__).parents[2] / "ci" / "bench"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the TCP of ci/bench emp is a C program")
+def test_emp_is_measured_in_short(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    command = [BENCH, "emp", "--repeat", "1", "--count", "40", "--messages", "2", "--nodes", "3", "--output", output]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert {row["subject"] for row in rows} == {"spinning", "blocking", "stream", "nodes", "target"}
+    assert all(row["samples"] and row["environment"]["kernel"] for row in rows if row["subject"] != "target")
+    assert all(row["found"] is not None for row in rows if row["subject"] == "target")
