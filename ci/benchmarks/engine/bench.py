@@ -9,7 +9,7 @@ from rich.table import Table
 
 from benchmarks import session, tables
 from benchmarks.contenders import ContenderError
-from benchmarks.engine import models
+from benchmarks.engine import firmware, models
 from benchmarks.engine.targets import CALLBACKS, CHAIN, ENGINE, PING_PONG, SIMPY, TIME_OUTS, ratios, targets
 from benchmarks.rows import REPOSITORY, Row
 from benchmarks.session import Session
@@ -29,7 +29,8 @@ OUTPUT = REPOSITORY / "results" / "bench-engine.jsonl"
 def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--repeat", "9", "turns that count")
     session.option(parser, "--events", "100000", "time-outs, callbacks, round trips or jobs of one turn")
-    session.subjects(parser, tuple(SUBJECTS))
+    session.subjects(parser, (*SUBJECTS, "firmware"))
+    parser.add_argument("--large", action="store_true", help="firmware: also 1,024 nodes, once")
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
@@ -82,6 +83,9 @@ def run(options: argparse.Namespace, session: Session) -> None:
     for subject in SUBJECTS:
         if subject in options.subjects:
             session.attempt(subject, lambda subject=subject: measure(subject, events, repeat, session.progress))
+    if "firmware" in options.subjects:
+        turns = min(repeat, 3)
+        session.attempt("firmware", lambda: firmware.measure(turns, options.large, session.progress))
     found = targets(session.rows)
     session.conclude(found)
     session.console.print(tables.row_table("Engine", session.rows, "nodes"))

@@ -1,0 +1,109 @@
+"""Frames of EMP's whole firmware per second, in the simulation: on one switch and in a fat tree, without and with loss.
+
+A frame is counted once, where a NIC sends it; what it costs has in it the host library, both firmwares, and every link
+and switch on its way.
+"""
+
+import gc
+import resource
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from benchmarks.rows import Row
+from protocols.emp.descriptors import ANY_SOURCE
+from protocols.emp.host import ANY_TAG, Endpoint, plug
+from testbed.engine.sources import source
+from testbed.sim.node import SimNode
+from testbed.sim.simulation import Simulation
+from testbed.spec.model import Description
+
+SIMULATION = "simulation"
+RATE = "full-firmware frames/s in sim"
+MEMORY = "peak memory so far"
+WINDOW = 8  # messages of one node under way at once
+SECOND = 1_000_000_000
+
+
+class Setting(NamedTuple):
+    """One cluster and its traffic: every node sends so many messages of a size in bytes, to nodes drawn by chance."""
+
+    shape: str
+    parameter: int
+    loss: str
+    messages: int
+    size: int
+
+    def cluster(self) -> Description:
+        make = {"star": Description.star, "fat tree": Description.fat_tree}[self.shape]
+        return make(self.parameter, loss=self.loss, delay="1us", rate="10gbit")
+
+
+SETTINGS = (
+    Setting("star", 2, "0%", 1_000, 16_384),
+    Setting("star", 16, "0%", 200, 16_384),
+    Setting("star", 16, "0%", 500, 1_000),
+    Setting("star", 256, "0%", 20, 16_384),
+    Setting("fat tree", 8, "1%", 50, 1_000),
+)
+LARGEST = Setting("fat tree", 16, "1%", 100, 1_000)
+"""The aim for the whole: 1,024 nodes within 20 s and 400 MB."""
+
+
+async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], size: int) -> None:  # noqa: ARG001
+    data = bytes(size)
+    under_way = deque([endpoint.post_send(peer, 1, data) for peer in peers[:WINDOW]])
+    for peer in peers[WINDOW:]:
+        await under_way.popleft()
+        under_way.append(endpoint.post_send(peer, 1, data))
+    for completion in under_way:
+        await completion
+
+
+async def _receive(endpoint: Endpoint, node: SimNode, count: int, size: int) -> None:  # noqa: ARG001
+    posted = deque([endpoint.post_receive(ANY_SOURCE, ANY_TAG, bytearray(size)) for _ in range(min(count, 4 * WINDOW))])
+    for _ in range(count - len(posted)):
+        await posted.popleft()
+        posted.append(endpoint.post_receive(ANY_SOURCE, ANY_TAG, bytearray(size)))
+    for completion in posted:
+        await completion
+
+
+def frames_per_second(setting: Setting) -> tuple[float, int]:
+    """Of CPU time; and how many nodes there were."""
+    with Simulation(setting.cluster(), plug()) as simulation:
+        count = len(simulation.nodes)
+        plans = []
+        for node in simulation.nodes.values():
+            chance = source(1, node.name)
+            plans.append([(node.number + 1 + chance.below(count - 1)) % count for _ in range(setting.messages)])
+        due = [0] * count
+        for plan in plans:
+            for peer in plan:
+                due[peer] += 1
+        for node, plan in zip(simulation.nodes.values(), plans, strict=True):
+            simulation.spawn(node.name, _receive, due[node.number], setting.size)
+            simulation.spawn(node.name, _send, plan, setting.size)
+        gc.collect()
+        begun = time.process_time_ns()
+        simulation.run(timeout=1_000 * SECOND)
+        taken = time.process_time_ns() - begun
+        return sum(node.nic.sent for node in simulation.nodes.values()) * SECOND / taken, count
+
+
+def measure(repeat: int, large: bool, progress: Callable[[str], None]) -> Iterator[Row]:
+    """A row of rates for each setting. large: also the largest, once, with the memory that it takes."""
+    for setting in (*SETTINGS, LARGEST) if large else SETTINGS:
+        turns = 1 if setting is LARGEST else repeat
+        samples, nodes = [], 0
+        for turn in range(turns):
+            progress(f"{setting.shape} {setting.parameter}, loss {setting.loss}: {turn + 1} of {turns}")
+            rate, nodes = frames_per_second(setting)
+            samples.append(rate)
+        settings = {**setting._asdict(), "of": "CPU time", "window": WINDOW}
+        measured = f"{RATE}: {setting.shape}, {setting.size} B, loss {setting.loss}"
+        yield Row("firmware", SIMULATION, measured, nodes, "1/s", tuple(samples), settings)
+        if setting is LARGEST:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            yield Row("firmware", SIMULATION, MEMORY, nodes, "MiB", (peak,), settings)
