@@ -29,6 +29,18 @@ def counted(wires: Wires, number: int, name: str) -> int:
     return wires.agents[number].firmware.counted()[name]
 
 
+_DROPPED = (
+    "malformed", "corrupt", "strangers", "stale", "unknown", "early", "unmatched", "held_full", "duplicates",
+    "late_acknowledgements", "wrong_acknowledgements",
+)  # fmt: skip
+_TAKEN = ("data_stored", "acknowledgements_received")
+
+
+def accounted(wires: Wires, number: int) -> int:
+    """Frames of which it is known what became of them."""
+    return sum(counted(wires, number, name) for name in _DROPPED + _TAKEN)
+
+
 def said(frames: Iterable[bytes]) -> list[str]:
     """ "header 3" (of message 3), "data 3.1" (its frame 1), "ack 3.2" (up to its frame 2), "restarted 3.0" (refused)."""
     words = []

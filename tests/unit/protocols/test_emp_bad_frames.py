@@ -5,24 +5,12 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from emp_talk import TIMEOUT, acknowledgement, content, counted, data, header, nics
+from emp_talk import TIMEOUT, accounted, acknowledgement, content, counted, data, header, nics
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pair import Wires
 
 from protocols.emp import codec
 from protocols.emp.settings import Settings
-
-DROPPED = (
-    "malformed", "corrupt", "strangers", "stale", "unknown", "early", "unmatched", "held_full", "duplicates",
-    "late_acknowledgements", "wrong_acknowledgements",
-)  # fmt: skip
-TAKEN = ("data_stored", "acknowledgements_received")
-
-
-def accounted(wires: Wires, number: int) -> int:
-    """Frames of which it is known what became of them."""
-    return sum(counted(wires, number, name) for name in DROPPED + TAKEN)
 
 
 def a_dialogue() -> list[bytes]:
