@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiny_agents import ETHERTYPE, TinyEndpoint, TinyPlug
+from tiny_agents import ETHERTYPE, TinyEndpoint, TinyPlug, flood
 
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.sim.node import SimNode
@@ -199,3 +199,15 @@ def test_a_link_that_is_not_there_cannot_be_cut() -> None:
 def test_a_switch_of_another_kind_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="none of myrinet"):
         Simulation(Description.now(), TinyPlug())
+
+
+def test_a_thousand_nodes_reach_each_other_through_a_fat_tree() -> None:
+    """Every node sends to the one that is 500 further on: nothing is flooded, nothing is lost, at most six links each."""
+    with Simulation(Description.fat_tree(16, delay="1us"), flood) as simulation:
+        count = len(simulation.nodes)
+        for node in simulation.nodes.values():
+            node.nic.doorbell((node.number + 500) % count, 0, 0)
+        simulation.run_until(6_000)
+        assert [node.nic.received for node in simulation.nodes.values()] == [1] * 1_024
+        hops = sum(way.model.counters.offered for way in simulation.network.ways.values())
+        assert 4 * 1_024 <= hops <= 6 * 1_024

@@ -1,0 +1,80 @@
+"""EMP's whole firmware and host library in the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from protocols.emp.host import Endpoint, Received, plug
+from testbed.sim.node import SimNode
+from testbed.sim.profile import IDEAL, Profile
+from testbed.sim.recording import CAPTURE
+from testbed.sim.simulation import Simulation, StalledError
+from testbed.spec.model import Description
+
+PRICED = Profile(
+    "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, doorbell=100, receive=2_000, ring=1_000,
+    tick=500, send=1_500, transfer=200, show=300, fetch=800, fetch_rate=1_000_000_000, store=900,
+    store_rate=1_000_000_000, receive_ring=64,
+)  # fmt: skip
+
+
+async def send(endpoint: Endpoint, node: SimNode, to: Sequence[int], size: int) -> int:
+    """A message to each of these, all at once; when all have been acknowledged."""
+    for completion in [endpoint.post_send(peer, node.number, _content(node.number, size)) for peer in to]:
+        await completion
+    return node.now()
+
+
+async def receive(endpoint: Endpoint, node: SimNode, sources: Sequence[int], size: int) -> list[Received]:  # noqa: ARG001
+    """A message from each of these."""
+    buffers = [bytearray(size) for _ in sources]
+    posted = [endpoint.post_receive(peer, peer, buffer) for peer, buffer in zip(sources, buffers, strict=True)]
+    received = [await one for one in posted]
+    assert buffers == [_content(peer, size) for peer in sources]
+    return received
+
+
+def _content(peer: int, size: int) -> bytes:
+    return bytes([(peer + place) & 0xFF for place in range(size)])
+
+
+@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+@pytest.mark.parametrize("size", [0, 1, 1_400, 20_000])
+def test_everybody_sends_to_everybody_else_through_a_fat_tree_that_loses_frames(profile: Profile, size: int) -> None:
+    cluster = Description.fat_tree(4, delay="2us", rate="1gbit", loss="2%", duplicate="1%", seed=size)
+    with Simulation(cluster, plug(), profile=profile) as simulation:
+        count = len(simulation.nodes)
+        for node in simulation.nodes.values():
+            others = [number for number in range(count) if number != node.number]
+            simulation.spawn(node.name, receive, others, size)
+            simulation.spawn(node.name, send, others, size)
+        simulation.run(timeout=60_000_000_000)
+        assert all(not node.waiting() for node in simulation.nodes.values())
+        assert sum(node.agent.firmware.counted()["messages_received"] for node in simulation.nodes.values()) == 16 * 15
+
+
+def test_a_slower_processor_makes_the_same_message_take_longer() -> None:
+    def taken(profile: Profile) -> int:
+        with Simulation(Description.back_to_back(delay="1us", rate="1gbit"), plug(), profile=profile) as simulation:
+            simulation.spawn("n2", receive, [0], 30_000)
+            task = simulation.spawn("n1", send, [1], 30_000)
+            simulation.run(timeout=1_000_000_000)
+            return task.result()
+
+    assert taken(IDEAL) < taken(Profile(receive=5_000)) < taken(Profile(receive=20_000))
+
+
+def test_a_partner_that_is_cut_off_is_named_when_the_time_is_over(tmp_path: Path) -> None:
+    with Simulation(Description.star(3), plug(), folder=tmp_path) as simulation:
+        simulation.cut(simulation.layout.links[1].name)
+        simulation.spawn("n2", receive, [0], 100)
+        simulation.spawn("n1", send, [1], 100)
+        with pytest.raises(StalledError) as caught:
+            simulation.run(timeout=1_000_000_000)
+    text = str(caught.value)
+    assert "send on n1 waits for the send to node 1, tag 0, 100 bytes" in text
+    assert "n2, firmware: a receive from node 0, tag 0: no message has come" in text
+    assert b"the cable is out" in (tmp_path / CAPTURE).read_bytes()
