@@ -157,7 +157,8 @@ class Simulation:
             raise self._stalled(f"{timeout} ns have passed" if self.loop.heap else _NOTHING_LEFT)
 
     def run_until(self, when: int) -> None:
-        """Let time pass until then, whatever the programs do."""
+        """Let time pass until then, whatever the programs do. What was set for that very time after this call is still to
+        come."""
         timer = self.loop.timer(lambda _: self.loop.stop())
         timer.set(max(when, self.now()))
         while timer.when is not None:  # programs that end stop the loop, too
