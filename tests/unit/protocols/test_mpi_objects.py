@@ -163,6 +163,31 @@ def test_a_buffer_received_as_an_object_is_an_error_that_says_so(data: bytes) ->
     assert ranks.at_rest()
 
 
+def test_two_large_objects_whose_beginnings_are_acknowledged_in_the_other_order() -> None:
+    """So the second object's continuation is sent first, and received second."""
+    ranks = Ranks()
+    lost: list[bytes] = []
+
+    def deliver() -> None:
+        for number in (1, 0):
+            for frame in ranks.wires.take(number):
+                if number == 0 and not lost:
+                    lost.append(frame)  # the acknowledgement of the first object's beginning
+                else:
+                    ranks.wires.give(frame)
+
+    async def receiver(comm: Comm) -> None:
+        requests = [await comm.irecv(), await comm.irecv()]
+        assert await Request.waitall(requests) == ["a" * 50_000, "b" * 50_000]
+
+    async def sender(comm: Comm) -> None:
+        await Request.waitall([await comm.isend("a" * 50_000, 0), await comm.isend("b" * 50_000, 0)])
+
+    ranks.run(receiver, sender, deliver=deliver)
+    assert ranks.wires.agents[1].firmware.counted()["frames_resent"]
+    assert ranks.at_rest()
+
+
 def test_what_cannot_be_pickled_is_not_sent() -> None:
     ranks = Ranks(1)
 
