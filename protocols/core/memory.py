@@ -73,11 +73,13 @@ class Scatter:
 
     def pieces(self, begin: int, end: int) -> list[memoryview]:
         """The message's bytes from begin to end, where they are."""
-        pieces = self._pieces
-        if len(pieces) == 1:
-            return [pieces[0][begin:end]]
-        begins = self._begins
+        if begin >= end:
+            return []
+        pieces, begins = self._pieces, self._begins
         place = bisect_right(begins, begin) - 1
+        start = begins[place]
+        if end <= begins[place + 1]:
+            return [pieces[place][begin - start : end - start]]
         out: list[memoryview] = []
         while begin < end:
             offset = begin - begins[place]

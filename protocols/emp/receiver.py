@@ -44,14 +44,19 @@ class Receiver:
         """A frame of a message, its check good, from this incarnation of the peer."""
         counters = self._card.counters
         begin = FRAME.size
-        if kind == FIRST:
-            begin = MESSAGE.size
-            if number or not self._open(peer, frame, message):
-                counters.malformed += 1
+        if number:
+            receiving = peer.receiving.get(message)
+            if receiving is not None and kind != FIRST:  # most frames
+                self._take(peer, receiving, frame, begin, flags, unit, number, length)
                 return
-        elif not number:
+        if (kind == FIRST) == (number > 0):
             counters.malformed += 1
             return
+        if kind == FIRST:
+            begin = MESSAGE.size
+            if not self._open(peer, frame, message):
+                counters.malformed += 1
+                return
         if peer.expected is None:
             counters.unknown += 1
             return
@@ -168,10 +173,11 @@ class Receiver:
             counters.duplicates += 1
             return
         counters.data_stored += 1
-        place = at
-        for piece in posted.scatter.pieces(begin, min(end, posted.scatter.size)) if begin < posted.scatter.size else ():
-            card.nic.store(piece, frame[place : place + len(piece)])
-            place += len(piece)
+        scatter, store = posted.scatter, card.nic.store
+        for piece in scatter.pieces(begin, end if end <= scatter.size else scatter.size):
+            size = len(piece)
+            store(piece, frame[at : at + size])
+            at += size
         begun = receiving.missing
         begun[collection] = missing = missing ^ bit
         if missing:
