@@ -22,7 +22,8 @@ class Aside:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._ended: deque[Callable[[], object]] = deque()
+        self._ended: list[Callable[[], object]] = []
+        self._lock = threading.Lock()  # what has ended and the bell are one: whoever is answered has rung
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.watch(self._bell, self._answer)
 
@@ -58,10 +59,13 @@ class Aside:
             threading.Thread(target=work, daemon=True).start()
 
     def _end(self, then: Callable[[], object]) -> None:
-        self._ended.append(then)
-        os.eventfd_write(self._bell, 1)
+        with self._lock:
+            self._ended.append(then)
+            os.eventfd_write(self._bell, 1)
 
     def _answer(self, _now: int) -> None:
-        os.eventfd_read(self._bell)
-        while self._ended:
-            self._ended.popleft()()
+        with self._lock:
+            os.eventfd_read(self._bell)
+            ended, self._ended = self._ended, []
+        for then in ended:
+            then()
