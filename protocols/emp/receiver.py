@@ -174,7 +174,7 @@ class Receiver:
             return
         counters.data_stored += 1
         scatter, store = posted.scatter, card.nic.store
-        for piece in scatter.pieces(begin, end if end <= scatter.size else scatter.size):
+        for piece in scatter.pieces(begin, min(end, scatter.size)):
             size = len(piece)
             store(piece, frame[at : at + size])
             at += size

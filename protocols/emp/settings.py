@@ -15,8 +15,8 @@ class Settings:
     unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly).
     timeout: nanoseconds after which a collection is sent again (ours; the paper names no figure), doubled each time up to
     longest_timeout. give_up: nanoseconds without an acknowledgement after which a message is returned as failed; 0: never,
-    as in the paper. window: unacknowledged collections to one peer (ours: below what a receiver's ring takes), without
-    those of messages that seem to have no receive (see `sender`).
+    as in the paper; the peer learns of it from the next message's header. window: unacknowledged collections to one peer
+    (ours: below what a receiver's ring takes), without those of messages that seem to have no receive (see `sender`).
     held: message headers of one peer that are kept while no receive has been posted for them (ours: their data is dropped,
     as in the paper); with fewer than the peer has descriptors, a receive for a message behind so many others waits until
     these are received. descriptors: in the NIC's memory (section 4.2: 640).

@@ -86,16 +86,21 @@ def acknowledged_up_to(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sender, "acknowledged", with_all_before)
 
 
+def never_parked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sender, "_park", lambda sender, peer, sending: None)  # noqa: ARG005
+
+
 MUTANTS = [
     Mutant("a completed message is not acknowledged again", no_second_acknowledgement),
     Mutant("a lost acknowledgement of a collection is forgotten once the next is acknowledged", acknowledged_up_to),
+    Mutant("messages that nobody receives keep the window from those behind them", never_parked),
 ]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """With seeds that are new each time: a case finds either mistake with a chance above a tenth (most with a third or
-    more), so that 400 miss it with a chance below 1e-18."""
+    """With seeds that are new each time: a case finds each mistake with a chance above a tenth (measured: 65, 29 and
+    25 %), so that 400 miss it with a chance below 1e-18."""
     seed = SystemRandom().randrange(2**32)
     finding = found(mutant, emp_schedules.run, seed, 400)
     record_property(

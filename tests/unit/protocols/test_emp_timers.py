@@ -1,0 +1,79 @@
+"""What EMP's firmware stands on: the table of timers, and the places of a message in host memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.core.memory import PAGE, HostMemory, Scatter, UnpinnedError
+from protocols.core.timers import Timers
+
+step = st.one_of(
+    st.tuples(st.just("set"), st.integers(0, 9), st.integers(0, 50)),
+    st.tuples(st.just("cancel"), st.integers(0, 9), st.just(0)),
+    st.tuples(st.just("expire"), st.just(0), st.integers(0, 50)),
+)
+
+
+@given(st.lists(step, max_size=200))
+def test_timers_do_what_a_plain_table_does(steps: list[tuple[str, int, int]]) -> None:
+    timers: Timers[int] = Timers()
+    table: dict[int, tuple[int, int]] = {}
+    for order, (what, key, when) in enumerate(steps):
+        if what == "set":
+            timers.set(key, when)
+            table[key] = (when, order)
+        elif what == "cancel":
+            timers.cancel(key)
+            table.pop(key, None)
+        else:
+            due = sorted((at, place, one) for one, (at, place) in table.items() if at <= when)
+            assert timers.expired(when) == [one for _, _, one in due]
+            for _, _, one in due:
+                del table[one]
+        assert timers.deadline == min((at for at, _ in table.values()), default=None)
+        assert dict(timers) == {one: at for one, (at, _) in table.items()}
+        assert len(timers) == len(table)
+
+
+def test_timers_that_are_cancelled_long_before_their_time_take_no_memory() -> None:
+    timers: Timers[int] = Timers()
+    for key in range(100_000):
+        timers.set(key, 10**12 + key)
+        if key >= 10:
+            timers.cancel(key - 10)
+    assert len(timers._heap) < 200
+    assert timers.deadline == 10**12 + 99_990
+    assert timers.expired(2 * 10**12) == list(range(99_990, 100_000))
+
+
+@given(st.lists(st.integers(0, 40), max_size=12), st.integers(0, 500), st.integers(0, 500))
+def test_the_pieces_of_a_message_are_its_bytes(lengths: list[int], begin: int, end: int) -> None:
+    whole = bytes(place & 0xFF for place in range(sum(lengths)))
+    begins = [sum(lengths[:place]) for place in range(len(lengths))]
+    scatter = Scatter([memoryview(whole)[at : at + length] for at, length in zip(begins, lengths, strict=True)])
+    assert scatter.size == len(whole)
+    end = min(end, len(whole))
+    pieces = scatter.pieces(begin, end)
+    assert b"".join(pieces) == whole[begin:end]
+    assert all(pieces), "a piece of no bytes would be a transfer for nothing"
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE - 1, PAGE, PAGE + 1, 10 * PAGE + 3])
+def test_pinned_memory_is_found_page_by_page_and_nothing_beside_it(size: int) -> None:
+    memory = HostMemory()
+    other = memory.pin(memoryview(b"o" * PAGE))
+    buffer = memoryview(bytearray(range(256)) * 200)[:size]
+    pages = memory.pin(buffer)
+    assert b"".join(memory.view(*page) for page in pages) == buffer
+    assert all(length <= PAGE for _, length in pages)
+    last, length = pages[-1]
+    for address, count in ((last, length + 1), (pages[0][0] - 1, 2), (last + length, 1)):
+        with pytest.raises(UnpinnedError):
+            memory.view(address, count)
+    memory.unpin(pages[0][0])
+    with pytest.raises(UnpinnedError):
+        memory.view(*pages[0])
+    assert memory.view(*other[0]) == b"o" * PAGE
+    assert len(memory) == 1
