@@ -75,7 +75,11 @@ class Comm:
         self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> None:
         """Receive. Raises MPIError: ERR_TRUNCATE if the message is longer than the buffer, which is then full."""
-        await Request(self._receive(buf, source, tag), received=True).wait(status)
+        over = self._receive(buf, source, tag)
+        if status is None:
+            await over
+        else:
+            await Request(over, received=True).wait(status)
 
     async def Isend(self, buf: Message, dest: int, tag: int = 0) -> Request:
         """Begin a send. The buffer must not change until it is over."""

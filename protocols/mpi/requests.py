@@ -60,7 +60,8 @@ class Request:
 
     async def wait(self, status: Status | None = None) -> object:
         """Wait until it is over; its object."""
-        await self._end()
+        if not self._over.done:
+            await self._end()
         return self._take(status)
 
     async def Test(self, status: Status | None = None) -> bool:
@@ -121,9 +122,8 @@ class Request:
         return UNDEFINED, None
 
     async def _end(self) -> None:
-        if not self._over.done:
-            with suppress(MPIError):  # raised by who takes the outcome
-                await self._over
+        with suppress(MPIError):  # raised by who takes the outcome
+            await self._over
 
     def _take(self, status: Status | None) -> object:
         """The outcome of a transfer that is over, which then is for the program, too."""
