@@ -69,7 +69,10 @@ class Request:
         return (await self.test(status))[0]
 
     async def test(self, status: Status | None = None) -> tuple[bool, object]:
-        """Whether it is over, and its object. If not, others get their turn meanwhile."""
+        """Whether it is over, and its object. If not, others get their turn meanwhile.
+
+        A test takes no time by itself: where the clock is a simulation's, a loop must do something between tests that does.
+        """
         if self.active and not self._over.done:
             await _Turn()
             if not self._over.done:
