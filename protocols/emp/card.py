@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import struct
 from collections import deque
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
-from zlib import crc32
 
 from protocols.core.firmware import Adapter, Nic
 from protocols.core.memory import HostMemory
 from protocols.emp import descriptors as stat
+from protocols.emp.codec import (
+    FLAGS_LAST,
+    FRAME,
+    FRAME_SIZE,
+    MESSAGE_SIZE,
+    STATUS_OK,
+    TYPE_ACK,
+    TYPE_DATA,
+    pack_frame,
+    pack_message,
+)
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import Descriptors
 from protocols.emp.settings import Settings
 from protocols.emp.transfers import Peer, Sending
 
-ETHERNET: Final = 14
-FRAME: Final = struct.Struct("!6s6sHBBBBIIIIHHI")
-MESSAGE: Final = struct.Struct("!6s6sHBBBBIIIIHHIHHIII")
-CHECK: Final = 38
-ETHERTYPE: Final = 0x88B5
-VERSION: Final = 1
-FIRST: Final = 1
-DATA: Final = 2
-ACK: Final = 3
-LAST: Final = 1
+_ETHERNET: Final = 14
 
-RESTARTED: Final = 1
-"""Status of an acknowledgement that is none: the frame was meant for an earlier incarnation of the receiver."""
+
+@lru_cache(maxsize=16)
+def _numbers(addresses: tuple[bytes, ...]) -> Mapping[bytes, int]:
+    """Node numbers by MAC address: one for all NICs of a cluster in one process."""
+    return {address: number for number, address in enumerate(addresses)}
 
 
 class Card:
@@ -42,6 +47,7 @@ class Card:
         "looped",
         "memory",
         "nic",
+        "numbers",
         "peers",
         "settings",
         "taken",
@@ -57,11 +63,13 @@ class Card:
         self.descriptors = descriptors
         self.settings = settings
         self.counters = Counters()
-        self.full = adapter.mtu - (FRAME.size - ETHERNET)
-        if self.full <= MESSAGE.size - FRAME.size:
+        self.full = adapter.mtu - (FRAME_SIZE - _ETHERNET)
+        if self.full <= MESSAGE_SIZE - FRAME_SIZE:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for EMP's headers")
-        self.peers = [Peer(number, address) for number, address in enumerate(adapter.addresses)]
-        self.peers[adapter.number].incarnation = adapter.incarnation
+        self.numbers = _numbers(tuple(adapter.addresses))
+        self.peers: dict[int, Peer] = {}
+        """Those that there has been anything to do with, by node number."""
+        self.peer(adapter.number).incarnation = adapter.incarnation
         self.taken = bytearray(descriptors.count)
         """Which descriptors the NIC has in use: what a host writes into one meanwhile is not looked at."""
         self.looped: deque[bytes] = deque()
@@ -72,29 +80,29 @@ class Card:
         framing = sending.framing
         begin, end = framing.span(number)
         payload = self.nic.fetch(sending.scatter.pieces(begin, end))
-        flags = LAST if number == framing.frames - 1 else 0
+        flags = FLAGS_LAST if number == framing.frames - 1 else 0
         if number:
-            header = FRAME.pack(
-                peer.address, self.address, ETHERTYPE, VERSION, DATA, flags, framing.unit, self.adapter.incarnation,
-                peer.incarnation, sending.id, number, end - begin, 0, 0,
+            frame = pack_frame(
+                peer.address, self.address, TYPE_DATA, flags, framing.unit, self.adapter.incarnation, peer.incarnation,
+                sending.id, number, STATUS_OK, payload,
             )  # fmt: skip
         else:
-            header = MESSAGE.pack(
-                peer.address, self.address, ETHERTYPE, VERSION, FIRST, flags, framing.unit, self.adapter.incarnation,
-                peer.incarnation, sending.id, 0, end, 0, 0,
-                self.adapter.number, peer.number, sending.tag, framing.total, peer.oldest(),
+            frame = pack_message(
+                peer.address, self.address, flags, framing.unit, self.adapter.incarnation, peer.incarnation, sending.id,
+                number, STATUS_OK, self.adapter.number, peer.number, sending.tag, framing.total, peer.oldest(), payload,
             )  # fmt: skip
-        self._send(peer, header, payload)
+        self._send(peer, frame)
 
-    def acknowledge(self, peer: Peer, frame: bytes, status: int = 0) -> None:
+    def acknowledge(self, peer: Peer, frame: bytes, status: int = STATUS_OK) -> None:
         """Section 4.1: "the acknowledgement consists of the frame header of one of the frames for that collection.
         Essentially it is the header of the last received frame." """
         _, _, _, _, _, flags, unit, sender, _, message, number, _, _, _ = FRAME.unpack_from(frame)
-        header = FRAME.pack(
-            peer.address, self.address, ETHERTYPE, VERSION, ACK, flags, unit, sender,
-            self.adapter.incarnation, message, number, 0, status, 0,
+        self._send(
+            peer,
+            pack_frame(
+                peer.address, self.address, TYPE_ACK, flags, unit, sender, self.adapter.incarnation, message, number, status,
+            ),
         )  # fmt: skip
-        self._send(peer, header, b"")
 
     def give_back(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
         """A descriptor to the host."""
@@ -104,9 +112,14 @@ class Card:
             self.counters.invalid += 1
         self.nic.show(index)
 
-    def _send(self, peer: Peer, header: bytes, payload: bytes) -> None:
-        check = crc32(payload, crc32(header))
-        frame = b"".join((header[:CHECK], check.to_bytes(4, "big"), header[CHECK + 4 :], payload))
+    def peer(self, number: int) -> Peer:
+        """A node's, which there is."""
+        found = self.peers.get(number)
+        if found is None:
+            found = self.peers[number] = Peer(number, self.adapter.addresses[number])
+        return found
+
+    def _send(self, peer: Peer, frame: bytes) -> None:
         if peer.number == self.adapter.number:
             self.looped.append(frame)
         else:

@@ -18,7 +18,19 @@ from zlib import crc32
 from protocols.core.firmware import Adapter, Nic
 from protocols.core.memory import HostMemory
 from protocols.emp import descriptors as stat
-from protocols.emp.card import ACK, CHECK, DATA, ETHERTYPE, FIRST, FRAME, MESSAGE, RESTARTED, VERSION, Card
+from protocols.emp.card import Card
+from protocols.emp.codec import (
+    ETHERTYPE,
+    FRAME,
+    FRAME_SIZE,
+    MESSAGE_SIZE,
+    STATUS_OK,
+    STATUS_RESTARTED,
+    TYPE_ACK,
+    TYPE_DATA,
+    TYPE_MESSAGE,
+    VERSION,
+)
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import DescriptorError, Descriptors
 from protocols.emp.receiver import Receiver
@@ -29,12 +41,13 @@ from protocols.emp.transfers import Peer, Posted
 _MASK = 0xFFFF_FFFF
 _FIRST_INCARNATION = 1
 _NO_CHECK = bytes(4)
+_CHECK = FRAME_SIZE - 4  # the frame header's last field
 
 
 class Firmware:
     """One NIC's. Implements `protocols.core.firmware.Firmware`."""
 
-    __slots__ = ("_by_address", "_card", "_looping", "_receiver", "_sender", "settings")
+    __slots__ = ("_card", "_looping", "_receiver", "_sender", "settings")
 
     def __init__(
         self, adapter: Adapter, nic: Nic, memory: HostMemory, descriptors: Descriptors, settings: Settings
@@ -43,7 +56,6 @@ class Firmware:
         self.settings = settings
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
-        self._by_address = {peer.address: peer for peer in self._card.peers}
         self._looping = False
 
     @property
@@ -81,14 +93,14 @@ class Firmware:
             card.give_back(index, stat.INVALID, 0, head.peer, head.tag)
             return
         if head.kind & stat.RECEIVE:
-            if head.peer >= len(card.peers) and head.peer != stat.ANY_SOURCE:
+            if head.peer >= len(card.adapter.addresses) and head.peer != stat.ANY_SOURCE:
                 card.give_back(index, stat.INVALID, 0, head.peer, head.tag)
                 return
             self._receiver.post(Posted(index, head.peer, head.tag, bool(head.kind & stat.ANY_TAG), scatter))
-        elif head.peer >= len(card.peers):
+        elif head.peer >= len(card.adapter.addresses):
             card.give_back(index, stat.INVALID, 0, head.peer, head.tag)
         else:
-            self._sender.begin(now, card.peers[head.peer], index, head.tag, scatter)
+            self._sender.begin(now, card.peer(head.peer), index, head.tag, scatter)
         if card.looped:
             self._loop_back(now)
 
@@ -101,40 +113,41 @@ class Firmware:
         card = self._card
         counters = card.counters
         counters.frames_received += 1
-        if len(frame) < FRAME.size:
+        if len(frame) < FRAME_SIZE:
             counters.malformed += 1
             return
         (
             destination, source, ethertype, version, kind, flags, unit, sender, receiver, message, number, length,
             status, check,
         ) = FRAME.unpack_from(frame)  # fmt: skip
-        end = (MESSAGE.size if kind == FIRST else FRAME.size) + length
+        end = (MESSAGE_SIZE if kind == TYPE_MESSAGE else FRAME_SIZE) + length
         if ethertype != ETHERTYPE or version != VERSION or end > len(frame) or not unit:
             counters.malformed += 1
             return
-        if crc32(frame[CHECK + 4 : end], crc32(_NO_CHECK, crc32(frame[:CHECK]))) != check:
+        if crc32(frame[FRAME_SIZE:end], crc32(_NO_CHECK, crc32(frame[:_CHECK]))) != check:
             counters.corrupt += 1
             return
-        peer = self._by_address.get(source)
-        if peer is None or destination != card.address:
+        known = card.numbers.get(source)
+        if known is None or destination != card.address:
             counters.strangers += 1
             return
+        peer = card.peers.get(known) or card.peer(known)
         own = card.adapter.incarnation
-        if kind == ACK:
+        if kind == TYPE_ACK:
             if sender != own or not self._knows(now, peer, receiver):
                 counters.stale += 1
-            elif status == 0:
+            elif status == STATUS_OK:
                 self._sender.acknowledged(now, peer, message, number)
-            elif status == RESTARTED:
+            elif status == STATUS_RESTARTED:
                 counters.stale += 1  # `_knows` has done what there is to do
             else:
                 counters.malformed += 1
-        elif kind in (FIRST, DATA):
+        elif kind in (TYPE_MESSAGE, TYPE_DATA):
             if not self._knows(now, peer, sender):
                 counters.stale += 1
             elif receiver != own and (receiver or own != _FIRST_INCARNATION):
                 counters.stale += 1
-                card.acknowledge(peer, frame, RESTARTED)
+                card.acknowledge(peer, frame, STATUS_RESTARTED)
             else:
                 self._receiver.data(peer, frame, kind, flags, unit, message, number, length)
         else:

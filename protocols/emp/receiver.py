@@ -12,7 +12,8 @@ has been, and whatever still comes of it is acknowledged again, or its sender wo
 from __future__ import annotations
 
 from protocols.emp import descriptors as stat
-from protocols.emp.card import FIRST, FRAME, LAST, MESSAGE, Card
+from protocols.emp.card import Card
+from protocols.emp.codec import FLAGS_LAST, FRAME_SIZE, MESSAGE, MESSAGE_SIZE, TYPE_MESSAGE
 from protocols.emp.transfers import Framing, Peer, Posted, Receiving
 
 _MASK = 0xFFFF_FFFF
@@ -43,17 +44,17 @@ class Receiver:
     ) -> None:
         """A frame of a message, its check good, from this incarnation of the peer."""
         counters = self._card.counters
-        begin = FRAME.size
+        begin = FRAME_SIZE
         if number:
             receiving = peer.receiving.get(message)
-            if receiving is not None and kind != FIRST:  # most frames
+            if receiving is not None and kind != TYPE_MESSAGE:  # most frames
                 self._take(peer, receiving, frame, begin, flags, unit, number, length)
                 return
-        if (kind == FIRST) == (number > 0):
+        if (kind == TYPE_MESSAGE) == (number > 0):
             counters.malformed += 1
             return
-        if kind == FIRST:
-            begin = MESSAGE.size
+        if kind == TYPE_MESSAGE:
+            begin = MESSAGE_SIZE
             if not self._open(peer, frame, message):
                 counters.malformed += 1
                 return
@@ -61,7 +62,7 @@ class Receiver:
             counters.unknown += 1
             return
         if (message - peer.expected) & _MASK < 1 << 31:
-            if message != peer.expected or kind != FIRST:
+            if message != peer.expected or kind != TYPE_MESSAGE:
                 counters.early += 1
                 return
             if peer.held >= self._card.settings.held:
@@ -75,7 +76,7 @@ class Receiver:
             known = peer.receiving.get(message)
             if known is None:
                 counters.duplicates += 1
-                if flags & LAST or number % unit == unit - 1:
+                if flags & FLAGS_LAST or number % unit == unit - 1:
                     counters.reacknowledgements_sent += 1
                     self._card.acknowledge(peer, frame)
                 return
@@ -93,7 +94,7 @@ class Receiver:
         for posted in self._posted:
             source = "any node" if posted.source == stat.ANY_SOURCE else f"node {posted.source}"
             out.append(f"a receive from {source}, tag {posted.tag}: no message has come")
-        for peer in self._card.peers:
+        for peer in self._card.peers.values():
             if peer.held >= self._card.settings.held:
                 out.append(
                     f"node {peer.number}: {peer.held} of its messages wait for a receive, and no more headers are kept"
@@ -125,8 +126,8 @@ class Receiver:
         """The next message's header: it gets the oldest receive that fits, or is held until one is posted."""
         *_, source, _, tag, total, _ = MESSAGE.unpack_from(frame)
         # A first frame that is not the last one is full: so the receiver knows how its peer cuts messages.
-        full = length + MESSAGE.size - FRAME.size
-        if (length != total) if flags & LAST else (not length or length >= total):
+        full = length + MESSAGE_SIZE - FRAME_SIZE
+        if (length != total) if flags & FLAGS_LAST else (not length or length >= total):
             return None
         receiving = Receiving(message, source, tag, Framing(total, full, unit))
         peer.expected = (message + 1) & _MASK
@@ -151,14 +152,14 @@ class Receiver:
             counters.malformed += 1
             return
         begin, end = framing.span(number)
-        if end - begin != length or (number == framing.frames - 1) != bool(flags & LAST):
+        if end - begin != length or (number == framing.frames - 1) != bool(flags & FLAGS_LAST):
             counters.malformed += 1
             return
         collection = number // unit
         missing = receiving.missing.get(collection)
         if missing == 0 or collection < receiving.below:
             counters.duplicates += 1
-            if flags & LAST or number % unit == unit - 1:
+            if flags & FLAGS_LAST or number % unit == unit - 1:
                 counters.reacknowledgements_sent += 1
                 card.acknowledge(peer, frame)
             return

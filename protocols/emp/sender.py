@@ -141,7 +141,7 @@ class Sender:
                 if sending.sent
                 else f"not begun, as {peer.unacknowledged} collections to that node are not acknowledged"
             )
-            for peer in self._card.peers
+            for peer in self._card.peers.values()
             for sending in peer.sending.values()
         ]
 
