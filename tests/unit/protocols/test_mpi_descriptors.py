@@ -149,17 +149,6 @@ def test_messages_of_several_descriptors_each_wait_for_enough() -> None:
     assert ranks.at_rest()
 
 
-def test_a_chain_longer_than_all_descriptors_fails() -> None:
-    async def program(comm: Comm) -> None:
-        with pytest.raises(MPIError, match="descriptors") as raised:
-            await comm.Send(bytes(28_000), 0)
-        assert raised.value.Get_error_class() == ERR_NO_MEM
-
-    ranks = Ranks(1, settings=Settings(descriptors=3))
-    ranks.run(program)
-    assert ranks.at_rest()
-
-
 def test_a_failed_receive_frees_its_descriptor_for_the_next() -> None:
     async def sender(comm: Comm) -> None:
         for _ in range(20):
