@@ -11,15 +11,12 @@ from random import SystemRandom
 
 import emp_schedules
 import pytest
+from emp_mutants import MUTANTS
 from emp_talk import accounted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutants import Mutant, found
 from pair import Wires
-
-from protocols.emp.card import Card
-from protocols.emp.sender import Sender
-from protocols.emp.transfers import Peer
 
 
 def counts(wires: Wires, name: str) -> list[int]:
@@ -59,42 +56,6 @@ def test_a_seed_says_the_same_in_another_process() -> None:
         for seed in ("1", "2")
     }
     assert said == {emp_schedules.run(11).digest.hexdigest()}
-
-
-def no_second_acknowledgement(patch: pytest.MonkeyPatch) -> None:
-    acknowledge = Card.acknowledge
-
-    def only_of_what_is_incomplete(card: Card, peer: Peer, frame: bytes, status: int = 0) -> None:
-        message = int.from_bytes(frame[26:30], "big")
-        if message in peer.receiving:
-            acknowledge(card, peer, frame, status)
-
-    patch.setattr(Card, "acknowledge", only_of_what_is_incomplete)
-
-
-def acknowledged_up_to(patch: pytest.MonkeyPatch) -> None:
-    acknowledged = Sender.acknowledged
-
-    def with_all_before(sender: Sender, now: int, peer: Peer, message: int, frame: int) -> None:
-        sending = peer.sending.get(message)
-        if sending is not None:
-            unit = sending.framing.unit
-            for number in [number for number in sending.open if number < frame // unit]:
-                acknowledged(sender, now, peer, message, number * unit)
-        acknowledged(sender, now, peer, message, frame)
-
-    patch.setattr(Sender, "acknowledged", with_all_before)
-
-
-def never_parked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Sender, "_park", lambda sender, peer, sending: None)  # noqa: ARG005
-
-
-MUTANTS = [
-    Mutant("a completed message is not acknowledged again", no_second_acknowledgement),
-    Mutant("a lost acknowledgement of a collection is forgotten once the next is acknowledged", acknowledged_up_to),
-    Mutant("messages that nobody receives keep the window from those behind them", never_parked),
-]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

@@ -1,0 +1,94 @@
+"""EMP under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints where they begin."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields
+
+import pytest
+import swarm
+import swarm_restarts
+from emp_mutants import MUTANTS
+from mutants import Mutant, found
+
+from protocols.emp.counters import Counters
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
+CASES = 5_000
+RESTART_CASES = 500
+LEAST = 100
+"""How often each row of the firmware's state table is taken, at least."""
+
+
+@pytest.mark.timeout(1200)
+def test_every_case_delivers_everything_once_and_in_order(record_property: Callable[[str, object], None]) -> None:
+    tally = swarm.many(range(FIRST, FIRST + CASES))
+    restarts, failed = with_restarts(range(FIRST, FIRST + RESTART_CASES))
+    failures = [f"{swarm.replay(seed)}: {why}" for seed, why in tally.failed.items()] + failed
+    assert not failures, "\n".join(failures[:10])
+    rows = tally.rows + restarts
+    record_property("note", f"swarm: {CASES:,} cases and {RESTART_CASES:,} with restarts from seed {FIRST} on")
+    taken = [(rows[field.name], field.name) for field in fields(Counters)]
+    record_property("note", "swarm, rows taken: " + ", ".join(f"{name} {count:,}" for count, name in sorted(taken)))
+    assert not [name for count, name in taken if count < LEAST]
+
+
+def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
+    """How often each row was taken, and what was wrong."""
+    rows: Counter[str] = Counter()
+    failures = []
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for seed, found in zip(seeds, pool.map(_one, seeds, chunksize=25), strict=True):
+            if isinstance(found, str):
+                failures.append(f"python tests/sim/swarm_restarts.py {seed}: {found}")
+            else:
+                rows.update(found)
+    return rows, failures
+
+
+def _one(seed: int) -> Counter[str] | str:
+    try:
+        return swarm_restarts.run(seed)
+    except swarm.Violation as violation:
+        return str(violation)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_case_takes_the_same_course_again(seed: int) -> None:
+    case = swarm.draw(seed)
+    assert case == swarm.draw(seed)
+    assert swarm.run(case) == swarm.run(case)
+
+
+def test_cases_are_as_hard_as_they_are_meant_to_be() -> None:
+    for case in [swarm.draw(seed) for seed in range(200)]:
+        assert 2 <= case.nodes <= 8
+        assert len(case.messages) >= 100
+        assert len({message.size for message in case.messages}) >= 4
+    kinds = {swarm.draw(seed).shape for seed in range(200)}
+    assert kinds == set(swarm.SHAPES)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_the_swarm_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    """With seeds that are new each time, and so that the case that found it can be shrunk."""
+    finding = found(mutant, lambda seed: swarm.run(swarm.draw(seed)), random.SystemRandom().randrange(2**40), 300)
+    record_property("note", f"swarm: that {mutant} is found after {finding.cases} cases (seed {finding.seed})")
+
+
+def test_a_failing_case_is_shrunk() -> None:
+    """To a few messages that still show the mistake."""
+    mutant = MUTANTS[0]
+    seed = found(mutant, lambda seed: swarm.run(swarm.draw(seed)), 0, 100).seed
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.put_in(patch)
+        case = swarm.draw(seed)
+        least = swarm.shrink(case, attempts=60)
+        assert swarm.verdict(least)
+        assert len(least.messages) < len(case.messages) / 2
