@@ -8,7 +8,8 @@ from random import Random
 from schedules import Delivered, Library, Schedule
 
 from protocols.core.completion import Completion
-from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, TruncatedError, plug
+from protocols.emp.descriptors import ANY_SOURCE
+from protocols.emp.host import ANY_TAG, EmpError, TruncatedError, plug
 from protocols.emp.settings import Settings
 
 
