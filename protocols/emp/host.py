@@ -12,7 +12,7 @@ from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Buffer, Nic, Plug
 from protocols.core.memory import HostMemory, Page
 from protocols.emp import descriptors as stat
-from protocols.emp.descriptors import ANY_SOURCE, MOST_CHAINED, MOST_PAGES, SIZE, Descriptors, chained, list_of
+from protocols.emp.descriptors import ANY_SOURCE, MOST_PAGES, SIZE, Descriptors, chained, list_of
 from protocols.emp.firmware import Firmware
 from protocols.emp.settings import Settings
 
@@ -155,14 +155,13 @@ class Endpoint:
         try:
             if count > MOST_PAGES:
                 raise ValueError(f"a message of {len(view)} bytes: at most {MOST_PAGES} pages")
-            taken = chained(count)
-            index = self._take(taken)
+            taken, index = self._take(chained(count))
         except (EmpError, ValueError):
             self._memory.unpin(regions[0])
             raise
         if count == 1:
             self._descriptors.write(index, kind | stat.ONE_PAGE, pages, peer, tag)
-        elif count <= MOST_CHAINED:
+        elif taken > 1:
             self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
         else:
             listed: list[Page] = self._memory.pin(memoryview(list_of(pages)))
@@ -174,19 +173,18 @@ class Endpoint:
         self._nic.doorbell(index, SIZE * taken, count)
         return completion
 
-    def _take(self, count: int) -> int:
-        """So many descriptors, one behind the other; the first one's index."""
-        place = self._used.find(bytes(count), self._next)
-        if place < 0:
-            place = self._used.find(bytes(count))
-        if place < 0:
-            raise DescriptorsExhaustedError(
-                f"{count} free descriptors in a row are needed: {self.free} of {len(self._used)} are free; "
-                "wait for a transfer to be done"
-            )
-        self._used[place : place + count] = b"\1" * count
-        self._next = place + count
-        return place
+    def _take(self, count: int) -> tuple[int, int]:
+        """So many descriptors, one behind the other, as a chain needs them, or, where no such row is free, one, which
+        will do for a list of pages. How many, and the first one's index."""
+        for wanted in (count, 1):
+            place = self._used.find(bytes(wanted), self._next)
+            if place < 0:
+                place = self._used.find(bytes(wanted))
+            if place >= 0:
+                self._used[place : place + wanted] = b"\1" * wanted
+                self._next = place + wanted
+                return wanted, place
+        raise DescriptorsExhaustedError(f"all {len(self._used)} descriptors are in use: wait for a transfer to be done")
 
 
 def any_tag(context: int = 0) -> int:

@@ -27,8 +27,8 @@ _LONGEST_CHAIN: Final = 4
 class EmpEndpoint:
     """EMP's host library as MPI wants it. Implements `MatchingEndpoint`.
 
-    Of the descriptors free at first, an eighth is out of bounds for sends, and an eighth for receives. A chain needs its
-    descriptors in a row: where messages of one page and of several fill the NIC, those left over may be too scattered.
+    Of the descriptors free at first, an eighth is out of bounds for sends, and an eighth for receives. A transfer is counted
+    with as many as its chain takes, though it may get by with one.
     """
 
     __slots__ = ("_host", "_most", "_receives", "_sends", "contexts", "most_bytes", "most_tag", "rank", "size")
