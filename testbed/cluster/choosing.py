@@ -11,11 +11,11 @@ from testbed.cluster.wiring import free_ends
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
 from testbed.kernel import abilities, loss_classifier
 from testbed.kernel.datapaths import Asked, choose
+from testbed.runtime.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.runtime.orders import Carried, Treated
-from testbed.spec.layout import Layout, Link
+from testbed.spec.layout import Impairment, Layout, Link
 from testbed.wire.direction import Direction
-from testbed.wire.headers import standard_fields
 from testbed.wire.rules import RuleSet
 
 
@@ -73,13 +73,17 @@ def _choose(link: Link, sides: list[InForce], asked: Asked, *, down: bool) -> tu
     if not (forward or backward):
         return Treatment(down=down), ()
     wish: Asked = asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # spec has checked it
-    choice = choose(forward, backward, abilities.abilities(), wish, loss_classifier.refusal)
+    choice = choose(forward, backward, abilities.abilities(), wish, _refusal)
     return Treatment(choice.datapath, forward, backward, down), choice.notes
+
+
+def _refusal(impairment: Impairment) -> str:
+    return loss_classifier.refusal(impairment, known_fields())
 
 
 def _try(layout: Layout, link: Link, direction: str, side: InForce, files: Mapping[str, str]) -> None:
     """Raises what the model would: whoever carries the direction, what is asked of it must make sense."""
-    rules = RuleSet(standard_fields(), [other.name for other in layout.links])
+    rules = RuleSet(known_fields(), [other.name for other in layout.links])
     for text in (*side.impairment.rules, *side.rules.values()):
         rules.add(0, text)
     if side.replay:

@@ -19,6 +19,7 @@ from testbed.cluster.wiring import Device, Splice
 from testbed.errors import NotFoundError
 from testbed.kernel import loss_classifier, netem, shapers
 from testbed.kernel.survey import Contents
+from testbed.runtime.fields import known_fields
 from testbed.spec.layout import Impairment
 from testbed.wire import hashing
 
@@ -57,7 +58,7 @@ def disciplines(
             old = shapers.options_of(earlier, mtu=mtu) if was and earlier is not None else None
             found.append(SetShaper(out[1], index(out), impairment, shapers.options_of(impairment, mtu=mtu), old))
         if treatment.datapath == "tc" and (impairment.loss or impairment.gemodel or impairment.loss_pattern):
-            losses = loss_classifier.losses_of(key, impairment)
+            losses = loss_classifier.losses_of(key, impairment, known_fields())
             found.append(SetLoss(into[1], index(into), impairment, losses))
     return found
 

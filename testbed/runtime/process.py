@@ -21,10 +21,10 @@ from testbed.kernel.survey import interface
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
 from testbed.runtime.calls import Later, Listener
+from testbed.runtime.fields import known_fields
 from testbed.runtime.orders import Orders, Places
 from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, Relay
 from testbed.wire.fates import Record
-from testbed.wire.headers import standard_fields
 
 _WATCH: Final = 1_000_000_000  # ns between two looks at whether we keep up
 _NICENESS: Final = -10  # where the kernel keeps real time from us
@@ -39,7 +39,7 @@ class Process:
         self._waiter = Waiter()
         self._loop = Loop(self._waiter)
         self._route = RouteSocket()
-        self._relay = Relay(self._loop, standard_fields(), self._unclaimed)
+        self._relay = Relay(self._loop, known_fields(), self._unclaimed)
         self._begun = time.time_ns()
         self._told: dict[Carriage, tuple[int, int]] = {}
         self._log: int | None = None

@@ -1,0 +1,116 @@
+"""One description, one host program, one firmware: in the simulator and on real frames in namespaces."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from protocols.emp import host as emp
+from protocols.emp.codec import ETHERTYPE, TYPE_ACK
+from protocols.mpi import emp as mpi
+from protocols.mpi.comm import Comm
+from testbed import Cluster
+from testbed.controller.agents import agents
+from testbed.runtime.fields import known_fields
+from testbed.runtime.logs import read_log
+from testbed.sim.simulation import Simulation
+from testbed.wire.fates import Fate, Record
+from testbed.wire.flows import Flow
+from testbed.wire.rules import RuleSet
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 60.0  # s
+SIZES = (0, 4, 1456, 1457, 4097, 20_000)
+ROUNDS = 5
+
+
+class Node(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+def content(source: int, sink: int, tag: int) -> bytes:
+    size = SIZES[(source + sink + tag) % len(SIZES)]
+    return (f"{source} {sink} {tag} ".encode() * (size // 4 + 1))[:size]
+
+
+async def exchange(endpoint: emp.Endpoint, _node: Node) -> list[str]:
+    """Everybody to everybody, received in another order than sent; what came, in the order in which it was received."""
+    comm = Comm(mpi.device(endpoint))
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    sends = [await comm.Isend(content(comm.rank, other, tag), other, tag) for tag in range(ROUNDS) for other in others]
+    history = []
+    for tag in reversed(range(ROUNDS)):
+        for other in others:
+            buffer = bytearray(max(SIZES))
+            await comm.Recv(buffer, other, tag)
+            size = len(content(other, comm.rank, tag))
+            assert bytes(buffer[:size]) == content(other, comm.rank, tag)
+            history.append(f"{other} {tag} {hashlib.sha256(buffer).hexdigest()}")
+    for send in sends:
+        await send.Wait()
+    return history
+
+
+def fates(records: Iterable[Record]) -> dict[tuple[str, str, Flow], dict[int, Fate]]:
+    """By link, direction and flow: which of its frames met which fate."""
+    found: dict[tuple[str, str, Flow], dict[int, Fate]] = {}
+    for record in records:
+        found.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate
+    return found
+
+
+def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: Path) -> None:
+    """The n-th frame of a flow has the same fate in both, though it need not be the same frame; another seed has others."""
+    description = Cluster.star(3, loss="5%", delay="1ms", seed=7)
+    simulated: list[Record] = []
+    with Simulation(description, emp.plug(), fields=known_fields(), log=simulated.append) as simulation:
+        tasks = {name: simulation.spawn(name, exchange) for name in simulation.nodes}
+        simulation.run(timeout=60_000_000_000)
+        expected = {name: task.result() for name, task in tasks.items()}
+    log = tmp_path / "fates.jsonl"
+    with (
+        description.up(fates=log) as cluster,
+        agents(cluster, emp.plug(), ETHERTYPE, {f"n{number}": exchange for number in (1, 2, 3)}) as run,
+    ):
+        outcome = run.wait(PATIENCE)
+        assert outcome.results == expected
+        assert not outcome.invalid
+    there, here = fates(simulated), fates(read_log(log))
+    assert len(here) >= 6
+    compared = 0
+    for flow in there.keys() & here.keys():
+        # As far as both have come: how many frames there were differs with their timing.
+        last = min(max(there[flow]), max(here[flow]))
+        assert {n: fate for n, fate in there[flow].items() if n <= last} == {
+            n: fate for n, fate in here[flow].items() if n <= last
+        }
+        compared += sum(n <= last for n in there[flow])
+    assert compared >= 20
+
+
+def test_a_rule_may_name_what_a_protocol_registers() -> None:
+    """Every fourth acknowledgement is dropped, in the simulator and in namespaces: nothing is lost, something is sent again."""
+    text = f"drop emp.type == {TYPE_ACK} and every(4)"
+    rules = RuleSet(known_fields())
+    rules.add(0, text)
+    description = Cluster.star(2, delay="100us")
+    with Simulation(description, emp.plug(), rules=rules) as simulation:
+        tasks = {name: simulation.spawn(name, exchange) for name in simulation.nodes}
+        simulation.run(timeout=60_000_000_000)
+        expected = {name: task.result() for name, task in tasks.items()}
+        resent = [node.agent.firmware.counted()["collections_resent"] for node in simulation.nodes.values()]
+        assert all(resent)
+    with (
+        description.up() as cluster,
+        cluster.inject("all", rules=[text]),
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange, "n2": exchange}) as run,
+    ):
+        outcome = run.wait(PATIENCE)
+        assert outcome.results == expected
+        assert all(report.counted["collections_resent"] for report in outcome.reports.values())
