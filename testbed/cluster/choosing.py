@@ -9,9 +9,9 @@ from testbed.cluster.injections import BOTH, InForce, Injection, in_force, is_do
 from testbed.cluster.treatments import Treatment
 from testbed.cluster.wiring import free_ends
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
+from testbed.fields import known_fields
 from testbed.kernel import abilities, loss_classifier
 from testbed.kernel.datapaths import Asked, choose
-from testbed.runtime.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.runtime.orders import Carried, Treated
 from testbed.spec.layout import Impairment, Layout, Link

@@ -17,9 +17,9 @@ from testbed.cluster.operations import SetLoss, SetNetem, SetShaper
 from testbed.cluster.treatments import Treatment
 from testbed.cluster.wiring import Device, Splice
 from testbed.errors import NotFoundError
+from testbed.fields import known_fields
 from testbed.kernel import loss_classifier, netem, shapers
 from testbed.kernel.survey import Contents
-from testbed.runtime.fields import known_fields
 from testbed.spec.layout import Impairment
 from testbed.wire import hashing
 

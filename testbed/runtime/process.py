@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.engine.loop import Loop
+from testbed.fields import known_fields
 from testbed.kernel.files import replace_file
 from testbed.kernel.netlink import RequestError, RouteSocket
 from testbed.kernel.packets import PacketSocket
@@ -21,7 +22,6 @@ from testbed.kernel.survey import interface
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
 from testbed.runtime.calls import Later, Listener
-from testbed.runtime.fields import known_fields
 from testbed.runtime.orders import Orders, Places
 from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, Relay
 from testbed.wire.fates import Record

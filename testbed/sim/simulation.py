@@ -23,6 +23,7 @@ from testbed.engine.loop import Loop
 from testbed.engine.server import Server
 from testbed.engine.tasks import Task, Work
 from testbed.errors import NotFoundError, TestbedError
+from testbed.fields import known_fields
 from testbed.sim.network import BOTH, DirectionName, Network
 from testbed.sim.nic import SimNic
 from testbed.sim.node import SimNode
@@ -69,8 +70,9 @@ class Simulation:
         log: Callable[[Record], object] | None = None,
     ) -> None:
         """seed: another than the description's. rules: those that are in force and those that will be injected; without
-        them, none can be. fields: which protocols name flow keys; rules bring theirs. files: path -> text of the files
-        that impairments name. folder: where the capture, the fates and the trace are written; without one, nothing is.
+        them, none can be. fields: which protocols name flow keys, if not those that are known; rules bring theirs.
+        files: path -> text of the files that impairments name. folder: where the capture, the fates and the trace are
+        written; without one, nothing is.
         log: is given every fate that is not a pass.
         """
         self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
@@ -90,7 +92,7 @@ class Simulation:
             self.layout,
             seed=self.layout.seed if seed is None else seed,
             rules=rules,
-            fields=fields,
+            fields=known_fields() if fields is None else fields,
             files=files,
             recording=self._recording,
             log=self._fate if self._recording is not None else log,

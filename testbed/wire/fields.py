@@ -197,6 +197,14 @@ class Fields:
         """What tells the flows of one EtherType apart; empty if nothing does."""
         return tuple(self.reader(name) for name in self._flows.get(ethertype, ()))
 
+    def flow_spans(self, ethertype: int) -> tuple[slice, ...]:
+        """Which bytes of a frame without tags are read for that; empty if it hangs on others, too, whether they count."""
+        fields = [self._fields[name] for name in self._flows.get(ethertype, ())]
+        if any(field.guard for field in fields):
+            return ()
+        begins = [ETHERNET_HEADER + field.offset for field in fields]
+        return tuple([slice(begin, begin + field.width) for begin, field in zip(begins, fields, strict=True)])
+
     def flow_fields(self) -> dict[int, tuple[str, ...]]:
         """EtherType -> the names of the fields that registered protocols name as their flow key."""
         return dict(self._flows)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
 from testbed.wire import hashing
-from testbed.wire.fields import IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, Fields, Located, Reader, locate
+from testbed.wire.fields import ETHERNET_HEADER, IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, Fields, Located, Reader, locate
 
 MOST_CACHED: Final = 65_536
 """Entries in each shortcut from bytes to a flow; then it is emptied. Flows themselves are never forgotten."""
@@ -30,6 +30,7 @@ _ORDINARY: Final = struct.Struct("!14sB5xHxB10xI")
 _NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: then the ports stand at 34
 _IPV4: Final = IPV4.to_bytes(2, "big")
 _read_ordinary: Final[Callable[[bytes], Ordinary]] = _ORDINARY.unpack_from
+_NO_SPANS: Final[tuple[int, tuple[slice, ...]]] = (0, ())
 _NOT_ORDINARY: Final[Ordinary] = (b"", 0, 0, 0, 0)
 
 
@@ -105,7 +106,7 @@ Key = TypeVar("Key")
 class Flows:
     """The flows of one direction since its impairment was set."""
 
-    __slots__ = ("_by_flow", "_by_mac", "_by_port", "_epoch", "_finer", "_key", "_readers")
+    __slots__ = ("_by_flow", "_by_mac", "_by_port", "_epoch", "_finer", "_key", "_readers", "_spans")
 
     def __init__(self, key: int, fields: Fields, epoch: int = 0) -> None:
         """key: the direction's, see `hashing.direction_key`. fields: which protocols name a flow key. epoch: how often
@@ -117,7 +118,13 @@ class Flows:
         }
         self._by_flow: dict[Flow, Counted] = {}
         self._by_port: dict[Ordinary, Known] = {}
-        self._by_mac: dict[bytes, Known] = {}  # by Ethernet header, where nothing else tells flows apart
+        self._by_mac: dict[bytes, Known] = {}  # by Ethernet header, and the bytes of the flow key where there is one
+        # Where those are, in a frame without tags; and how long that must be.
+        self._spans: dict[bytes, tuple[int, tuple[slice, ...]]] = {
+            ethertype.to_bytes(2, "big"): (max(span.stop for span in spans), spans)
+            for ethertype in self._readers
+            if ethertype not in (IPV4, IPV6, *TAGS) and (spans := fields.flow_spans(ethertype))
+        }
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
     def __len__(self) -> int:
@@ -136,10 +143,14 @@ class Flows:
                 ordinary = (head, version, fragment, protocol, 0)
             return self._by_port.get(ordinary) or self._remember(self._by_port, ordinary, frame)
         head = frame[:14]
+        longest, spans = self._spans.get(head[12:], _NO_SPANS)
+        if spans and len(frame) >= longest:
+            for span in spans:
+                head += frame[span]
         known = self._by_mac.get(head)
         if known is not None:
             return known
-        if int.from_bytes(head[12:], "big") in self._finer:
+        if len(head) <= ETHERNET_HEADER and int.from_bytes(head[12:], "big") in self._finer:
             return self._counted(frame), locate(frame)
         return self._remember(self._by_mac, head, frame)
 

@@ -15,7 +15,7 @@ from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
 from testbed import Cluster
 from testbed.controller.agents import agents
-from testbed.runtime.fields import known_fields
+from testbed.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.sim.simulation import Simulation
 from testbed.wire.fates import Fate, Record
@@ -95,7 +95,7 @@ def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: 
 
 
 def test_a_rule_may_name_what_a_protocol_registers() -> None:
-    """Every fourth acknowledgement is dropped, in the simulator and in namespaces: nothing is lost, something is sent again."""
+    """Every fourth acknowledgement is dropped, in the simulator and in namespaces; its collection is sent again."""
     text = f"drop emp.type == {TYPE_ACK} and every(4)"
     rules = RuleSet(known_fields())
     rules.add(0, text)
