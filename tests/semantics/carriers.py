@@ -22,6 +22,7 @@ from testbed import Cluster, RunningCluster
 from testbed.cluster import carrying, injecting
 from testbed.cluster.state import State, Store
 from testbed.cluster.wiring import free_ends
+from testbed.fields import known_fields
 from testbed.kernel import qdiscs
 from testbed.kernel.datapaths import TABLE, Asked, Fit
 from testbed.kernel.loss_classifier import read_counters
@@ -62,7 +63,7 @@ class Oracle(Direction):
     def __init__(self, link: str, way: Way, impairment: Impairment, seed: int, files: Mapping[str, str]) -> None:
         self.log: list[Record] = []
         self.arrived: Stamped = []
-        super().__init__(link, way, impairment, seed=seed, files=files, log=self.log.append)
+        super().__init__(link, way, impairment, seed=seed, fields=known_fields(), files=files, log=self.log.append)
 
     def after(self, schedule: Schedule) -> Oracle:
         self.arrived += carry(self, schedule)
