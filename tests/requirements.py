@@ -104,6 +104,7 @@ REQUIREMENTS = {
     "ipv6": Requirement(lambda: "" if os.path.exists("/proc/sys/net/ipv6") else "the kernel has no IPv6"),
     "vm": Requirement(lambda: "" if os.environ.get("TESTBED_VM") else "runs in the virtual machine of ci/vm"),
     "strace": Requirement(_strace, ours=bool(not shutil.which("strace"))),
+    "compiler": Requirement(lambda: "" if shutil.which("cc") else "there is no C compiler (cc)"),
     "ip": _tool("ip"),
     "ping": _tool("ping"),
     "tcpdump": _tool("tcpdump"),

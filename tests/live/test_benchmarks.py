@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,7 @@ pytestmark = [pytest.mark.requires("root", "two-cpus"), pytest.mark.usefixtures(
 BENCH = Path(__file__).parents[2] / "ci" / "bench"
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="the traffic of ci/bench links is made by a C program")
+@pytest.mark.requires("compiler")
 def test_links_are_measured_in_short(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     subjects = "throughput,lateness,inject"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,7 @@ pytestmark = [pytest.mark.requires("root", "two-cpus"), pytest.mark.usefixtures(
 BENCH = Path(__file__).parents[2] / "ci" / "bench"
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="the TCP of ci/bench emp is a C program")
+@pytest.mark.requires("compiler")
 def test_emp_is_measured_in_short(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     command = [BENCH, "emp", "--repeat", "1", "--count", "40", "--messages", "2", "--nodes", "3", "--output", output]
