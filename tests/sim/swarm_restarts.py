@@ -2,7 +2,8 @@
 
 Then not everything can arrive: a message that was under way may be returned to its sender, whether it had arrived or not.
 What must hold: nothing arrives twice at one incarnation, what arrives is right, whatever is posted ends (with its message,
-or with an error) or waits for a message that was never received, and once all is calm every node can talk to every other.
+or with an error) or waits for a message that was never received, and once all is calm every node can talk to every other:
+as they are, where nothing is given up; where messages may be, once all NICs have started again.
 
     python tests/sim/swarm_restarts.py 4711
 """
@@ -11,19 +12,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import replace
 
 from swarm import (
     CALM,
     EMP,
     LARGEST,
     MICROSECOND,
-    MILLISECOND,
     PATIENCE,
     Case,
     Matching,
     Violation,
     draw,
+    fine,
     layout_of,
     payload,
     say,
@@ -32,12 +32,14 @@ from swarm import (
 from protocols.emp import codec
 from protocols.emp import host as emp
 from testbed.engine.sources import Source, source
-from testbed.errors import TestbedError
 from testbed.sim.node import SimNode
 from testbed.sim.simulation import Simulation
 
 CALM_TAG = 1 << 20
-"""Of the messages that go once all is calm."""
+"""Of the messages that go once all is calm; of the second attempt one more."""
+
+Calm = set[tuple[int, int]]
+"""Whose messages a node has heard since all is calm, and at which attempt."""
 
 
 async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
@@ -52,8 +54,8 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
             await node.sleep(chance.below(600 * MICROSECOND))
 
 
-async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list[int]) -> None:
-    """Until nothing comes any more: the program ends with the faults."""
+async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list[int], calm: Calm) -> None:
+    """For as long as this incarnation lasts."""
     while True:
         buffer = bytearray(LARGEST)
         try:
@@ -62,6 +64,10 @@ async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list
             continue  # its sender has started again, or has given up
         number = received.tag
         if number >= CALM_TAG:
+            attempt = (received.source, number - CALM_TAG)
+            if bytes(buffer[: received.length]) != bytes([received.source] * 8) or attempt in calm:
+                raise Violation(f"{node.name}: {received.source}'s message is another one, or came twice")
+            calm.add(attempt)
             continue
         message = case.messages[number]
         if (message.source, message.sink) != (received.source, node.number):
@@ -74,16 +80,28 @@ async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list
 
 
 async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
-    """One message to and from everybody else."""
+    """One message to everybody else. Who has not heard yet that a peer has started again gets the first one returned."""
+    others = [number for number in range(nodes) if number != node.number]
+    sends = [endpoint.post_send(other, CALM_TAG, bytes([node.number] * 8)) for other in others]
+    for other, send in zip(others, sends, strict=True):
+        try:
+            await send
+        except emp.EmpError:
+            await fine(endpoint.post_send(other, CALM_TAG + 1, bytes([node.number] * 8)))
+
+
+async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) -> None:
+    """One message to and from everybody else, by NICs that know nothing of what was, all receives posted at once."""
     others = [number for number in range(nodes) if number != node.number]
     buffers = [bytearray(8) for _ in others]
-    receives = [endpoint.post_receive(other, CALM_TAG + other, one) for other, one in zip(others, buffers, strict=True)]
-    for send in [endpoint.post_send(other, CALM_TAG + node.number, bytes([node.number] * 8)) for other in others]:
-        await send
+    receives = [endpoint.post_receive(other, CALM_TAG, one) for other, one in zip(others, buffers, strict=True)]
+    for send in [endpoint.post_send(other, CALM_TAG, bytes([node.number] * 8)) for other in others]:
+        await fine(send)
     for other, receive, buffer in zip(others, receives, buffers, strict=True):
-        await receive
+        await fine(receive)
         if bytes(buffer) != bytes([other] * 8):
             raise Violation(f"{node.name}: {other}'s message has other bytes")
+        calm.add((other, 0))
 
 
 def confuse(simulation: Simulation, chance: Source) -> None:
@@ -107,44 +125,50 @@ def confuse(simulation: Simulation, chance: Source) -> None:
 def run(seed: int) -> Counter[str]:
     """A case; how often each row of the firmware's state table was taken. Raises Violation."""
     case = draw(seed)
-    settings = {**dict(case.settings), "give_up": 8 * dict(case.settings)["timeout"], "held": 640}
     chance = source(seed, "restarts")
+    timeout = dict(case.settings)["timeout"]
+    settings = {**dict(case.settings), "give_up": chance.choice((0, 8 * timeout)), "held": 640}
     layout = layout_of(case.shape, case.nodes)
     rows: Counter[str] = Counter()
     with Simulation(layout, EMP.plug(settings), seed=seed) as simulation:
         for link, impairment in zip(layout.links, case.links, strict=True):
             simulation.change(link.name, impairment)
+        calm: dict[str, Calm] = {node.name: set() for node in layout.nodes}
         programs = []
         for node in layout.nodes:
             programs.append(simulation.spawn(node.name, send_some, case))
-            programs.append(simulation.spawn(node.name, receive_some, case, []))
+            programs.append(simulation.spawn(node.name, receive_some, case, [], calm[node.name]))
         for when in sorted(chance.below(case.until) for _ in range(1 + chance.below(4))):
             simulation.run_until(when)
             confuse(simulation, chance)
             again = chance.choice(layout.nodes).name
             rows.update(simulation.nodes[again].agent.firmware.counted())
             simulation.restart(again)
-            programs.append(simulation.spawn(again, receive_some, case, []))
-            programs.append(simulation.spawn(again, send_some, replace(case, messages=case.messages[:0])))
+            programs.append(simulation.spawn(again, receive_some, case, [], calm[again]))
         simulation.run_until(case.until)
         for link in layout.links:
             simulation.change(link.name, CALM)
-        # Long enough for what is left to arrive, or to be given up; then the programs' receives go with their NICs.
-        simulation.run_until(case.until + 20 * settings["give_up"] + 20 * settings["longest_timeout"])
-        for program in programs:
+        # Long enough for what is left to arrive, or to be given up.
+        simulation.run_until(case.until + 160 * timeout + 20 * settings["longest_timeout"])
+        if settings["give_up"]:
+            # A receiver hears that a message was given up when its sender sends the next one: a receive that such a message
+            # has got waits until then, perhaps for ever. So these cases only ask whether NICs that start again are heard.
+            for node in layout.nodes:
+                rows.update(simulation.nodes[node.name].agent.firmware.counted())
+                simulation.restart(node.name)
+            talks = [simulation.spawn(node.name, begin_anew, case.nodes, calm[node.name]) for node in layout.nodes]
+        else:
+            talks = [simulation.spawn(node.name, talk, case.nodes) for node in layout.nodes]
+        simulation.run_until(simulation.now() + PATIENCE)
+        for program in [*programs, *talks]:
             if program.done:
                 program.result()
-            program.cancel()
-        simulation.run_until(simulation.now() + MILLISECOND)
-        for node in layout.nodes:
-            rows.update(simulation.nodes[node.name].agent.firmware.counted())
-            simulation.restart(node.name)
-        for node in layout.nodes:
-            simulation.spawn(node.name, talk, case.nodes)
-        try:
-            simulation.run(timeout=PATIENCE)
-        except TestbedError as error:
-            raise Violation(f"nobody is heard any more: {error}") from error
+        everybody = set(range(case.nodes))
+        for node, one in zip(layout.nodes, talks, strict=True):
+            if not one.done:
+                raise Violation(f"{node.name} is not heard any more: {simulation.nodes[node.name].waiting()}")
+            if {peer for peer, _ in calm[node.name]} != everybody - {simulation.nodes[node.name].number}:
+                raise Violation(f"{node.name} hears only {calm[node.name]}")
         for node in layout.nodes:
             rows.update(simulation.nodes[node.name].agent.firmware.counted())
     return rows
