@@ -1,6 +1,7 @@
 """What runs in the two nodes: EMP's host programs, and the same on bare packet sockets with the same options and frame
 sizes, which is as fast as this language gets."""
 
+import select
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -125,14 +126,35 @@ def _answers(wire: socket.socket, spin: bool) -> Iterator[bytes]:
         yield frame
 
 
+_HELLO, _START = b"\1", b"\2"
+_AGAIN = 0.001  # s
+
+
+def _call(wire: socket.socket, header: bytes) -> None:
+    """Begin with a peer that answers, whenever it listens."""
+    while True:
+        wire.send(header + _HELLO)
+        if select.select([wire], [], [], _AGAIN)[0]:
+            wire.recv(_MTU)
+            break
+    wire.send(header + _START)
+
+
+def _answer(wire: socket.socket, header: bytes) -> None:
+    """Begin with a peer that calls. All that it has called before it starts has been read then."""
+    wire.recv(_MTU)
+    wire.send(header + _HELLO)
+    while wire.recv(_MTU)[len(header) : len(header) + 1] != _START:
+        pass
+
+
 async def raw_ping(_: object, node: Here, *, count: int, pair: Pair) -> Quantiles:
     wire, header = _opened(node, pair, PONG)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
     samples, send, now = [], wire.send, time.monotonic_ns
     answers = _answers(wire, pair.spin)
     used = 0
-    send(frame)
-    next(answers)  # the peer sends one as soon as it listens; ours may have come too early
+    _call(wire, header)
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
@@ -147,15 +169,8 @@ async def raw_ping(_: object, node: Here, *, count: int, pair: Pair) -> Quantile
 async def raw_pong(_: object, node: Here, *, count: int, pair: Pair) -> None:
     wire, header = _opened(node, pair, PING)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
-    await node.loop.sleep(100_000_000)  # until the peer listens; what it has sent is thrown away
-    wire.setblocking(False)
-    try:
-        while True:
-            wire.recv(_MTU)
-    except BlockingIOError:
-        wire.setblocking(True)
     answers, send = _answers(wire, pair.spin), wire.send
-    send(frame)
+    _answer(wire, header)
     for _number in range(warm_up(count) + count):
         next(answers)
         send(frame)
@@ -164,7 +179,7 @@ async def raw_pong(_: object, node: Here, *, count: int, pair: Pair) -> None:
 async def raw_source(_: object, node: Here, *, frames: int, pair: Pair) -> None:
     wire, header = _opened(node, pair, PONG)
     frame = header.ljust(FRAME, b"\0")
-    await node.loop.sleep(100_000_000)  # until the peer listens
+    _call(wire, header)
     send = wire.send
     for _number in range(frames):
         send(frame)
@@ -172,7 +187,8 @@ async def raw_source(_: object, node: Here, *, frames: int, pair: Pair) -> None:
 
 async def raw_sink(_: object, node: Here, *, frames: int, pair: Pair) -> dict[str, float]:
     """bits: per second, of what a message of EMP has in these frames; lost: frames."""
-    wire, _header = _opened(node, pair, PING)
+    wire, header = _opened(node, pair, PING)
+    _answer(wire, header)
     receive, now, got, begun, last = wire.recv, time.monotonic_ns, 0, 0, 0
     patience = int(_QUIET * 1e9)
     while got < frames:
