@@ -15,7 +15,7 @@ from protocols.mpi.errors import ERR_ARG, ERR_IN_STATUS, Envelope, MPIError
 from protocols.mpi.objects import Incoming
 from protocols.mpi.status import Status
 
-_DONE: Final[Completion[None]] = Completion("its turn")
+_DONE: Final[Completion[None]] = Completion("its turn: it polls")
 _DONE.complete(None)
 
 
@@ -71,7 +71,7 @@ class Request:
     async def test(self, status: Status | None = None) -> tuple[bool, object]:
         """Whether it is over, and its object. If not, others get their turn meanwhile.
 
-        A test takes no time by itself: where the clock is a simulation's, a loop must do something between tests that does.
+        Where the clock is a simulation's, a test that finds nothing goes on when something else has happened.
         """
         if self.active and not self._over.done:
             await _Turn()

@@ -6,6 +6,9 @@ a wall clock that waits for file descriptors and on a virtual one that jumps to 
 One turn: wait until the earliest timer or a ready descriptor; call what is ready, in the order of registration; then what
 is due, the earliest first, equal times in the order in which they were set. Tasks that have been woken go on before the
 next callback that is due, in the order of waking. A virtual clock shows for each callback the time for which it was set.
+
+A task that awaits what is done already only gives way: it polls for something. On a virtual clock, where polling takes no
+time, it goes on when something else has happened; if nothing is left that could, it waits for ever and is named as such.
 """
 
 from __future__ import annotations
@@ -26,6 +29,13 @@ A = TypeVar("A")
 
 _BURST: Final = 1_000
 """Steps of tasks between two looks at the descriptors: tasks that wake each other for ever shall not hide them."""
+
+_POLLS: Final = 2
+"""Rounds of polling between two events on a virtual clock: whoever a poller has given way to first may have done something
+for it without one."""
+
+_LAST_POLLS: Final = 10_000
+"""The same where nothing else is left to happen: what polls so often will poll for ever."""
 
 _NOW: Final = object()  # stands for the argument of a callback that is called with the time
 
@@ -86,6 +96,10 @@ class Loop:
         self._tasks: dict[int, Task[Any]] = {}
         self._spawned = 0
         self._running = False
+        self._virtual = isinstance(waiter, VirtualClock)
+        self._polling: list[tuple[Task[Any], object]] = []
+        self._again: Final = Timer(self, self._poll)
+        self._rounds = 0
 
     def timer(self, callback: Callable[[int], object]) -> Timer:
         """A timer, not set yet. callback(now)."""
@@ -119,6 +133,28 @@ class Loop:
     def forget(self, task: Task[Any]) -> None:
         """A task has ended. For tasks only."""
         self._tasks.pop(task.number, None)
+
+    def give_way(self, task: Task[Any], awaited: object) -> None:
+        """A task awaits what is done: others go first. For tasks only."""
+        if not self._virtual:
+            task.wake(awaited)
+            return
+        self._polling.append((task, awaited))
+        if len(self._polling) == 1:
+            self._rounds += 1
+            following = self._next_time()
+            if following is not None and self._rounds > _POLLS:
+                self._rounds = 0
+                self._again.set(following)
+            else:
+                self._again.set(self.now())
+
+    def _poll(self, _now: int) -> None:
+        """Let those go on that have given way, unless they would do so for ever."""
+        if self._rounds <= _LAST_POLLS or self._next_time() is not None:
+            polling, self._polling = self._polling, []
+            for task, awaited in polling:
+                task.wake(awaited)
 
     @coroutine
     def sleep(self, nanoseconds: int) -> Generator[int, None, None]:
@@ -162,6 +198,9 @@ class Loop:
         self._running = True
         try:
             if isinstance(self._waiter, VirtualClock):
+                self._rounds = 0
+                self._again.set(None)
+                self._poll(self.now())  # who has polled in vain until the last run ended
                 self._run_virtual(self._waiter)
             else:
                 while self._running:
@@ -180,19 +219,14 @@ class Loop:
         for task in list(self._tasks.values()):
             task.close()
         self.woken.clear()
+        self._polling.clear()
 
     def turn(self) -> None:
         """Wait once, then call what is ready and what is due."""
         now = self.now
         heap = self.heap
         woken = self.woken
-        deadline = None
-        while heap:
-            when, sequence, callback, argument = heap[0]
-            if callback is not None or argument.sequence == sequence:
-                deadline = when
-                break
-            heappop(heap)  # it was set to another time since
+        deadline = self._next_time() if heap else None
         for descriptor in self._wait(now() if woken else deadline):
             on_ready = self._watched.get(descriptor)
             if on_ready is not None:  # another one's callback may just have unwatched it
@@ -210,6 +244,16 @@ class Loop:
                 argument.call(moment)
             if woken:
                 self._go_on()
+
+    def _next_time(self) -> int | None:
+        """Of the heap's first entry that counts."""
+        heap = self.heap
+        while heap:
+            when, sequence, callback, argument = heap[0]
+            if callback is not None or argument.sequence == sequence:
+                return when
+            heappop(heap)  # it was set to another time since
+        return None
 
     def _go_on(self) -> None:
         """The tasks that have been woken, and those that they wake, but not for ever."""

@@ -130,7 +130,9 @@ class Task(Waitable, Generic[T]):
             self.sequence = sequence = loop.next_sequence()
             heappush(loop.heap, (awaited, sequence, None, self))
         elif awaited.done:  # type: ignore[union-attr]  # isinstance, which mypy could follow, takes longer
-            self._woken.append(self)
+            self._waiting = awaited
+            if not self._pending:
+                loop.give_way(self, awaited)
         else:
             self._waiting = awaited
             awaited.add_callback(self.wake)  # type: ignore[union-attr]

@@ -1,0 +1,68 @@
+"""Programs that do nothing but `Test` in the simulation: time goes on, and who tests for ever is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.emp.host import Endpoint, plug
+from protocols.mpi import emp as mpi
+from protocols.mpi.comm import Comm
+from testbed.sim.node import SimNode
+from testbed.sim.simulation import Simulation, StalledError
+from testbed.spec.model import Description
+
+
+async def exchange(endpoint: Endpoint, node: SimNode) -> tuple[bytes, int]:
+    """Both sides send and receive, and test until both are over."""
+    comm = Comm(mpi.device(endpoint))
+    buffer = bytearray(4)
+    received = await comm.Irecv(buffer, 1 - comm.rank, tag=1)
+    sent = await comm.Isend(node.name.encode().ljust(4), 1 - comm.rank, tag=1)
+    while not await received.Test():
+        pass
+    while not await sent.Test():
+        pass
+    return bytes(buffer), node.now()
+
+
+async def wait(endpoint: Endpoint, node: SimNode) -> tuple[bytes, int]:
+    comm = Comm(mpi.device(endpoint))
+    buffer = bytearray(4)
+    received = await comm.Irecv(buffer, 1 - comm.rank, tag=1)
+    sent = await comm.Isend(node.name.encode().ljust(4), 1 - comm.rank, tag=1)
+    await received.Wait()
+    await sent.Wait()
+    return bytes(buffer), node.now()
+
+
+async def asking(endpoint: Endpoint, _node: SimNode) -> None:
+    received = await Comm(mpi.device(endpoint)).Irecv(bytearray(4), 1, tag=9)
+    while not await received.Test():
+        pass
+
+
+@pytest.mark.parametrize("loss", ["0%", "20%"])
+def test_those_who_test_see_the_same_as_those_who_wait_at_the_same_time(loss: str) -> None:
+    results = []
+    for program in (exchange, wait):
+        with Simulation(Description.back_to_back(delay="1ms", loss=loss, seed=3), plug()) as simulation:
+            tasks = [simulation.spawn(name, program) for name in simulation.nodes]
+            simulation.run(timeout=60_000_000_000)
+            results.append([task.result() for task in tasks])
+    assert results[0] == results[1]
+    assert [buffer for buffer, _ in results[0]] == [b"n2  ", b"n1  "]
+
+
+def test_one_that_tests_for_ever_is_named_with_what_its_host_waits_for() -> None:
+    with Simulation(Description.back_to_back(), plug()) as simulation:
+        simulation.spawn("n1", asking)
+        with pytest.raises(StalledError, match=r"nothing is left(.|\n)*asking on n1 waits for its turn: it polls"):
+            simulation.run()
+        assert any("a receive from node 1" in sentence for sentence in simulation.waiting())
+
+
+def test_one_that_tests_for_ever_is_named_when_the_time_is_over() -> None:
+    with Simulation(Description.back_to_back(), plug()) as simulation:
+        simulation.spawn("n1", asking)
+        with pytest.raises(StalledError, match="asking on n1"):
+            simulation.run(timeout=10**15)
