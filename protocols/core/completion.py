@@ -13,16 +13,24 @@ Value = TypeVar("Value")
 
 
 class Completion(Generic[Value]):
-    """Done once, with a value or an error. what: what is waited for, for whoever asks why nothing goes on."""
+    """Done once, with a value or an error."""
 
-    __slots__ = ("_callbacks", "_error", "_value", "done", "what")
+    __slots__ = ("_about", "_callbacks", "_error", "_value", "done")
 
-    def __init__(self, what: str = "") -> None:
-        self.what = what
+    def __init__(self, what: str = "", *about: object) -> None:
+        """what: what is waited for, for whoever asks why nothing goes on; about: what its %-places stand for. It is put into
+        words only for who asks."""
         self.done = False
-        self._value: Value | None = None
+        self._about = (what, about)
         self._error: Exception | None = None
+        self._value: Value
         self._callbacks: list[Callable[[Completion[Value]], object]] | None = None
+
+    @property
+    def what(self) -> str:
+        """What is waited for; may be empty."""
+        what, about = self._about
+        return what % about if about else what
 
     def __repr__(self) -> str:
         state = "waiting" if not self.done else f"failed: {self._error}" if self._error else "done"
@@ -35,15 +43,31 @@ class Completion(Generic[Value]):
     def __await__(self) -> Generator[Completion[Value], None, Value]:
         if not self.done:
             yield self
-        return self.result()
+        if self._error is not None:
+            raise self._error
+        return self._value
 
     def complete(self, value: Value) -> None:
         """It is done. Raises RuntimeError if it was."""
-        self._finish(value, None)
+        if self.done:
+            raise RuntimeError(f"{self.what or 'this'} was done already")
+        self._value = value
+        self.done = True
+        callbacks = self._callbacks
+        if callbacks is not None:
+            self._callbacks = None
+            for callback in callbacks:
+                callback(self)
 
     def fail(self, error: Exception) -> None:
         """It is done, and whoever awaits it gets this error. Raises RuntimeError if it was."""
-        self._finish(None, error)
+        if self.done:
+            raise RuntimeError(f"{self.what or 'this'} was done already")
+        self._error = error
+        self.done = True
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
 
     def result(self) -> Value:
         """Its value; raises its error, or RuntimeError while it is not done."""
@@ -51,7 +75,7 @@ class Completion(Generic[Value]):
             raise RuntimeError(f"{self.what or 'this'} is not done yet")
         if self._error is not None:
             raise self._error
-        return self._value  # type: ignore[return-value]  # None only where Value is None
+        return self._value
 
     def add_callback(self, callback: Callable[[Completion[Value]], object]) -> None:
         """Call callback(self) when it is done; at once if it is."""
@@ -61,11 +85,3 @@ class Completion(Generic[Value]):
             self._callbacks = [callback]
         else:
             self._callbacks.append(callback)
-
-    def _finish(self, value: Value | None, error: Exception | None) -> None:
-        if self.done:
-            raise RuntimeError(f"{self.what or 'this'} was done already")
-        self._value, self._error, self.done = value, error, True
-        callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
-            callback(self)

@@ -43,6 +43,11 @@ class Nic(Protocol):
         """Put a frame on the wire, as it is, after what was sent before. The buffer is not touched any more."""
         ...
 
+    def send_later(self, frame: Buffer) -> None:
+        """Put a frame on the wire that nobody is in a hurry for: what the host does at once about what it is shown may go
+        before it. Frames sent so keep their order among themselves."""
+        ...
+
     def store(self, piece: memoryview, data: Buffer) -> None:
         """Put bytes into host memory by DMA, as many as the piece is long."""
         ...

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 PAGE: Final = 4096
 """Bytes; of the machines in the papers, and of most today."""
 
 _REGION_BITS: Final = 32  # of a physical address, below the region's number: no region is larger
+_WITHIN: Final = (1 << _REGION_BITS) - 1
 
 Page = tuple[int, int]
 """A physical address, and how many bytes from there on."""
@@ -53,7 +55,7 @@ class HostMemory:
     def view(self, address: int, length: int) -> memoryview:
         """The bytes there. Raises UnpinnedError."""
         region = self._regions.get(address >> _REGION_BITS)
-        begin = address & (1 << _REGION_BITS) - 1
+        begin = address & _WITHIN
         if region is None or begin + length > len(region):
             raise UnpinnedError(f"{length} bytes at 0x{address:x} are not pinned")
         return region[begin : begin + length]
@@ -62,30 +64,37 @@ class HostMemory:
 class Scatter:
     """A message's place in host memory: pieces, one behind the other."""
 
-    __slots__ = ("_begins", "_pieces", "size")
+    __slots__ = ("_begins", "_place", "size", "whole")
 
     def __init__(self, pieces: Sequence[memoryview]) -> None:
-        self._pieces = pieces
-        self._begins = [0]
-        for piece in pieces:
-            self._begins.append(self._begins[-1] + len(piece))
+        self.whole = pieces
+        if len(pieces) == 1:
+            self.size = len(pieces[0])
+            return
+        self._begins = [0, *accumulate(map(len, pieces))]
+        self._place = (
+            0  # of the piece that was asked for last: the next one asked for is most often there, or behind it
+        )
         self.size = self._begins[-1]
 
     def pieces(self, begin: int, end: int) -> list[memoryview]:
         """The message's bytes from begin to end, where they are."""
         if begin >= end:
             return []
-        pieces, begins = self._pieces, self._begins
-        place = bisect_right(begins, begin) - 1
-        start = begins[place]
-        if end <= begins[place + 1]:
-            return [pieces[place][begin - start : end - start]]
+        pieces = self.whole
+        if len(pieces) == 1:
+            return [pieces[0][begin:end]]
+        begins, place = self._begins, self._place
+        if not begins[place] <= begin < begins[place + 1]:
+            place = bisect_right(begins, begin) - 1
+        start, behind = begins[place], begins[place + 1]
         out: list[memoryview] = []
-        while begin < end:
-            offset = begin - begins[place]
-            piece = pieces[place][offset : offset + end - begin]
-            if piece:
-                out.append(piece)
-                begin += len(piece)
+        while end > behind:
+            if begin < behind:
+                out.append(pieces[place][begin - start :])
+                begin = behind
             place += 1
+            start, behind = behind, begins[place + 1]
+        self._place = place
+        out.append(pieces[place][begin - start : end - start])
         return out

@@ -15,47 +15,47 @@ _SLACK: Final = 64
 class Timers(Generic[Key]):
     """At most one time for each key. Times are integer nanoseconds. What setting costs hardly grows with their number."""
 
-    __slots__ = ("_heap", "_set", "_when")
+    __slots__ = ("_entries", "_heap", "_set")
 
     def __init__(self) -> None:
-        self._when: dict[Key, tuple[int, int]] = {}
+        self._entries: dict[Key, tuple[int, int, Key]] = {}
         self._heap: list[tuple[int, int, Key]] = []
         self._set = 0
 
     def __len__(self) -> int:
-        return len(self._when)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[tuple[Key, int]]:
         """Every key that waits, with its time."""
-        return ((key, when) for key, (when, _) in self._when.items())
+        return ((key, when) for key, (when, _, _) in self._entries.items())
 
     def __contains__(self, key: object) -> bool:
-        return key in self._when
+        return key in self._entries
 
     def set(self, key: Key, when: int) -> None:
         """Expire at that time, and at no other that was set before."""
         self._set = number = self._set + 1
-        self._when[key] = (when, number)
-        heap = self._heap
-        if len(heap) > 2 * len(self._when) + _SLACK:
+        entries, heap = self._entries, self._heap
+        entries[key] = entry = (when, number, key)
+        if len(heap) > 2 * len(entries) + _SLACK:
             # Most of it was cancelled or set anew: without this, a long time and much traffic would fill the memory.
-            heap[:] = [(at, order, one) for one, (at, order) in self._when.items()]
+            heap[:] = entries.values()
             heapq.heapify(heap)
         else:
-            heapq.heappush(heap, (when, number, key))
+            heapq.heappush(heap, entry)
 
     def cancel(self, key: Key) -> None:
         """Never expire; it need not run."""
-        self._when.pop(key, None)
+        self._entries.pop(key, None)
 
     @property
     def deadline(self) -> int | None:
         """When the first one expires."""
-        heap = self._heap
+        heap, entries = self._heap, self._entries
         while heap:
-            when, number, key = heap[0]
-            if self._when.get(key) == (when, number):
-                return when
+            entry = heap[0]
+            if entries.get(entry[2]) is entry:
+                return entry[0]
             heapq.heappop(heap)
         return None
 
@@ -64,6 +64,6 @@ class Timers(Generic[Key]):
         out: list[Key] = []
         while (deadline := self.deadline) is not None and deadline <= now:
             key = heapq.heappop(self._heap)[2]
-            del self._when[key]
+            del self._entries[key]
             out.append(key)
         return out

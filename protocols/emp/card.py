@@ -9,18 +9,9 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, Nic
 from protocols.core.memory import HostMemory
+from protocols.emp import codec
 from protocols.emp import descriptors as stat
-from protocols.emp.codec import (
-    FLAGS_LAST,
-    FRAME,
-    FRAME_SIZE,
-    MESSAGE_SIZE,
-    STATUS_OK,
-    TYPE_ACK,
-    TYPE_DATA,
-    pack_frame,
-    pack_message,
-)
+from protocols.emp.codec import FLAGS_LAST, FRAME_SIZE, MESSAGE_SIZE, STATUS_OK, TYPE_ACK, TYPE_DATA
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import Descriptors
 from protocols.emp.settings import Settings
@@ -39,25 +30,17 @@ class Card:
     """One NIC's memory, counters and peers, and the actions it can take."""
 
     __slots__ = (
-        "adapter",
-        "address",
-        "counters",
-        "descriptors",
-        "full",
-        "looped",
-        "memory",
-        "nic",
-        "numbers",
-        "peers",
-        "settings",
-        "taken",
-    )
+        "_pack_frame", "_pack_message", "adapter", "address", "counters", "descriptors", "full", "incarnation", "looped",
+        "memory", "nic", "number", "peers", "peers_by_address", "settings", "taken",
+    )  # fmt: skip
 
     def __init__(
         self, adapter: Adapter, nic: Nic, memory: HostMemory, descriptors: Descriptors, settings: Settings
     ) -> None:
         self.adapter = adapter
+        self.number = adapter.number
         self.address = adapter.address
+        self.incarnation = adapter.incarnation
         self.nic = nic
         self.memory = memory
         self.descriptors = descriptors
@@ -66,43 +49,51 @@ class Card:
         self.full = adapter.mtu - (FRAME_SIZE - _ETHERNET)
         if self.full <= MESSAGE_SIZE - FRAME_SIZE:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for EMP's headers")
-        self.numbers = _numbers(tuple(adapter.addresses))
         self.peers: dict[int, Peer] = {}
         """Those that there has been anything to do with, by node number."""
-        self.peer(adapter.number).incarnation = adapter.incarnation
+        self.peers_by_address: dict[bytes, Peer] = {}
+        self.peer(self.number).incarnation = adapter.incarnation
         self.taken = bytearray(descriptors.count)
         """Which descriptors the NIC has in use: what a host writes into one meanwhile is not looked at."""
         self.looped: deque[bytes] = deque()
         """Frames to this NIC itself, which no wire brings back."""
+        self._pack_frame = codec.pack_frame
+        self._pack_message = codec.pack_message
 
-    def send_data(self, peer: Peer, sending: Sending, number: int) -> None:
-        """One frame of a message, from host memory to the wire."""
-        framing = sending.framing
-        begin, end = framing.span(number)
-        payload = self.nic.fetch(sending.scatter.pieces(begin, end))
-        flags = FLAGS_LAST if number == framing.frames - 1 else 0
-        if number:
-            frame = pack_frame(
-                peer.address, self.address, TYPE_DATA, flags, framing.unit, self.adapter.incarnation, peer.incarnation,
-                sending.id, number, STATUS_OK, payload,
-            )  # fmt: skip
-        else:
-            frame = pack_message(
-                peer.address, self.address, flags, framing.unit, self.adapter.incarnation, peer.incarnation, sending.id,
-                number, STATUS_OK, self.adapter.number, peer.number, sending.tag, framing.total, peer.oldest(), payload,
-            )  # fmt: skip
-        self._send(peer, frame)
+    def send_collection(self, peer: Peer, sending: Sending, number: int) -> int:
+        """The frames of a collection, from host memory to the wire; how many they are."""
+        first = number * sending.unit
+        behind = first + sending.unit
+        if behind > sending.frames:
+            behind = sending.frames
+        for frame in range(first, behind):
+            if frame:
+                self._send_data(peer, sending, frame)
+            else:
+                self._send_header(peer, sending)
+        return behind - first
 
-    def acknowledge(self, peer: Peer, frame: bytes, status: int = STATUS_OK) -> None:
+    def acknowledge(
+        self, peer: Peer, flags: int, unit: int, message: int, number: int, status: int = STATUS_OK
+    ) -> None:
         """Section 4.1: "the acknowledgement consists of the frame header of one of the frames for that collection.
         Essentially it is the header of the last received frame." """
-        _, _, _, _, _, flags, unit, sender, _, message, number, _, _, _ = FRAME.unpack_from(frame)
-        self._send(
-            peer,
-            pack_frame(
-                peer.address, self.address, TYPE_ACK, flags, unit, sender, self.adapter.incarnation, message, number, status,
-            ),
-        )  # fmt: skip
+        frame = self._pack_frame(
+            peer.address,
+            self.address,
+            TYPE_ACK,
+            flags,
+            unit,
+            peer.incarnation,
+            self.incarnation,
+            message,
+            number,
+            status,
+        )
+        if peer.number == self.number:
+            self.looped.append(frame)
+        else:
+            self.nic.send_later(frame)
 
     def give_back(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
         """A descriptor to the host."""
@@ -116,11 +107,37 @@ class Card:
         """A node's, which there is."""
         found = self.peers.get(number)
         if found is None:
-            found = self.peers[number] = Peer(number, self.adapter.addresses[number])
+            address = self.adapter.addresses[number]
+            found = self.peers[number] = self.peers_by_address[address] = Peer(number, address)
         return found
 
-    def _send(self, peer: Peer, frame: bytes) -> None:
-        if peer.number == self.adapter.number:
+    def peer_at(self, address: bytes) -> Peer | None:
+        """The node's whose NIC has that address; None where there is none."""
+        number = _numbers(tuple(self.adapter.addresses)).get(address)
+        return None if number is None else self.peer(number)
+
+    def _send_header(self, peer: Peer, sending: Sending) -> None:
+        """A message's first frame."""
+        begin, end = sending.span(0)
+        frame = self._pack_message(
+            peer.address, self.address, FLAGS_LAST if sending.frames == 1 else 0, sending.unit, self.incarnation,
+            peer.incarnation, sending.id, 0, STATUS_OK, self.number, peer.number, sending.tag, sending.total,
+            next(iter(peer.sending)), self.nic.fetch(sending.scatter.pieces(begin, end)),
+        )  # fmt: skip
+        if peer.number == self.number:
+            self.looped.append(frame)
+        else:
+            self.nic.send(frame)
+
+    def _send_data(self, peer: Peer, sending: Sending, number: int) -> None:
+        """Another one."""
+        begin, end = sending.span(number)
+        frame = self._pack_frame(
+            peer.address, self.address, TYPE_DATA, FLAGS_LAST if number == sending.frames - 1 else 0, sending.unit,
+            self.incarnation, peer.incarnation, sending.id, number, STATUS_OK,
+            self.nic.fetch(sending.scatter.pieces(begin, end)),
+        )  # fmt: skip
+        if peer.number == self.number:
             self.looped.append(frame)
         else:
             self.nic.send(frame)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocols.core.memory import HostMemory, Page, Scatter, UnpinnedError
 
@@ -56,16 +56,9 @@ CONTEXT: Final = 0xFF00_0000
 """The bits of a tag that even a receive for any tag asks for: so MPI's communicators stay apart."""
 
 
-class Head(NamedTuple):
-    """The first descriptor of a transfer. length, address: of the first page, or of the indirect list."""
-
-    stat: int
-    kind: int
-    length: int
-    address: int
-    peer: int
-    tag: int
-    pages: int
+Head = tuple[int, int, int, int, int, int, int]
+"""The first descriptor of a transfer: stat, kind, length and address of the first page or of the indirect list, peer, tag,
+number of pages."""
 
 
 class DescriptorError(ValueError):
@@ -94,19 +87,21 @@ class Descriptors:
     def write(self, index: int, kind: int, pages: Sequence[Page], peer: int, tag: int, stated: int = 0) -> None:
         """A transfer, in the format that kind says, handed over to the NIC. stated: how many pages an indirect list has,
         whose address is then the only page given."""
-        first = pages[0]
+        address, length = pages[0]
         place = index * SIZE
-        for at in range(1, len(pages), 2):
-            place += SIZE
-            second = pages[at + 1] if at + 1 < len(pages) else (0, 0)
-            _PAGES.pack_into(self._memory, place, *pages[at], *second)
+        if len(pages) > 1:
+            for at in range(1, len(pages), 2):
+                second = pages[at + 1] if at + 1 < len(pages) else (0, 0)
+                _PAGES.pack_into(self._memory, place + SIZE * (at + 1) // 2, *pages[at], *second)
         # The stat field comes last: from then on it is the NIC's.
-        length = first[1] if not stated else 0
-        _HEAD.pack_into(self._memory, index * SIZE, NIC, kind, length, first[0], peer, tag, stated or len(pages))
+        _HEAD.pack_into(
+            self._memory, place, NIC, kind, 0 if stated else length, address, peer, tag, stated or len(pages)
+        )
 
     def read(self, index: int) -> Head:
         """The first descriptor of a transfer."""
-        return Head._make(_HEAD.unpack_from(self._memory, index * SIZE))
+        head: Head = _HEAD.unpack_from(self._memory, index * SIZE)
+        return head
 
     def give_back(self, index: int, stat: int, length: int, peer: int, tag: int) -> None:
         """To the host."""
@@ -115,18 +110,20 @@ class Descriptors:
     def scatter(self, index: int, head: Head, memory: HostMemory) -> Scatter:
         """Where a transfer's bytes are. Raises DescriptorError for a format that is none, and for memory that the host has
         not pinned."""
-        kind, count = head.kind & _FORMAT, head.pages
+        _, kind, length, address, _, _, count = head
+        kind &= _FORMAT
+        pages: list[Page]
         if kind == ONE_PAGE and count == 1:
-            pages: list[Page] = [(head.address, head.length)]
+            pages = [(address, length)]
         elif kind == CHAIN and 1 < count <= MOST_CHAINED and index + chained(count) <= self.count:
-            pages = [(head.address, head.length)]
+            pages = [(address, length)]
             for place in range(index + 1, index + chained(count)):
-                address, length, other, more = _PAGES.unpack_from(self._memory, place * SIZE)
-                pages += [(address, length), (other, more)]
+                first, size, second, more = _PAGES.unpack_from(self._memory, place * SIZE)
+                pages += [(first, size), (second, more)]
             del pages[count:]
         elif kind == INDIRECT and count:
             try:
-                pages = list(_ENTRY.iter_unpack(memory.view(head.address, count * _ENTRY.size)))
+                pages = list(_ENTRY.iter_unpack(memory.view(address, count * _ENTRY.size)))
             except UnpinnedError as error:
                 raise DescriptorError(f"the list of pages: {error}") from error
         else:

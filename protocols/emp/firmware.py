@@ -13,24 +13,14 @@ frame with 0; any later one says first who it is, as the frame may be an old one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from zlib import crc32
 
 from protocols.core.firmware import Adapter, Nic
+from protocols.core.malformed import MalformedError
 from protocols.core.memory import HostMemory
+from protocols.emp import codec
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
-from protocols.emp.codec import (
-    ETHERTYPE,
-    FRAME,
-    FRAME_SIZE,
-    MESSAGE_SIZE,
-    STATUS_OK,
-    STATUS_RESTARTED,
-    TYPE_ACK,
-    TYPE_DATA,
-    TYPE_MESSAGE,
-    VERSION,
-)
+from protocols.emp.codec import STATUS_OK, STATUS_RESTARTED, TYPE_ACK, TYPE_MESSAGE
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import DescriptorError, Descriptors
 from protocols.emp.receiver import Receiver
@@ -40,14 +30,15 @@ from protocols.emp.transfers import Peer, Posted
 
 _MASK = 0xFFFF_FFFF
 _FIRST_INCARNATION = 1
-_NO_CHECK = bytes(4)
-_CHECK = FRAME_SIZE - 4  # the frame header's last field
+_CHECK = "check"  # the field that does not fit where bits were changed on the way
 
 
 class Firmware:
     """One NIC's. Implements `protocols.core.firmware.Firmware`."""
 
-    __slots__ = ("_card", "_looping", "_receiver", "_sender", "settings")
+    __slots__ = (
+        "_card", "_looping", "_receiver", "_sender", "_type_of", "_unpack_frame", "_unpack_message", "settings",
+    )  # fmt: skip
 
     def __init__(
         self, adapter: Adapter, nic: Nic, memory: HostMemory, descriptors: Descriptors, settings: Settings
@@ -57,6 +48,9 @@ class Firmware:
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._looping = False
+        self._type_of = codec.type_of
+        self._unpack_frame = codec.unpack_frame
+        self._unpack_message = codec.unpack_message
 
     @property
     def counters(self) -> Counters:
@@ -73,8 +67,9 @@ class Firmware:
         return [*self._sender.waiting(), *self._receiver.waiting()]
 
     def receive(self, now: int, frame: bytes) -> None:
-        self._receive(now, frame)
-        if self._card.looped:
+        card = self._card
+        self._receive(now, card, frame)
+        if card.looped:
             self._loop_back(now)
 
     def ring(self, now: int, index: int) -> None:
@@ -83,24 +78,23 @@ class Firmware:
             card.counters.invalid += 1
             return
         head = card.descriptors.read(index)
-        if head.stat != stat.NIC or card.taken[index]:
+        status, kind, _, _, peer, tag, _ = head
+        if status != stat.NIC or card.taken[index]:
             card.counters.invalid += 1  # it is not the NIC's, or in use since before: neither may be touched
             return
         card.taken[index] = 1
         try:
             scatter = card.descriptors.scatter(index, head, card.memory)
         except DescriptorError:
-            card.give_back(index, stat.INVALID, 0, head.peer, head.tag)
+            card.give_back(index, stat.INVALID, 0, peer, tag)
             return
-        if head.kind & stat.RECEIVE:
-            if head.peer >= len(card.adapter.addresses) and head.peer != stat.ANY_SOURCE:
-                card.give_back(index, stat.INVALID, 0, head.peer, head.tag)
-                return
-            self._receiver.post(Posted(index, head.peer, head.tag, bool(head.kind & stat.ANY_TAG), scatter))
-        elif head.peer >= len(card.adapter.addresses):
-            card.give_back(index, stat.INVALID, 0, head.peer, head.tag)
+        known = peer < len(card.adapter.addresses)
+        if kind & stat.RECEIVE and (known or peer == stat.ANY_SOURCE):
+            self._receiver.post(Posted(index, peer, tag, bool(kind & stat.ANY_TAG), scatter))
+        elif known:
+            self._sender.begin(now, card.peer(peer), index, tag, scatter)
         else:
-            self._sender.begin(now, card.peer(head.peer), index, head.tag, scatter)
+            card.give_back(index, stat.INVALID, 0, peer, tag)
         if card.looped:
             self._loop_back(now)
 
@@ -109,49 +103,52 @@ class Firmware:
         if self._card.looped:
             self._loop_back(now)
 
-    def _receive(self, now: int, frame: bytes) -> None:
-        card = self._card
+    def _receive(self, now: int, card: Card, frame: bytes) -> None:
         counters = card.counters
         counters.frames_received += 1
-        if len(frame) < FRAME_SIZE:
+        source = destination = tag = total = oldest = 0
+        try:
+            kind = self._type_of(frame)
+            if kind == TYPE_MESSAGE:
+                (
+                    to, by, flags, unit, sender, receiver, message, number, status, source, destination, tag, total, oldest,
+                    payload,
+                ) = self._unpack_message(frame)  # fmt: skip
+            else:
+                to, by, kind, flags, unit, sender, receiver, message, number, status, payload = self._unpack_frame(
+                    frame
+                )
+        except MalformedError as error:
+            if error.reason == _CHECK:
+                counters.corrupt += 1
+            else:
+                counters.malformed += 1
+            return
+        if not unit:
             counters.malformed += 1
             return
-        (
-            destination, source, ethertype, version, kind, flags, unit, sender, receiver, message, number, length,
-            status, check,
-        ) = FRAME.unpack_from(frame)  # fmt: skip
-        end = (MESSAGE_SIZE if kind == TYPE_MESSAGE else FRAME_SIZE) + length
-        if ethertype != ETHERTYPE or version != VERSION or end > len(frame) or not unit:
-            counters.malformed += 1
-            return
-        if crc32(frame[FRAME_SIZE:end], crc32(_NO_CHECK, crc32(frame[:_CHECK]))) != check:
-            counters.corrupt += 1
-            return
-        known = card.numbers.get(source)
-        if known is None or destination != card.address:
+        peer = card.peers_by_address.get(by) or card.peer_at(by)
+        if peer is None or to != card.address:
             counters.strangers += 1
             return
-        peer = card.peers.get(known) or card.peer(known)
-        own = card.adapter.incarnation
         if kind == TYPE_ACK:
-            if sender != own or not self._knows(now, peer, receiver):
+            if sender != card.incarnation or not self._knows(now, peer, receiver):
                 counters.stale += 1
             elif status == STATUS_OK:
                 self._sender.acknowledged(now, peer, message, number)
-            elif status == STATUS_RESTARTED:
+            else:
                 counters.stale += 1  # `_knows` has done what there is to do
-            else:
-                counters.malformed += 1
-        elif kind in (TYPE_MESSAGE, TYPE_DATA):
-            if not self._knows(now, peer, sender):
-                counters.stale += 1
-            elif receiver != own and (receiver or own != _FIRST_INCARNATION):
-                counters.stale += 1
-                card.acknowledge(peer, frame, STATUS_RESTARTED)
-            else:
-                self._receiver.data(peer, frame, kind, flags, unit, message, number, length)
-        else:
+        elif not self._knows(now, peer, sender):
+            counters.stale += 1
+        elif receiver != card.incarnation and (receiver or card.incarnation != _FIRST_INCARNATION):
+            counters.stale += 1
+            card.acknowledge(peer, flags, unit, message, number, STATUS_RESTARTED)
+        elif kind != TYPE_MESSAGE:
+            self._receiver.another(peer, flags, unit, message, number, payload)
+        elif number:
             counters.malformed += 1
+        else:
+            self._receiver.first(peer, flags, unit, message, source, destination, tag, total, oldest, payload)
 
     def _knows(self, now: int, peer: Peer, incarnation: int) -> bool:
         """Whether it is the peer's last incarnation; a later one than was known becomes that."""
@@ -178,6 +175,6 @@ class Firmware:
         looped = self._card.looped
         try:
             while looped:
-                self._receive(now, looped.popleft())
+                self._receive(now, self._card, looped.popleft())
         finally:
             self._looping = False

@@ -54,18 +54,27 @@ _FAILURES: Final = {
 }
 
 
-class _Transfer:
-    """A transfer under way: its buffer, where that is pinned, how many descriptors it has, and who waits."""
+class _Transfer(Completion[Received]):
+    """A transfer under way: its buffer, where that is pinned, and how many descriptors it has."""
 
-    __slots__ = ("buffer", "completion", "descriptors", "regions")
+    __slots__ = ("_kind", "_peer", "_tag", "buffer", "descriptors", "regions")
 
-    def __init__(
-        self, completion: Completion[Received], buffer: memoryview, regions: list[int], descriptors: int
-    ) -> None:
-        self.completion = completion
+    def __init__(self, kind: int, peer: int, tag: int, buffer: memoryview, region: int, descriptors: int) -> None:
+        self.done = False
+        self._error = None
+        self._callbacks = None
+        self._kind = kind
+        self._peer = peer
+        self._tag = tag
         self.buffer = buffer
-        self.regions = regions
+        self.regions = [region]
         self.descriptors = descriptors
+
+    @property
+    def what(self) -> str:
+        verb = "a receive from" if self._kind & stat.RECEIVE else "the send to"
+        node = "any node" if self._peer == ANY_SOURCE else f"node {self._peer}"
+        return f"{verb} {node}, tag {self._tag}, {len(self.buffer)} bytes"
 
 
 class Endpoint:
@@ -100,7 +109,7 @@ class Endpoint:
             raise ValueError(f"no node {destination}: there are {self.size}")
         if not 0 <= tag <= 0xFFFF_FFFF:
             raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
-        return self._post(stat.SEND, destination, tag, memoryview(data).cast("B"), "the send to node")
+        return self._post(stat.SEND, destination, tag, memoryview(data).cast("B"))
 
     def post_receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Completion[Received]:
         """Receive the oldest message from source (or ANY_SOURCE) with that tag; done when it is complete. tag: 32 bits;
@@ -120,7 +129,7 @@ class Endpoint:
         view = memoryview(buffer).cast("B")
         if view.readonly:
             raise ValueError("a receive needs a buffer that can be written")
-        return self._post(kind, source, tag, view, "a receive from node")
+        return self._post(kind, source, tag, view)
 
     async def send(self, destination: int, tag: int, data: Buffer) -> None:
         """Send a message, and wait until it has been acknowledged."""
@@ -133,58 +142,64 @@ class Endpoint:
     def completed(self, index: int) -> None:
         """Section 4.2: the host finds in the stat field that it has a descriptor back."""
         transfer = self._transfers.pop(index)
-        head = self._descriptors.read(index)
+        status, _, _, length, peer, tag, _ = self._descriptors.read(index)
         for region in transfer.regions:
             self._memory.unpin(region)
-        self._used[index : index + transfer.descriptors] = bytes(transfer.descriptors)
-        received = Received(head.peer, head.tag, head.address)
-        if head.stat == stat.DONE:
-            transfer.completion.complete(received)
-        elif head.stat == stat.TRUNCATED:
-            transfer.completion.fail(TruncatedError(received, len(transfer.buffer)))
+        if transfer.descriptors == 1:
+            self._used[index] = 0
         else:
-            transfer.completion.fail(EmpError(_FAILURES[head.stat].format(head.peer)))
+            self._used[index : index + transfer.descriptors] = bytes(transfer.descriptors)
+        received = Received(peer, tag, length)
+        if status == stat.DONE:
+            transfer.complete(received)
+        elif status == stat.TRUNCATED:
+            transfer.fail(TruncatedError(received, len(transfer.buffer)))
+        else:
+            transfer.fail(EmpError(_FAILURES[status].format(peer)))
 
     def waiting(self) -> list[str]:
-        return [transfer.completion.what for transfer in self._transfers.values()]
+        return [transfer.what for transfer in self._transfers.values()]
 
-    def _post(self, kind: int, peer: int, tag: int, view: memoryview, what: str) -> Completion[Received]:
+    def _post(self, kind: int, peer: int, tag: int, view: memoryview) -> Completion[Received]:
         pages = self._memory.pin(view)
         count = len(pages)
-        regions = [pages[0][0]]
+        region = pages[0][0]
         try:
             if count > MOST_PAGES:
                 raise ValueError(f"a message of {len(view)} bytes: at most {MOST_PAGES} pages")
-            taken, index = self._take(chained(count))
+            taken, index = self._take(chained(count) if count > 1 else 1)
         except (EmpError, ValueError):
-            self._memory.unpin(regions[0])
+            self._memory.unpin(region)
             raise
+        self._transfers[index] = transfer = _Transfer(kind, peer, tag, view, region, taken)
         if count == 1:
             self._descriptors.write(index, kind | stat.ONE_PAGE, pages, peer, tag)
         elif taken > 1:
             self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
         else:
             listed: list[Page] = self._memory.pin(memoryview(list_of(pages)))
-            regions.append(listed[0][0])
+            transfer.regions.append(listed[0][0])
             self._descriptors.write(index, kind | stat.INDIRECT, listed[:1], peer, tag, stated=count)
-        who = "any" if peer == ANY_SOURCE else str(peer)
-        completion: Completion[Received] = Completion(f"{what} {who}, tag {tag}, {len(view)} bytes")
-        self._transfers[index] = _Transfer(completion, view, regions, taken)
         self._nic.doorbell(index, SIZE * taken, count)
-        return completion
+        return transfer
 
     def _take(self, count: int) -> tuple[int, int]:
         """So many descriptors, one behind the other, as a chain needs them, or, where no such row is free, one, which
         will do for a list of pages. How many, and the first one's index."""
+        used = self._used
+        if count == 1 and (place := used.find(0, self._next)) >= 0:
+            used[place] = 1
+            self._next = place + 1
+            return 1, place
         for wanted in (count, 1):
-            place = self._used.find(bytes(wanted), self._next)
+            place = used.find(bytes(wanted), self._next)
             if place < 0:
-                place = self._used.find(bytes(wanted))
+                place = used.find(bytes(wanted))
             if place >= 0:
-                self._used[place : place + wanted] = b"\1" * wanted
+                used[place : place + wanted] = b"\1" * wanted
                 self._next = place + wanted
                 return wanted, place
-        raise DescriptorsExhaustedError(f"all {len(self._used)} descriptors are in use: wait for a transfer to be done")
+        raise DescriptorsExhaustedError(f"all {len(used)} descriptors are in use: wait for a transfer to be done")
 
 
 def any_tag(context: int = 0) -> int:

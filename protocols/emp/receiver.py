@@ -11,12 +11,14 @@ has been, and whatever still comes of it is acknowledged again, or its sender wo
 
 from __future__ import annotations
 
+from protocols.core.memory import Scatter
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
-from protocols.emp.codec import FLAGS_LAST, FRAME_SIZE, MESSAGE, MESSAGE_SIZE, TYPE_MESSAGE
-from protocols.emp.transfers import Framing, Peer, Posted, Receiving
+from protocols.emp.codec import FLAGS_LAST
+from protocols.emp.transfers import MESSAGE_HEADER, Peer, Posted, Receiving
 
 _MASK = 0xFFFF_FFFF
+_HALF = 1 << 31
 
 
 class Receiver:
@@ -39,49 +41,68 @@ class Receiver:
                 return
         self._posted.append(posted)
 
-    def data(
-        self, peer: Peer, frame: bytes, kind: int, flags: int, unit: int, message: int, number: int, length: int
-    ) -> None:
-        """A frame of a message, its check good, from this incarnation of the peer."""
-        counters = self._card.counters
-        begin = FRAME_SIZE
-        if number:
-            receiving = peer.receiving.get(message)
-            if receiving is not None and kind != TYPE_MESSAGE:  # most frames
-                self._take(peer, receiving, frame, begin, flags, unit, number, length)
-                return
-        if (kind == TYPE_MESSAGE) == (number > 0):
+    def first(
+        self, peer: Peer, flags: int, unit: int, message: int, source: int, destination: int, tag: int, total: int,
+        oldest: int, payload: memoryview,
+    ) -> None:  # fmt: skip
+        """A message's first frame, its check good, from this incarnation of the peer."""
+        card = self._card
+        counters = card.counters
+        if source != peer.number or destination != card.number or (message - oldest) & _MASK >= _HALF:
             counters.malformed += 1
             return
-        if kind == TYPE_MESSAGE:
-            begin = MESSAGE_SIZE
-            if not self._open(peer, frame, message):
-                counters.malformed += 1
-                return
-        if peer.expected is None:
-            counters.unknown += 1
-            return
-        if (message - peer.expected) & _MASK < 1 << 31:
-            if message != peer.expected or kind != TYPE_MESSAGE:
+        expected = peer.expected
+        if expected is None or (oldest - expected) & _MASK < _HALF:
+            peer.expected = expected = oldest
+        if peer.receiving:
+            self._abandon(peer, oldest)
+        if message != expected:
+            if (message - expected) & _MASK < _HALF:
                 counters.early += 1
-                return
-            if peer.held >= self._card.settings.held:
-                counters.held_full += 1
-                return
-            receiving = self._admit(peer, frame, flags, unit, message, length)
-            if receiving is None:
-                counters.malformed += 1
-                return
+            elif (known := peer.receiving.get(message)) is not None:
+                self._take(peer, known, flags, unit, 0, payload)
+            else:
+                self._again(peer, flags, unit, message, 0)
+            return
+        if peer.held >= card.settings.held:
+            counters.held_full += 1
+            return
+        length = len(payload)
+        # A first frame that is not the last one is full: so the receiver knows how its peer cuts messages.
+        if (length != total) if flags & FLAGS_LAST else (not length or length >= total):
+            counters.malformed += 1
+            return
+        peer.expected = (message + 1) & _MASK
+        counters.headers_admitted += 1
+        posted = self._matching(source, tag)
+        if posted is not None and flags & FLAGS_LAST:  # all of it has come
+            counters.data_stored += 1
+            self._store(posted.scatter, 0, length, payload)
+            counters.acknowledgements_sent += 1
+            card.acknowledge(peer, flags, unit, message, 0)
+            self._complete(posted, total, source, tag)
+            return
+        receiving = Receiving(message, source, tag, total, length + MESSAGE_HEADER, unit)
+        peer.receiving[message] = receiving
+        if posted is None:
+            peer.held += 1
+            self._held.append((peer, receiving))
+        receiving.posted = posted
+        self._take(peer, receiving, flags, unit, 0, payload)
+
+    def another(self, peer: Peer, flags: int, unit: int, message: int, number: int, payload: memoryview) -> None:
+        """Another frame of a message, its check good, from this incarnation of the peer."""
+        receiving = peer.receiving.get(message)
+        if not number:
+            self._card.counters.malformed += 1
+        elif receiving is not None:
+            self._take(peer, receiving, flags, unit, number, payload)
+        elif peer.expected is None:
+            self._card.counters.unknown += 1
+        elif (message - peer.expected) & _MASK < _HALF:
+            self._card.counters.early += 1
         else:
-            known = peer.receiving.get(message)
-            if known is None:
-                counters.duplicates += 1
-                if flags & FLAGS_LAST or number % unit == unit - 1:
-                    counters.reacknowledgements_sent += 1
-                    self._card.acknowledge(peer, frame)
-                return
-            receiving = known
-        self._take(peer, receiving, frame, begin, flags, unit, number, length)
+            self._again(peer, flags, unit, message, number)
 
     def restarted(self, peer: Peer) -> None:
         """What the peer was sending will never be complete."""
@@ -104,96 +125,90 @@ class Receiver:
                 if receiving.posted is None:
                     out.append(f"{what}: no receive has been posted for it")
                 else:
-                    out.append(f"{what}: {receiving.left} of {receiving.framing.collections} collections are missing")
+                    out.append(f"{what}: {receiving.left} of {receiving.collections} collections are missing")
         return out
 
-    def _open(self, peer: Peer, frame: bytes, message: int) -> bool:
-        """Looks at a message header: whether it can be one. What the sender has given up is given up here, too."""
-        *_, source, destination, _, _, oldest = MESSAGE.unpack_from(frame)
-        if source != peer.number or destination != self._card.adapter.number or (message - oldest) & _MASK >= 1 << 31:
-            return False
-        if peer.expected is None:
-            peer.expected = oldest
-        if (oldest - peer.expected) & _MASK < 1 << 31:
-            peer.expected = oldest
-        gone = [one for one in peer.receiving.values() if (oldest - one.id - 1) & _MASK < 1 << 31]
-        if gone:
-            self._card.counters.abandoned += len(gone)
-            self._drop(peer, gone, stat.ABANDONED)
-        return True
-
-    def _admit(self, peer: Peer, frame: bytes, flags: int, unit: int, message: int, length: int) -> Receiving | None:
-        """The next message's header: it gets the oldest receive that fits, or is held until one is posted."""
-        *_, source, _, tag, total, _ = MESSAGE.unpack_from(frame)
-        # A first frame that is not the last one is full: so the receiver knows how its peer cuts messages.
-        full = length + MESSAGE_SIZE - FRAME_SIZE
-        if (length != total) if flags & FLAGS_LAST else (not length or length >= total):
-            return None
-        receiving = Receiving(message, source, tag, Framing(total, full, unit))
-        peer.expected = (message + 1) & _MASK
-        peer.receiving[message] = receiving
-        self._card.counters.headers_admitted += 1
+    def _matching(self, source: int, tag: int) -> Posted | None:
+        """The oldest receive for such a message; it has its message."""
         for place, posted in enumerate(self._posted):
             if posted.takes(source, tag):
                 del self._posted[place]
-                receiving.posted = posted
-                return receiving
-        peer.held += 1
-        self._held.append((peer, receiving))
-        return receiving
+                return posted
+        return None
 
-    def _take(
-        self, peer: Peer, receiving: Receiving, frame: bytes, at: int, flags: int, unit: int, number: int, length: int
-    ) -> None:
+    def _take(self, peer: Peer, receiving: Receiving, flags: int, unit: int, number: int, payload: memoryview) -> None:
         """A frame of a message that is not complete."""
-        card, framing = self._card, receiving.framing
+        card = self._card
         counters = card.counters
-        if unit != framing.unit or number >= framing.frames:
+        begin, end = receiving.span(number)
+        is_last = number == receiving.frames - 1
+        if unit != receiving.unit or end - begin != len(payload) or is_last != (flags & FLAGS_LAST):
             counters.malformed += 1
             return
-        begin, end = framing.span(number)
-        if end - begin != length or (number == framing.frames - 1) != bool(flags & FLAGS_LAST):
-            counters.malformed += 1
-            return
-        collection = number // unit
+        collection, place = divmod(number, unit)
         missing = receiving.missing.get(collection)
         if missing == 0 or collection < receiving.below:
-            counters.duplicates += 1
-            if flags & FLAGS_LAST or number % unit == unit - 1:
-                counters.reacknowledgements_sent += 1
-                card.acknowledge(peer, frame)
+            self._again(peer, flags, unit, receiving.id, number)
             return
         posted = receiving.posted
         if posted is None:
             counters.unmatched += 1
             return
         if missing is None:
-            missing = (1 << len(framing.collection(collection))) - 1
-        bit = 1 << number % unit
+            missing = (1 << len(receiving.collection(collection))) - 1
+        bit = 1 << place
         if not missing & bit:
             counters.duplicates += 1
             return
         counters.data_stored += 1
-        scatter, store = posted.scatter, card.nic.store
-        for piece in scatter.pieces(begin, min(end, scatter.size)):
-            size = len(piece)
-            store(piece, frame[at : at + size])
-            at += size
-        begun = receiving.missing
-        begun[collection] = missing = missing ^ bit
+        self._store(posted.scatter, begin, end, payload)
+        receiving.missing[collection] = missing = missing ^ bit
         if missing:
             return
-        while begun.get(receiving.below) == 0:
-            del begun[receiving.below]
+        while receiving.missing.get(receiving.below) == 0:
+            del receiving.missing[receiving.below]
             receiving.below += 1
         receiving.left -= 1
         counters.acknowledgements_sent += 1
-        card.acknowledge(peer, frame)
+        card.acknowledge(peer, flags, unit, receiving.id, number)
         if not receiving.left:
-            counters.messages_received += 1
-            status = stat.DONE if framing.total <= posted.scatter.size else stat.TRUNCATED
             del peer.receiving[receiving.id]
-            card.give_back(posted.index, status, framing.total, receiving.source, receiving.tag)
+            self._complete(posted, receiving.total, receiving.source, receiving.tag)
+
+    def _store(self, scatter: Scatter, begin: int, end: int, payload: memoryview) -> None:
+        """The message's bytes from begin to end, as far as the receive has room for them."""
+        store = self._card.nic.store
+        if end > scatter.size:
+            end = scatter.size
+        pieces = scatter.pieces(begin, end)
+        if len(pieces) == 1:
+            store(pieces[0], payload if end - begin == len(payload) else payload[: end - begin])
+            return
+        at = 0
+        for piece in pieces:
+            store(piece, payload[at : at + len(piece)])
+            at += len(piece)
+
+    def _again(self, peer: Peer, flags: int, unit: int, message: int, number: int) -> None:
+        """A frame of a collection that was complete already: perhaps its acknowledgement was lost."""
+        counters = self._card.counters
+        counters.duplicates += 1
+        if flags & FLAGS_LAST or number % unit == unit - 1:
+            counters.reacknowledgements_sent += 1
+            self._card.acknowledge(peer, flags, unit, message, number)
+
+    def _complete(self, posted: Posted, total: int, source: int, tag: int) -> None:
+        """All of a message is there."""
+        self._card.counters.messages_received += 1
+        status = stat.DONE if total <= posted.scatter.size else stat.TRUNCATED
+        self._card.give_back(posted.index, status, total, source, tag)
+
+    def _abandon(self, peer: Peer, oldest: int) -> None:
+        """What the sender has given up is given up here, too."""
+        gone = [one for one in peer.receiving.values() if (oldest - one.id - 1) & _MASK < _HALF]
+        if gone:
+            self._card.counters.abandoned += len(gone)
+            self._drop(peer, gone, stat.ABANDONED)
 
     def _drop(self, peer: Peer, dropped: list[Receiving], status: int) -> None:
         for receiving in dropped:
@@ -205,4 +220,4 @@ class Receiver:
         for receiving in dropped:
             posted = receiving.posted
             if posted is not None:
-                self._card.give_back(posted.index, status, receiving.framing.total, receiving.source, receiving.tag)
+                self._card.give_back(posted.index, status, receiving.total, receiving.source, receiving.tag)

@@ -17,7 +17,7 @@ from protocols.core.memory import Scatter
 from protocols.core.timers import Timers
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
-from protocols.emp.transfers import Framing, Peer, Sending
+from protocols.emp.transfers import Peer, Sending
 
 Collection = tuple[int, int, int]
 """Peer, message id, number of the collection."""
@@ -37,30 +37,26 @@ class Sender:
     def begin(self, now: int, peer: Peer, index: int, tag: int, scatter: Scatter) -> None:
         """A message that the host has posted. Messages to one peer are begun in that order."""
         card = self._card
-        framing = Framing(scatter.size, card.full, card.settings.unit)
-        sending = Sending(peer.next_id, index, tag, scatter, framing)
-        peer.next_id = (peer.next_id + 1) & _MASK
-        peer.sending[sending.id] = sending
+        identity = peer.next_id
+        peer.next_id = (identity + 1) & _MASK
+        peer.sending[identity] = sending = Sending(identity, index, tag, scatter, card.full, card.settings.unit)
         peer.queue.append(sending)
         self.pump(now, peer)
 
     def pump(self, now: int, peer: Peer) -> None:
         """Send what may be sent: as many collections as may be unacknowledged."""
-        card = self._card
-        queue, window = peer.queue, card.settings.window
-        while queue and peer.unacknowledged < window:
+        card, queue = self._card, peer.queue
+        settings = card.settings
+        while queue and peer.unacknowledged < settings.window:
             sending = queue[0]
             number = sending.sent
-            frames = sending.framing.collection(number)
-            for frame in frames:
-                card.send_data(peer, sending, frame)
-            card.counters.frames_sent += len(frames)
+            card.counters.frames_sent += card.send_collection(peer, sending, number)
             sending.sent = number + 1
             sending.open[number] = 0
             sending.progress = now
             peer.unacknowledged += 1
-            self.timers.set((peer.number, sending.id, number), now + card.settings.timeout)
-            if sending.sent == sending.framing.collections:
+            self.timers.set((peer.number, sending.id, number), now + settings.timeout)
+            if number + 1 == sending.collections:
                 queue.popleft()
 
     def acknowledged(self, now: int, peer: Peer, message: int, frame: int) -> None:
@@ -73,10 +69,9 @@ class Sender:
             else:
                 counters.late_acknowledgements += 1
             return
-        framing = sending.framing
-        number = frame // framing.unit
-        if number not in sending.open or frame >= framing.frames:
-            if number < sending.sent and frame < framing.frames:
+        number = frame // sending.unit
+        if number not in sending.open or frame >= sending.frames:
+            if number < sending.sent and frame < sending.frames:
                 counters.late_acknowledgements += 1
             else:
                 counters.wrong_acknowledgements += 1
@@ -90,7 +85,8 @@ class Sender:
         if not sending.left:
             counters.messages_sent += 1
             self._end(peer, sending, stat.DONE)
-        self.pump(now, peer)
+        if peer.queue:
+            self.pump(now, peer)
 
     def tick(self, now: int) -> None:
         """Section 4.1: "if any collection times out then all the frames of that collection are resent"."""
@@ -106,7 +102,7 @@ class Sender:
                 self._end(peer, sending, stat.GAVE_UP)
                 self.pump(now, peer)
                 continue
-            if collection == 0 and not sending.parked and sending.left == sending.framing.collections:
+            if collection == 0 and not sending.parked and sending.left == sending.collections:
                 self._park(peer, sending)
                 self._resend(now, peer, sending, 0)
                 self.pump(now, peer)
@@ -133,9 +129,9 @@ class Sender:
     def waiting(self) -> list[str]:
         """A sentence for each message."""
         return [
-            f"message {sending.id} to node {peer.number} (tag {sending.tag}, {sending.framing.total} bytes): "
+            f"message {sending.id} to node {peer.number} (tag {sending.tag}, {sending.total} bytes): "
             + (
-                f"{sending.sent} of {sending.framing.collections} collections sent, "
+                f"{sending.sent} of {sending.collections} collections sent, "
                 f"no acknowledgement of {', '.join(map(str, list(sending.open)[:4]))}"
                 + (": perhaps no receive has been posted for it" if sending.parked else "")
                 if sending.sent
@@ -155,17 +151,14 @@ class Sender:
         card = self._card
         settings, counters = card.settings, card.counters
         again = sending.open[number] = sending.open[number] + 1
-        frames = sending.framing.collection(number)
-        for frame in frames:
-            card.send_data(peer, sending, frame)
-        counters.frames_resent += len(frames)
+        counters.frames_resent += card.send_collection(peer, sending, number)
         counters.collections_resent += 1
         # Beyond some doublings the longest is reached, whatever it is.
         timeout = min(settings.timeout << min(again, 32), settings.longest_timeout)
         self.timers.set((peer.number, sending.id, number), now + timeout)
 
     def _park(self, peer: Peer, sending: Sending) -> None:
-        if sending.sent < sending.framing.collections:
+        if sending.sent < sending.collections:
             peer.queue.remove(sending)
         peer.unacknowledged -= len(sending.open)
         sending.parked = True
@@ -176,7 +169,7 @@ class Sender:
     def _unpark(self, now: int, peer: Peer, sending: Sending) -> None:
         sending.parked = False
         peer.unacknowledged += len(sending.open)
-        if sending.sent < sending.framing.collections:
+        if sending.sent < sending.collections:
             peer.queue.appendleft(sending)
         for number in sending.open:
             if number:  # the first one's timer has not been stopped
@@ -187,11 +180,12 @@ class Sender:
         self._give_back(peer, sending, status)
 
     def _forget(self, peer: Peer, sending: Sending) -> None:
-        for number in list(sending.open):
-            self._close(peer, sending, number)
+        if sending.left:  # it ends before its time
+            for number in list(sending.open):
+                self._close(peer, sending, number)
+            if sending.sent < sending.collections and not sending.parked:
+                peer.queue.remove(sending)
         del peer.sending[sending.id]
-        if sending.sent < sending.framing.collections and not sending.parked:
-            peer.queue.remove(sending)
 
     def _give_back(self, peer: Peer, sending: Sending, status: int) -> None:
-        self._card.give_back(sending.index, status, sending.framing.total, peer.number, sending.tag)
+        self._card.give_back(sending.index, status, sending.total, peer.number, sending.tag)

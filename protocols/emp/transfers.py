@@ -12,53 +12,53 @@ from typing import Final
 from protocols.core.memory import Scatter
 from protocols.emp.descriptors import ANY_SOURCE, CONTEXT
 
-FRAME_HEADER: Final = 28
 MESSAGE_HEADER: Final = 16
-"""Bytes; a message's first frame has both."""
+"""Bytes of the second header, which a message's first frame has."""
 
 
 class Framing:
-    """How a message is cut into frames, and those into collections. The first frame holds less: it has two headers."""
+    """How a message is cut into frames, and those into collections. The first frame holds less: it has two headers.
 
-    __slots__ = ("collections", "first", "frames", "full", "total", "unit")
+    total: bytes of the message. full: bytes of payload of a full frame. unit: frames per collection; the last one may be
+    short.
+    """
+
+    __slots__ = ("collections", "frames", "full", "total", "unit")
 
     def __init__(self, total: int, full: int, unit: int) -> None:
-        """full: bytes of payload of a full frame."""
         self.total = total
         self.full = full
-        self.first = full - MESSAGE_HEADER
         self.unit = unit
-        self.frames = 1 if total <= self.first else 1 - (self.first - total) // full
-        self.collections = (self.frames + unit - 1) // unit
+        # The second header counts as bytes of the message that every frame after the first is shifted by.
+        self.frames = frames = (total + MESSAGE_HEADER + full - 1) // full
+        self.collections = (frames + unit - 1) // unit
 
     def span(self, frame: int) -> tuple[int, int]:
         """Which bytes of the message a frame holds."""
-        if frame == 0:
-            return 0, min(self.first, self.total)
-        begin = self.first + (frame - 1) * self.full
-        return begin, min(begin + self.full, self.total)
+        end = (frame + 1) * self.full - MESSAGE_HEADER
+        return (end - self.full if frame else 0), (min(self.total, end))
 
     def collection(self, number: int) -> range:
-        """Its frames; the last collection may be short."""
+        """Its frames."""
         begin = number * self.unit
         return range(begin, min(begin + self.unit, self.frames))
 
 
-class Sending:
+class Sending(Framing):
     """A message on its way out. sent: collections sent at least once. open: those not acknowledged yet, and how often each
     has been sent again. left: collections not acknowledged, sent or not. parked: nothing of it was acknowledged in time
     (see `sender`). progress: when something of it was last acknowledged, or sent for the first time."""
 
-    __slots__ = ("framing", "id", "index", "left", "open", "parked", "progress", "scatter", "sent", "tag")
+    __slots__ = ("id", "index", "left", "open", "parked", "progress", "scatter", "sent", "tag")
 
-    def __init__(self, identity: int, index: int, tag: int, scatter: Scatter, framing: Framing) -> None:
+    def __init__(self, identity: int, index: int, tag: int, scatter: Scatter, full: int, unit: int) -> None:
+        super().__init__(scatter.size, full, unit)
         self.id = identity
         self.index = index
         self.tag = tag
         self.scatter = scatter
-        self.framing = framing
         self.sent = 0
-        self.left = framing.collections
+        self.left = self.collections
         self.open: dict[int, int] = {}
         self.parked = False
         self.progress = 0
@@ -80,20 +80,20 @@ class Posted:
         return self.source in (source, ANY_SOURCE) and tag & self._mask == self.tag
 
 
-class Receiving:
+class Receiving(Framing):
     """A message on its way in, from its header on. posted: the receive it goes to, once there is one. below: collections
     before this one are complete. missing: of others that have begun, the frames that are missing, as bits. left:
     collections that are not complete. What it takes of the NIC's memory grows with the frames that have come, whatever
     length a header claims."""
 
-    __slots__ = ("below", "framing", "id", "left", "missing", "posted", "source", "tag")
+    __slots__ = ("below", "id", "left", "missing", "posted", "source", "tag")
 
-    def __init__(self, identity: int, source: int, tag: int, framing: Framing) -> None:
+    def __init__(self, identity: int, source: int, tag: int, total: int, full: int, unit: int) -> None:
+        super().__init__(total, full, unit)
         self.id = identity
         self.source = source
         self.tag = tag
-        self.framing = framing
-        self.left = framing.collections
+        self.left = self.collections
         self.below = 0
         self.missing: dict[int, int] = {}
         self.posted: Posted | None = None

@@ -150,6 +150,8 @@ class SimNic:
             self._leaving.append(frame)
             self._loop.at(when, self._leave)
 
+    send_later = send  # what the host does about what it is shown takes time, here
+
     def store(self, piece: memoryview, data: Buffer) -> None:
         """Put bytes into host memory."""
         piece[:] = data

@@ -53,6 +53,8 @@ class InlineNic:
             else:
                 self.unsent += 1
 
+    send_later = send
+
     def store(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 

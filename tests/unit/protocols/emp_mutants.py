@@ -13,10 +13,11 @@ from protocols.emp.transfers import Peer
 def no_second_acknowledgement(patch: pytest.MonkeyPatch) -> None:
     acknowledge = Card.acknowledge
 
-    def only_of_what_is_incomplete(card: Card, peer: Peer, frame: bytes, status: int = 0) -> None:
-        message = int.from_bytes(frame[26:30], "big")
+    def only_of_what_is_incomplete(
+        card: Card, peer: Peer, flags: int, unit: int, message: int, number: int, status: int = 0
+    ) -> None:
         if message in peer.receiving:
-            acknowledge(card, peer, frame, status)
+            acknowledge(card, peer, flags, unit, message, number, status)
 
     patch.setattr(Card, "acknowledge", only_of_what_is_incomplete)
 
@@ -27,7 +28,7 @@ def acknowledged_up_to(patch: pytest.MonkeyPatch) -> None:
     def with_all_before(sender: Sender, now: int, peer: Peer, message: int, frame: int) -> None:
         sending = peer.sending.get(message)
         if sending is not None:
-            unit = sending.framing.unit
+            unit = sending.unit
             for number in [number for number in sending.open if number < frame // unit]:
                 acknowledged(sender, now, peer, message, number * unit)
         acknowledged(sender, now, peer, message, frame)

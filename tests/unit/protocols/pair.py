@@ -21,6 +21,8 @@ class ListNic:
     def send(self, frame: Buffer) -> None:
         self.sent.append(bytes(frame))
 
+    send_later = send
+
     def store(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 

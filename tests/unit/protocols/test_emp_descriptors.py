@@ -147,7 +147,7 @@ class BareNic:
         raise AssertionError((index, written, translated))
 
     def stat(self, index: int) -> int:
-        return self.descriptors.read(index).stat
+        return self.descriptors.read(index)[0]
 
 
 def test_descriptors_are_20_bytes_each() -> None:
