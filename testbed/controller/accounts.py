@@ -18,12 +18,11 @@ from testbed.cluster import carrying, names
 from testbed.cluster.state import State, Store
 from testbed.cluster.wiring import free_ends
 from testbed.errors import KernelError
-from testbed.kernel import loss_classifier, namespaces, userns
+from testbed.kernel import loss_classifier, namespaces, softnet, userns
 from testbed.kernel.loss_classifier import Counters
 from testbed.kernel.survey import by_name, interfaces
 
 _PROCESSORS: Final = Path("/proc/stat")
-_BACKLOG: Final = Path("/proc/net/softnet_stat")
 _STEAL: Final = 7  # in /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal
 _COUNTED: Final = 8  # what follows is in the first two already
 
@@ -31,13 +30,13 @@ _COUNTED: Final = 8  # what follows is in the first two already
 @dataclass(frozen=True, slots=True)
 class Account:
     """clock: monotonic nanoseconds. relay: its report; None where none runs, or it does not answer. backlog: frames that
-    the kernel dropped because too many waited, on the whole machine. stolen, ticks: processor time that the hypervisor
-    took, of how much. waited: nanoseconds for which each of the relay's processes was ready and had none, by process
-    number. loads: nanoseconds of processor time likewise. classifiers: of (link, direction)."""
+    the kernel dropped because too many waited, on the whole machine, by processor. stolen, ticks: processor time that the
+    hypervisor took, of how much. waited: nanoseconds for which each of the relay's processes was ready and had none, by
+    process number. loads: nanoseconds of processor time likewise. classifiers: of (link, direction)."""
 
     clock: int
     relay: Mapping[str, Any] | None = None
-    backlog: int = 0
+    backlog: Mapping[int, int] = field(default_factory=dict)
     stolen: int = 0
     ticks: int = 0
     waited: Mapping[int, int] = field(default_factory=dict)
@@ -57,18 +56,13 @@ def account(store: Store, state: State) -> Account:
     return Account(
         time.monotonic_ns(),
         relay,
-        backlog_drops(_BACKLOG.read_text()),
+        softnet.drops(),
         stolen,
         ticks,
         {pid: _scheduled(pid)[1] for pid in processes},
         loads,
         _classifiers(state),
     )
-
-
-def backlog_drops(text: str) -> int:
-    """The sum of the second column, hexadecimal: one line a processor."""
-    return sum(int(line.split()[1], 16) for line in text.splitlines())
 
 
 def _processors(text: str) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from testbed.controller.accounts import Account
 from testbed.controller.expecting import expect
 from testbed.controller.thresholds import Table
 from testbed.controller.verdicts import Finding, Grade
+from testbed.kernel import softnet
 from testbed.kernel.loss_classifier import Counters
 
 _FEW: Final = 100  # frames below which no 99th percentile is told
@@ -250,7 +251,7 @@ def _rules(account: Account, link: str, direction: str) -> Mapping[str, Any]:
 def machine_findings(before: Account, after: Account, table: Table) -> list[Finding]:
     span = after.clock - before.clock
     reason = "counted for the whole machine: this cluster's frames, or another's"
-    drops = after.backlog - before.backlog
+    drops = softnet.risen(before.backlog, after.backlog)
     found = [_finding(table, "softnet drops", drops, reason if drops else "")]
     ticks = after.ticks - before.ticks
     if ticks > 0:

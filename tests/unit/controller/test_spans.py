@@ -11,7 +11,7 @@ import pytest
 from testbed.cluster.injections import BOTH, Injection
 from testbed.cluster.state import State
 from testbed.controller import spans
-from testbed.controller.accounts import Account, backlog_drops
+from testbed.controller.accounts import Account
 from testbed.controller.thresholds import TABLE
 from testbed.controller.verdicts import Finding, Grade
 from testbed.kernel.loss_classifier import Counters
@@ -159,7 +159,9 @@ def test_frames_lost_while_a_link_changed_hands_degrade() -> None:
 
 
 def test_the_machine_says_what_it_lost_and_who_waited() -> None:
-    after = replace(BEFORE, clock=1_001_000, backlog=1, ticks=100, stolen=60, waited={7: 700_000}, loads={9: 500_000})
+    after = replace(
+        BEFORE, clock=1_001_000, backlog={0: 1}, ticks=100, stolen=60, waited={7: 700_000}, loads={9: 500_000}
+    )
     before = replace(BEFORE, waited={7: 0})
     found = {finding.what: finding for finding in spans.machine_findings(before, after, TABLE)}
     assert found["softnet drops"].grade is Grade.INVALID
@@ -167,10 +169,6 @@ def test_the_machine_says_what_it_lost_and_who_waited() -> None:
     assert found["relay waiting"].grade is Grade.INVALID
     assert found["load"].measured == 0.5
     assert found["load"].grade is Grade.TRUSTED
-
-
-def test_backlog_drops_are_the_second_column_of_every_processor() -> None:
-    assert backlog_drops("0000 0000000a 0 0\n00ff 00000001 0 0\n") == 11
 
 
 def test_a_quantile_of_powers_of_two_lies_within_its_power() -> None:

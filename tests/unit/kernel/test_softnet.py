@@ -1,0 +1,59 @@
+"""What the kernel says of its backlog, in the words of several kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.kernel import softnet
+
+OLD = """\
+0000272d 0000000a 00000001 00000000 00000000 00000000 00000000 00000000 00000000
+000034d9 00000000 00000001 00000000 00000000 00000000 00000000 00000000 00000000
+"""
+RPS = """\
+0000272d 0000000a 00000001 00000000 00000000 00000000 00000000 00000000 00000000 00000000
+000034d9 00000000 00000001 00000000 00000000 00000000 00000000 00000000 00000000 00000000
+"""
+FLOW_LIMIT = """\
+0000272d 0000000a 00000001 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000
+000034d9 00000000 00000001 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000
+"""
+NUMBERED = """\
+0000272d 0000000a 00000001 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000003 00000000
+000034d9 00000000 00000001 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000001
+"""
+QUEUES = """\
+0000272d 0000000a 00000006 00000000 00000000 00000000 00000000 00000000 00000000 000c76d2 00000000 00000000 00000000 00000000 00000000
+000034d9 00000000 00000010 00000000 00000000 00000000 00000000 00000000 00000000 00001d01 00000000 00000000 00000001 00000000 00000000
+"""  # noqa: E501  as it is read
+
+
+@pytest.mark.parametrize("text", [OLD, RPS, FLOW_LIMIT, NUMBERED, QUEUES], ids=["9", "10", "11", "13", "15"])
+def test_drops_are_the_second_column_of_every_processors_line(text: str) -> None:
+    assert softnet.parsed(text) == {0: 10, 1: 0}
+
+
+def test_a_processor_that_is_off_has_no_line_and_its_successor_keeps_its_number() -> None:
+    numbered = NUMBERED.splitlines()[1]
+    assert softnet.parsed(numbered) == {1: 0}
+
+
+def test_the_rise_is_counted_by_processor() -> None:
+    assert softnet.risen({0: 10, 1: 5}, {0: 10, 1: 5}) == 0
+    assert softnet.risen({0: 10, 1: 5}, {0: 11, 1: 7}) == 3
+
+
+def test_one_that_goes_hides_no_rise_of_another_and_one_that_comes_is_counted() -> None:
+    assert softnet.risen({0: 10, 1: 1_000}, {0: 12}) == 2
+    assert softnet.risen({0: 10}, {0: 10, 1: 4}) == 4
+
+
+def test_a_counter_that_begins_again_at_its_end_has_risen() -> None:
+    assert softnet.risen({0: 0xFFFF_FFFE}, {0: 1}) == 3
+
+
+def test_this_kernel_is_understood() -> None:
+    first = softnet.drops()
+    second = softnet.drops()
+    assert first.keys() == second.keys()
+    assert softnet.risen(first, second) < 1_000_000
