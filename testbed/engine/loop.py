@@ -208,6 +208,12 @@ class Loop:
         finally:
             self._running = False
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing but what it waits for with its waiter could happen: it runs, no timer is set, and no task has been
+        woken. For its waiter."""
+        return self._running and not self.heap and not self.woken
+
     def stop(self) -> None:
         """End `run` after this turn; on a virtual clock after this callback or step of a task."""
         self._running = False
@@ -232,7 +238,7 @@ class Loop:
             if on_ready is not None:  # another one's callback may just have unwatched it
                 on_ready(now())
         if woken:
-            self._go_on()
+            self.go_on()
         if not heap:
             return
         moment = now()
@@ -243,7 +249,7 @@ class Loop:
             elif argument.sequence == sequence:
                 argument.call(moment)
             if woken:
-                self._go_on()
+                self.go_on()
 
     def _next_time(self) -> int | None:
         """Of the heap's first entry that counts."""
@@ -255,7 +261,7 @@ class Loop:
             heappop(heap)  # it was set to another time since
         return None
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """The tasks that have been woken, and those that they wake, but not for ever."""
         woken = self.woken
         now = self.now()

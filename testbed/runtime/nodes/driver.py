@@ -1,8 +1,8 @@
 """What the engine's loop waits with in a node process: the NIC itself.
 
 While tasks wait, frames are received and the firmware's deadlines kept, in one small loop without an entry in a heap or a
-callback per frame. As soon as a task has been woken the engine's loop has its turn, so that what a program answers leaves
-before anything else is received. When there is nothing, it spins for its budget and then sleeps in the kernel.
+callback per frame. A task that has been woken goes on at once, so that what a program answers leaves before anything else
+is received. When there is nothing, it spins for its budget and then sleeps in the kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from testbed.kernel.waiting import Waiter
 from testbed.runtime.nodes.inline import InlineNic
 
 _DONTWAIT: Final = socket.MSG_DONTWAIT
-_LOOK: Final = 64  # frames in a row after which other descriptors are looked at
+_LOOK: Final = 64  # frames in a row after which deadlines and other descriptors are looked at
+_PROMPT: Final = 100_000
+"""Nanoseconds from a frame to the end of the step of a program that it causes, below which programs answer quickly."""
 
 
 class Driver:
@@ -58,55 +60,73 @@ class Driver:
         self._waiter.unwatch(descriptor)
 
     def wait(self, deadline: int | None) -> Sequence[int]:
-        """Let the NIC work until a task can go on, a watched descriptor is ready or the deadline has come."""
-        nic, firmware, woken = self._nic, self._firmware, self.loop.woken
+        """Let the NIC work, and tasks that it wakes go on, until a watched descriptor is ready or the deadline has come."""
+        nic, firmware, loop = self._nic, self._firmware, self.loop
         receive, longest, take, now = self._wire.socket.recv, self._wire.longest, firmware.receive, time.monotonic_ns
-        spin = self.spin
-        moment = now()
-        until = moment + spin
+        woken, later = loop.woken, nic.later
+        due: int | None = 0  # what the firmware's deadline was; 0: it is looked at again
+        until = now() + self.spin
         while True:
-            due = firmware.deadline
-            if due is not None and due <= moment:
-                nic.busy = True
-                firmware.tick(moment)
-                nic.busy = False
-                if nic.rung:
-                    nic.answer()
-                due = firmware.deadline
             try:
                 frame = receive(longest, _DONTWAIT)
             except BlockingIOError:
                 self._frames_in_a_row = 0
+                moment = now()
+                if due == 0:
+                    due = firmware.deadline
+                if due is not None and due <= moment:
+                    self._tick(moment)
+                    due = 0
                 if woken or (deadline is not None and deadline <= moment):
                     return ()
-                moment = now()
-                if moment < until:
+                if due == 0 or moment < until:
                     continue
-                if due is None or (deadline is not None and deadline < due):
-                    due = deadline
-                if ready := self._sleep(due):
+                if ready := self._sleep(due if deadline is None or (due is not None and due < deadline) else deadline):
                     return ready
-                moment = now()
-                until = moment + spin
+                until = now() + self.spin
                 continue
             except OSError as error:  # told once to a socket whose interface was set down
                 if error.errno not in DOWN:
                     raise
                 continue
             moment = now()
-            until = moment + spin
+            due = 0
+            until = moment + self.spin
             nic.busy = True
             take(moment, frame)
             nic.busy = False
             if nic.rung:
                 nic.answer()
+            if woken:
+                loop.go_on()
+                if later:
+                    nic.flush()
+                nic.prompt = now() - moment < _PROMPT
+                if not loop.idle:
+                    return ()
+            elif later:
+                nic.flush()
             self._frames_in_a_row += 1
             if self._frames_in_a_row >= _LOOK:
                 self._frames_in_a_row = 0
+                self._tick(moment)
                 if ready := [descriptor for descriptor, _ in self._others.poll(0)]:
                     return ready
-            if woken or (deadline is not None and deadline <= moment):
+            if deadline is not None and deadline <= moment:
                 return ()
+
+    def _tick(self, moment: int) -> None:
+        """The firmware's deadline may have come."""
+        nic, firmware = self._nic, self._firmware
+        deadline = firmware.deadline
+        if deadline is not None and deadline <= moment:
+            nic.busy = True
+            firmware.tick(moment)
+            nic.busy = False
+            if nic.rung:
+                nic.answer()
+            if nic.later:
+                nic.flush()
 
     def _sleep(self, deadline: int | None) -> Sequence[int]:
         """Until there is a frame, or the deadline has come, or something else is ready, which is returned."""

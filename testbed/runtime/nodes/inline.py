@@ -7,6 +7,10 @@ What must not happen is that the firmware is entered again while it is at work. 
 - The host library may answer a completion with another descriptor: a doorbell that is rung while the firmware is at work
   waits until it is not. From outside, as a program rings it, it is answered at once, and the frames have left when the
   call returns.
+
+What may be sent later (`Firmware`'s acknowledgements) is, behind what the program answers, as long as programs answer
+quickly: the message that somebody waits for goes first. After a step of a program that took long it is sent at once, until
+the steps are short again: no more than one frame of a peer waits for a program that computes.
 """
 
 from __future__ import annotations
@@ -22,12 +26,16 @@ from testbed.kernel.frame_socket import DOWN, FrameSocket
 class InlineNic:
     """The surroundings of one firmware on a packet socket. busy: the firmware is at work; whoever calls it says so."""
 
-    __slots__ = ("_completed", "_ring", "_send", "busy", "down", "rung", "unsent")
+    __slots__ = ("_completed", "_ring", "_send", "busy", "down", "later", "prompt", "rung", "unsent")
 
     def __init__(self, wire: FrameSocket) -> None:
         self.busy = False
         self.rung: deque[int] = deque()
         """Descriptors whose doorbell was rung while the firmware was at work."""
+        self.later: list[Buffer] = []
+        """Frames that may leave after those of the program's next step."""
+        self.prompt = False
+        """Whether programs answer quickly, so that frames may be kept in `later`."""
         self.unsent = 0
         """Frames that the kernel did not take although the interface was up: lost inside the emulator."""
         self.down = 0
@@ -53,7 +61,17 @@ class InlineNic:
             else:
                 self.unsent += 1
 
-    send_later = send
+    def send_later(self, frame: Buffer) -> None:
+        if self.prompt:
+            self.later.append(frame)
+        else:
+            self.send(frame)
+
+    def flush(self) -> None:
+        """Send what has waited."""
+        for frame in self.later:
+            self.send(frame)
+        self.later.clear()
 
     def store(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Final
 
 from protocols.core.firmware import Adapter, Agent
+from testbed.engine.loop import Loop
 from testbed.kernel import syscalls
 from testbed.kernel.entering import enter
 from testbed.kernel.frame_socket import FrameSocket
@@ -145,8 +146,8 @@ class _Node:
         """What the process is at; empty when it waits for a frame."""
         place = f"{innermost.f_code.co_filename}:{innermost.f_lineno} in {innermost.f_code.co_name}"
         frame: FrameType | None = innermost
-        while frame is not None and frame.f_code is not Driver.wait.__code__:
+        while frame is not None and frame.f_code not in (Loop.go_on.__code__, Driver.wait.__code__):
             frame = frame.f_back
-        if frame is None:
+        if frame is None or frame.f_code is Loop.go_on.__code__:
             return f"the program runs, at {place}"
         return f"the NIC is at work, at {place}" if self._nic.busy else ""
