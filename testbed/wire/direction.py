@@ -28,7 +28,7 @@ from testbed.wire.corruption import choose, flip
 from testbed.wire.counters import Outcome
 from testbed.wire.fates import Fate, Record
 from testbed.wire.fields import Fields, Located
-from testbed.wire.flows import Counted, Flows
+from testbed.wire.flows import Classifier, Counted, Flows
 from testbed.wire.headers import standard_fields
 from testbed.wire.jitter import Jitter, jitter_of, parse_trace
 from testbed.wire.line import NOTHING, Delivery, Line, delivery_trace, text_of
@@ -54,9 +54,9 @@ class Direction(Line):
     """
 
     __slots__ = (
-        "_chances", "_epoch", "_flows", "_gemodel", "_injected", "_jitter", "_judges", "_judging", "_key", "_link",
-        "_log", "_n", "_name", "_own", "_pattern", "_plain", "_steps", "_thresholds", "_uneventful",
-        "_version",
+        "_chances", "_classifier", "_epoch", "_flows", "_gemodel", "_injected", "_jitter", "_judges", "_judging", "_key",
+        "_link", "_log", "_loss", "_more_chances", "_n", "_name", "_own", "_pattern", "_plain", "_steps", "_thresholds",
+        "_uneventful", "_version",
     )  # fmt: skip
 
     def __init__(
@@ -69,15 +69,17 @@ class Direction(Line):
         now: int = 0,
         rules: RuleSet | None = None,
         fields: Fields | None = None,
+        classifier: Classifier | None = None,
         files: Mapping[str, str] | None = None,
         backpressure: bool = False,
         log: Callable[[Record], object] | None = None,
         on_space: Callable[[int], object] | None = None,
     ) -> None:
         """rules: those injected, shared with other directions; without them, a direction that leaves nothing to chance
-        does not even count its flows. fields: which protocols name flow keys; rules, if given, bring theirs. files: path
-        -> text of the files that the impairment names. backpressure: a full queue blocks instead of dropping. log: is
-        given every fate that is not a pass.
+        does not even count its flows. fields: which protocols name flow keys; rules, if given, bring theirs.
+        classifier: of these fields, to be shared with other directions. files: path -> text of the files that the
+        impairment names. backpressure: a full queue blocks instead of dropping. log: is given every fate that is not a
+        pass.
 
         Raises DescriptionError for contradictions, BrokenFileError for a broken file, RuleError for a broken rule.
         """
@@ -91,9 +93,11 @@ class Direction(Line):
         self._n = 0  # frames offered since what decides fates was set
         self._flows: Flows | None = None
         self._version = -1
-        self._uneventful = False
+        self._uneventful = False  # nothing can happen to a frame
+        self._loss = 0  # nothing but an independent loss can, of this threshold
         self._judges: list[Judge] = []
         self._own = RuleSet(rules.fields if rules is not None else fields or _USUAL_FIELDS)
+        self._classifier = classifier
         self._set(now, impairment, files or {}, restart=True)
 
     @property
@@ -128,12 +132,21 @@ class Direction(Line):
         """A frame enters: the bytes from its destination on, without a frame check sequence. BLOCKED leaves everything
         as it was."""
         if not self._plain:
-            injected, flows = self._injected, self._flows
-            if not self._uneventful or injected is None or flows is None or injected.version != self._version:
+            injected, flows, loss = self._injected, self._flows, self._loss
+            if flows is None or (injected is not None and injected.version != self._version):
                 return self._offer_with_chances(now, frame)
-            # A rule may come: frames count, but nothing can happen to this one.
-            self._n += 1
-            flows.of(frame)[0].n += 1
+            if loss:
+                self._n += 1
+                counted = flows.lost(frame, loss)
+                if counted is not None:
+                    self.counters.offered += 1
+                    self.counters.loss += 1
+                    return self._lost(counted, Outcome.LOSS)
+            elif self._uneventful:  # a rule may come: frames count
+                self._n += 1
+                flows.count(frame)
+            else:
+                return self._offer_with_chances(now, frame)
         # Rate and delay only: nothing is drawn.
         if self._shaped:
             return self._offer_shaped(now, frame)
@@ -161,8 +174,8 @@ class Direction(Line):
         flows = self._flows
         if flows is None:
             raise AssertionError("a direction with chances has flows")
-        counted, located = flows.of(frame)
-        counted.n = n = counted.n + 1
+        counted, located = flows.count(frame)
+        n = counted.n
         decided: Fate | None = None
         if self._judging:
             if self._injected is not None and self._injected.version != self._version:
@@ -262,7 +275,9 @@ class Direction(Line):
             self._judges = injected.judges(self._link, self._name) + self._judges
             self._version = injected.version
         # With back-pressure a frame that is blocked does not count.
-        self._uneventful = not (self._chances or self._judges or self._opportunities or self._backpressure)
+        usual = not (self._judges or self._opportunities or self._backpressure)
+        self._uneventful = usual and not self._chances
+        self._loss = self._thresholds[0] if usual and not self._more_chances else 0
 
     def _set(self, now: int, impairment: Impairment, files: Mapping[str, str], restart: bool) -> None:
         """Everything that can fail comes first."""
@@ -292,13 +307,16 @@ class Direction(Line):
             self._n = 0
             self._flows = None
             self._gemodel = GilbertElliott(impairment.gemodel, self._key) if impairment.gemodel else None
-        self._chances = bool(
-            loss or corrupt or duplicate or reorder or self._gemodel or pattern or jitter is not None or steps
+        self._more_chances = bool(
+            corrupt or duplicate or reorder or self._gemodel or pattern or jitter is not None or steps
         )
+        self._chances = bool(loss) or self._more_chances
         self._judging = self._injected is not None or len(self._own) > 0
         self._plain = not (self._chances or self._judging or trace)
         if not self._plain and self._flows is None:
-            self._flows = Flows(self._key, self._own.fields, self._epoch)
+            if self._classifier is None:
+                self._classifier = Classifier(self._own.fields)
+            self._flows = Flows(self._key, self._classifier, self._epoch)
         self._gather()
 
 

@@ -27,11 +27,12 @@ _UDP: Final = 17
 _WITH_PORTS: Final = frozenset({_TCP, _UDP})
 # Of an IPv4 frame that is as usual: Ethernet header, version and header length, fragment, protocol, both ports.
 _ORDINARY: Final = struct.Struct("!14sB5xHxB10xI")
+_ORDINARY_SIZE: Final = _ORDINARY.size
+_ORDINARY_BYTE: Final = IPV4 >> 8  # the EtherType's first
 _NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: then the ports stand at 34
 _IPV4: Final = IPV4.to_bytes(2, "big")
 _read_ordinary: Final[Callable[[bytes], Ordinary]] = _ORDINARY.unpack_from
 _NO_SPANS: Final[tuple[int, tuple[slice, ...]]] = (0, ())
-_NOT_ORDINARY: Final[Ordinary] = (b"", 0, 0, 0, 0)
 
 
 class Flow(NamedTuple):
@@ -60,8 +61,7 @@ _STREAMS: Final = {
 class Counted:
     """A flow, how many of its frames there were, and where each of its streams of draws starts.
 
-    A start is computed when it is first asked for: most directions ask for one of the six, or none, and where many nodes
-    talk to many there are as many flows as frames.
+    A start is computed when it is first asked for: most directions ask for one of the six, or none.
     """
 
     __slots__ = ("_key", "bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "own", "reorder")
@@ -75,17 +75,16 @@ class Counted:
     jitter: int
     bits: int
 
-    def __init__(self, flow: Flow, key: int, epoch: int) -> None:
+    def __init__(self, flow: Flow, key: int, epoch: int, n: int) -> None:
         self.flow = flow
         self.epoch = epoch
-        self.n = 0
+        self.n = n
         self._key = key
 
     def __getattr__(self, name: str) -> int:
         """Called for a slot that is still empty, and fills it."""
         if name == "own":
-            flow = self.flow
-            start = hashing.flow_key(self._key, flow.ethertype, flow.destination, flow.source, flow.key)
+            start = hashing.flow_key(self._key, *self.flow)
         elif name in _STREAMS:
             start = hashing.absorb(self.own, _STREAMS[name])
         else:
@@ -94,7 +93,7 @@ class Counted:
         return start
 
 
-Known = tuple[Counted, Located]
+Known = tuple[Flow, Located]
 """A flow, and what `locate` says of its frames."""
 
 Ordinary = tuple[bytes, int, int, int, int]
@@ -103,21 +102,19 @@ Ordinary = tuple[bytes, int, int, int, int]
 Key = TypeVar("Key")
 
 
-class Flows:
-    """The flows of one direction since its impairment was set."""
+class Classifier:
+    """From a frame's bytes to its flow, with shortcuts: the same for all directions that know the same fields, which may
+    share it. All that it remembers can be found again."""
 
-    __slots__ = ("_by_flow", "_by_mac", "_by_port", "_epoch", "_finer", "_key", "_readers", "_spans")
+    __slots__ = ("_by_mac", "_finer", "_readers", "_spans", "by_port")
 
-    def __init__(self, key: int, fields: Fields, epoch: int = 0) -> None:
-        """key: the direction's, see `hashing.direction_key`. fields: which protocols name a flow key. epoch: how often
-        the direction has counted from 1 again."""
-        self._epoch = epoch
-        self._key = key
+    def __init__(self, fields: Fields) -> None:
+        """fields: which protocols name a flow key."""
         self._readers: dict[int, tuple[Reader, ...]] = {
             ethertype: fields.flow_readers(ethertype) for ethertype, names in fields.flow_fields().items() if names
         }
-        self._by_flow: dict[Flow, Counted] = {}
-        self._by_port: dict[Ordinary, Known] = {}
+        self.by_port: dict[Ordinary, Known] = {}
+        """The shortcut of ordinary frames."""
         self._by_mac: dict[bytes, Known] = {}  # by Ethernet header, and the bytes of the flow key where there is one
         # Where those are, in a frame without tags; and how long that must be.
         self._spans: dict[bytes, tuple[int, tuple[slice, ...]]] = {
@@ -127,21 +124,19 @@ class Flows:
         }
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
-    def __len__(self) -> int:
-        return len(self._by_flow)
-
     def of(self, frame: bytes) -> Known:
-        """The frame's flow, to whose n the caller adds, and what `locate` says."""
-        ordinary = _read_ordinary(frame) if len(frame) >= _ORDINARY.size else _NOT_ORDINARY
-        known = self._by_port.get(ordinary)
-        if known is not None:
-            return known
-        head, version, fragment, protocol, _ = ordinary
-        # Its ports, if it has any, stand behind a header without options; a later fragment has none.
-        if version == _NO_OPTIONS and not fragment & 0x1FFF and head[12:] == _IPV4:
-            if protocol not in _WITH_PORTS:
-                ordinary = (head, version, fragment, protocol, 0)
-            return self._by_port.get(ordinary) or self._remember(self._by_port, ordinary, frame)
+        """The frame's flow, and what `locate` says."""
+        if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:
+            ordinary = _read_ordinary(frame)
+            known = self.by_port.get(ordinary)
+            if known is not None:
+                return known
+            head, version, fragment, protocol, _ = ordinary
+            # Its ports, if it has any, stand behind a header without options; a later fragment has none.
+            if version == _NO_OPTIONS and not fragment & 0x1FFF and head[12:] == _IPV4:
+                if protocol not in _WITH_PORTS:
+                    ordinary = (head, version, fragment, protocol, 0)
+                return self.by_port.get(ordinary) or self._remember(self.by_port, ordinary, frame)
         head = frame[:14]
         longest, spans = self._spans.get(head[12:], _NO_SPANS)
         if spans and len(frame) >= longest:
@@ -151,20 +146,73 @@ class Flows:
         if known is not None:
             return known
         if len(head) <= ETHERNET_HEADER and int.from_bytes(head[12:], "big") in self._finer:
-            return self._counted(frame), locate(frame)
+            return flow_of(frame, self._readers), locate(frame)
         return self._remember(self._by_mac, head, frame)
 
     def _remember(self, shortcut: dict[Key, Known], key: Key, frame: bytes) -> Known:
         if len(shortcut) >= MOST_CACHED:
             shortcut.clear()
-        known = shortcut[key] = (self._counted(frame), locate(frame))
+        known = shortcut[key] = (flow_of(frame, self._readers), locate(frame))
         return known
 
-    def _counted(self, frame: bytes) -> Counted:
-        flow = flow_of(frame, self._readers)
-        counted = self._by_flow.get(flow)
+
+class Flows:
+    """The flows of one direction since its impairment was set.
+
+    Where many nodes talk to many there are nearly as many flows as frames. So of a flow's first frame nothing is kept but
+    that there was one.
+    """
+
+    __slots__ = ("_by_port", "_classify", "_counted", "_epoch", "_key", "_once")
+
+    def __init__(self, key: int, classifier: Classifier, epoch: int = 0) -> None:
+        """key: the direction's, see `hashing.direction_key`. epoch: how often the direction has counted from 1 again."""
+        self._key = key
+        self._epoch = epoch
+        self._classify = classifier.of
+        self._by_port = classifier.by_port
+        self._once: set[Flow] = set()  # those of which there was one frame
+        self._counted: dict[Flow, Counted] = {}  # those of which there were more
+
+    def __len__(self) -> int:
+        return len(self._once) + len(self._counted)
+
+    def count(self, frame: bytes) -> tuple[Counted, Located]:
+        """The frame's flow with its n, this frame included, and what `locate` says. The flow is good until the next call."""
+        known = None
+        if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:
+            known = self._by_port.get(_read_ordinary(frame))  # the relay's usual frame is worth a call less
+        flow, located = known or self._classify(frame)
+        counted = self._counted.get(flow)
         if counted is None:
-            counted = self._by_flow[flow] = Counted(flow, self._key, self._epoch)
+            if flow not in self._once:
+                self._once.add(flow)
+                return Counted(flow, self._key, self._epoch, 1), located
+            counted = self._again(flow)
+        counted.n += 1
+        return counted, located
+
+    def lost(self, frame: bytes, limit: int) -> Counted | None:
+        """Count a frame that nothing but an independent loss can happen to: its flow, as above, if its draw is below the
+        limit, see `hashing.threshold`."""
+        flow = self._classify(frame)[0]
+        counted = self._counted.get(flow)
+        if counted is None:
+            if flow not in self._once:
+                self._once.add(flow)
+                ethertype, destination, source, key = flow
+                own = hashing.flow_key(self._key, ethertype, destination, source, key)
+                if hashing.draw(hashing.absorb(own, hashing.LOSS), 1) >> 11 >= limit:
+                    return None
+                return Counted(flow, self._key, self._epoch, 1)
+            counted = self._again(flow)
+        counted.n = n = counted.n + 1
+        return counted if hashing.draw(counted.loss, n) >> 11 < limit else None
+
+    def _again(self, flow: Flow) -> Counted:
+        """A flow of which there was one frame, and comes another."""
+        self._once.remove(flow)
+        counted = self._counted[flow] = Counted(flow, self._key, self._epoch, 1)
         return counted
 
 

@@ -57,8 +57,11 @@ def mix64(word: int) -> int:
 
 
 def absorb(state: int, word: int) -> int:
-    """The chain's next state. word: below 2^64."""
-    return mix64(((state + GOLDEN) & MASK) ^ word)
+    """The chain's next state: mix64((state + GOLDEN) ^ word), written out as every flow needs several. word: below 2^64."""
+    word ^= (state + GOLDEN) & MASK
+    word = ((word ^ (word >> 30)) * FIRST) & MASK
+    word = ((word ^ (word >> 27)) * SECOND) & MASK
+    return word ^ (word >> 31)
 
 
 def draw(start: int, n: int) -> int:

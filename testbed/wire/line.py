@@ -86,9 +86,12 @@ class Line:
         else:
             self._merge(now, out)
         if out:
+            size = 0
+            for delivery in out:
+                size += len(delivery[1])
             counters = self.counters
             counters.delivered += len(out)
-            counters.delivered_bytes += sum([len(delivery[1]) for delivery in out])
+            counters.delivered_bytes += size
         if self._space is None and not self._early:
             self.deadline = fifo[0][0] if fifo else None
         else:

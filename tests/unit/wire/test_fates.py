@@ -37,7 +37,7 @@ from testbed.wire import hashing
 from testbed.wire.direction import Direction, restarts
 from testbed.wire.fates import Fate, Record
 from testbed.wire.fields import locate
-from testbed.wire.flows import Flow, Flows, flow_of
+from testbed.wire.flows import Classifier, Flow, Flows, flow_of
 from testbed.wire.headers import standard_fields
 from testbed.wire.rules import RuleSet
 
@@ -238,12 +238,12 @@ def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> N
     fields = standard_fields()
     fields.register("tiny", 0x88B5, {"kind": (1, 1), "way": (2, 2, 0x0FF0)}, ("kind", "way"))
     readers = {0x88B5: fields.flow_readers(0x88B5)}
-    flows = Flows(1, fields)
+    flows = Flows(1, Classifier(fields))
     chance = random.Random("short and long ways")
     for _ in range(2000):
         ethertype = bytes.fromhex(chance.choice(("88b5", "8100000788b5", "88b6")))
         rest = bytes(chance.choice((0, 1, 0x10, 0xFF)) for _ in range(chance.randrange(8)))
         frame = bytes.fromhex("020000000002020000000001") + ethertype + rest
-        counted, located = flows.of(frame)
+        counted, located = flows.count(frame)
         assert (counted.flow, located) == (flow_of(frame, readers), locate(frame))
-        assert flows.of(frame)[0] is counted
+        assert flows.count(frame)[0] is flows.count(frame)[0]
