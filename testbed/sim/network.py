@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Final
 
+from testbed.engine.loop import Loop
 from testbed.errors import UnsupportedError
-from testbed.sim.recording import Recording, WatchedWay
+from testbed.sim.recording import Recording
 from testbed.sim.switch import Port, ports
-from testbed.sim.way import At, Way
-from testbed.spec.layout import End, Impairment, Layout, Link, Switch
-from testbed.wire.direction import Direction
+from testbed.sim.way import DirectionName, Shared, Way
+from testbed.spec.layout import End, Layout, Switch
 from testbed.wire.fates import Record
 from testbed.wire.fields import Fields
+from testbed.wire.flows import Classifier
 from testbed.wire.rules import RuleSet
 
-DirectionName = Literal["forward", "backward"]
 BOTH: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
 
 
@@ -24,12 +24,12 @@ class Network:
 
     def __init__(
         self,
-        at: At,
+        loop: Loop,
         layout: Layout,
+        fields: Fields,
         *,
         seed: int,
         rules: RuleSet | None = None,
-        fields: Fields | None = None,
         files: Mapping[str, str] | None = None,
         recording: Recording | None = None,
         log: Callable[[Record], object] | None = None,
@@ -38,20 +38,12 @@ class Network:
         self.ways: dict[tuple[str, DirectionName], Way] = {}
         self._from: dict[End, Way] = {}
         self._to: dict[End, Way] = {}
-
-        def lay(link: Link, direction: DirectionName, impairment: Impairment, source: End, end: End) -> None:
-            model = Direction(
-                link.name, direction, impairment, seed=seed, rules=rules, fields=fields, files=files, log=log
-            )
-            if recording is None:
-                way = Way(at, model, link.name, source, end)
-            else:
-                way = WatchedWay(at, model, link.name, source, end, recording)
-            self.ways[link.name, direction] = self._from[source] = self._to[end] = way
-
+        classifier = Classifier(fields if rules is None else rules.fields)
+        shared = Shared(loop, seed, fields, classifier, rules, files, log)
         for link in layout.links:
-            lay(link, "forward", link.forward, link.a, link.b)
-            lay(link, "backward", link.backward, link.b, link.a)
+            for direction in BOTH:
+                way = Way(link, direction, shared) if recording is None else recording.way(link, direction, shared)
+                self.ways[link.name, direction] = self._from[way.source] = self._to[way.end] = way
         macs = {nic.mac: bytes.fromhex(nic.mac.replace(":", "")) for node in layout.nodes for nic in node.nics}
         for switch in layout.switches:
             for number, port in self._ports(switch, macs).items():

@@ -139,13 +139,13 @@ class SimNic:
             raise ValueError(f"a frame of {len(frame)} bytes: the NIC takes at most {self._longest}")
         if self._is_free:
             self.sent += 1
-            self._way.offer(self._now, frame)
+            self._way.enter(self._now, frame)
             return
         ready = self._spend(self._profile.send)
         self._left = when = max(ready, self._fetched, self._left)
         if when <= self._now and not self._leaving:
             self.sent += 1
-            self._way.offer(when, frame)
+            self._way.enter(when, frame)
         else:
             self._leaving.append(frame)
             self._loop.at(when, self._leave)
@@ -196,7 +196,7 @@ class SimNic:
         frame = self._leaving.popleft()
         if self._agent is not None:
             self.sent += 1
-            self._way.offer(now, frame)
+            self._way.enter(now, frame)
 
     def _ring_next(self, now: int) -> None:
         self._ring(now, self._rings.popleft())

@@ -16,9 +16,8 @@ from testbed.engine.server import Server
 from testbed.sim import pcapng
 from testbed.sim.nic import SimNic
 from testbed.sim.profile import Profile
-from testbed.sim.way import At, Receive, Way
-from testbed.spec.layout import End
-from testbed.wire.direction import Direction
+from testbed.sim.way import DirectionName, Receive, Shared, Way
+from testbed.spec.layout import End, Link
 from testbed.wire.fates import Fate, Record
 
 CAPTURE: Final = "capture.pcapng"
@@ -51,6 +50,10 @@ class Recording:
     def close(self) -> None:
         for file in (self._capture, self._fates, self._trace):
             file.close()
+
+    def way(self, link: Link, direction: DirectionName, shared: Shared) -> WatchedWay:
+        """A direction that is watched."""
+        return WatchedWay(link, direction, shared, self)
 
     def fate(self, record: Record) -> None:
         """For a direction's log."""
@@ -89,14 +92,14 @@ class WatchedWay(Way):
 
     __slots__ = ("_recording",)
 
-    def __init__(self, at: At, model: Direction, link: str, source: End, end: End, recording: Recording) -> None:
-        super().__init__(at, model, link, source, end)
+    def __init__(self, link: Link, direction: DirectionName, shared: Shared, recording: Recording) -> None:
+        super().__init__(link, direction, shared)
         self._recording = recording
 
-    def offer(self, now: int, frame: bytes) -> None:
-        lost, full = self.lost, self.model.counters.queue
-        super().offer(now, frame)
-        why = "the cable is out" if self.lost > lost else "queue full" if self.model.counters.queue > full else ""
+    def enter(self, now: int, frame: bytes) -> None:
+        lost, full = self.lost, self.counters.queue
+        super().enter(now, frame)
+        why = "the cable is out" if self.lost > lost else "queue full" if self.counters.queue > full else ""
         self._recording.offered(now, self, frame, why)
 
     def lead_to(self, receive: Receive) -> None:

@@ -24,12 +24,12 @@ from testbed.engine.server import Server
 from testbed.engine.tasks import Task, Work
 from testbed.errors import NotFoundError, TestbedError
 from testbed.fields import known_fields
-from testbed.sim.network import BOTH, DirectionName, Network
+from testbed.sim.network import BOTH, Network
 from testbed.sim.nic import SimNic
 from testbed.sim.node import SimNode
 from testbed.sim.profile import IDEAL, Profile
 from testbed.sim.recording import Recording, WatchedNic
-from testbed.sim.way import Way
+from testbed.sim.way import DirectionName, Way
 from testbed.spec.layout import End, Impairment, Layout
 from testbed.spec.layout import Node as NodeLayout
 from testbed.spec.model import Description
@@ -88,11 +88,11 @@ class Simulation:
         self._nics = {node.name: End(node.name, node.nics[0].name) for node in self.layout.nodes if node.nics}
         self._recording = Recording(folder, list(self._nics.values())) if folder is not None else None
         self.network: Final = Network(
-            self.loop.at,
+            self.loop,
             self.layout,
+            known_fields() if fields is None else fields,
             seed=self.layout.seed if seed is None else seed,
             rules=rules,
-            fields=known_fields() if fields is None else fields,
             files=files,
             recording=self._recording,
             log=self._fate if self._recording is not None else log,
@@ -180,8 +180,7 @@ class Simulation:
         """Another impairment, for frames from now on; both directions if none is said."""
         for way in self._ways(link, direction):
             self._say(way.source.owner, "changes", link)
-            way.model.change(self.now(), impairment, self._files)
-            way.look_ahead()
+            way.change(self.now(), impairment, self._files)
 
     def cut(self, link: str) -> None:
         """Pull a cable out: what is sent from now on is lost; what is under way arrives."""

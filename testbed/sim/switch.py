@@ -34,13 +34,13 @@ class Port:
         if way is None:
             self._flood(now, frame)
         elif way is not self.out:
-            way.offer(now, frame)
+            way.enter(now, frame)
 
     def _flood(self, now: int, frame: bytes) -> None:
         if frame[:5] == _RESERVED and frame[5] < 16:
             return
         for way in self._floods:
-            way.offer(now, frame)
+            way.enter(now, frame)
 
 
 class LearningPort(Port):
@@ -57,7 +57,7 @@ class LearningPort(Port):
         if way is None:
             self._flood(now, frame)
         elif way is not out:
-            way.offer(now, frame)
+            way.enter(now, frame)
 
 
 def ports(

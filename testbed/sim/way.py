@@ -1,22 +1,29 @@
 """A direction of a link in the simulation: the wire model, and the event that takes frames out of it.
 
 One entry in the engine's heap stands for all that a direction holds: the next time at which something is due. So what a
-frame costs is one entry for every link that it crosses.
+frame costs is one entry for every link that it crosses. A direction that leaves nothing to chance does nothing but
+arithmetic for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from heapq import heappush
+from typing import Final, Literal
 
-from testbed.spec.layout import End
+from testbed.engine.loop import Loop
+from testbed.spec.layout import Impairment, Link
 from testbed.wire.direction import Direction
+from testbed.wire.fates import Record
+from testbed.wire.fields import Fields
+from testbed.wire.flows import Classifier
+from testbed.wire.rules import RuleSet
 
 NEVER: Final = 1 << 63
 """Later than any time."""
 
-At = Callable[[int, Callable[[int], object]], object]
-"""Call at that time, with the time; equal times in the order in which they were asked for."""
+DirectionName = Literal["forward", "backward"]
 Receive = Callable[[int, bytes], object]
 """A frame has come, at a time in nanoseconds."""
 
@@ -25,57 +32,98 @@ def ignore(now: int, frame: bytes) -> None:
     """Where nobody listens."""
 
 
-class Way:
-    """From one end of a link to the other. Times never go backwards. receive: who gets the frames."""
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all directions of a simulation have in common; as for `Direction`."""
 
-    __slots__ = ("_at", "_deliver", "_wake", "end", "is_cut", "link", "lost", "model", "receive", "source")
+    loop: Loop
+    seed: int
+    fields: Fields
+    classifier: Classifier
+    rules: RuleSet | None = None
+    files: Mapping[str, str] | None = None
+    log: Callable[[Record], object] | None = None
 
-    def __init__(self, at: At, model: Direction, link: str, source: End, end: End) -> None:
-        self._at = at
-        self._deliver = self.deliver  # bound once: it is asked for with every event
-        self._wake = NEVER
-        self.model = model
-        self.link = link
-        self.source = source
-        self.end = end
+
+class Way(Direction):
+    """From one end of a link to the other. Times never go backwards. receive: who gets the frames. sequence: which entry
+    of the loop's heap counts, as a timer's."""
+
+    __slots__ = ("_heap", "_next", "_wake", "end", "is_cut", "link", "lost", "receive", "sequence", "source")
+
+    def __init__(self, link: Link, direction: DirectionName, shared: Shared) -> None:
+        forward = direction == "forward"
+        super().__init__(
+            link.name,
+            direction,
+            link.forward if forward else link.backward,
+            seed=shared.seed,
+            rules=shared.rules,
+            fields=shared.fields,
+            classifier=shared.classifier,
+            files=shared.files,
+            log=shared.log,
+        )
+        self._heap = shared.loop.heap
+        self._next = shared.loop.next_sequence
+        self._wake = NEVER  # when the entry in the heap is due
+        self.sequence = 0
+        self.link: Final = link.name
+        self.source: Final = link.a if forward else link.b
+        self.end: Final = link.b if forward else link.a
         self.receive: Receive = ignore
         self.is_cut = False
-        """The cable is out: what is offered is lost; what is under way arrives."""
+        """The cable is out: what enters is lost; what is under way arrives."""
         self.lost = 0
-        """Frames that were offered to a cable that was out."""
+        """Frames that entered a cable that was out."""
 
-    def offer(self, now: int, frame: bytes) -> None:
-        """A frame enters."""
+    def enter(self, now: int, frame: bytes) -> None:
+        """A frame does, and leaves in its time, or is lost."""
         if self.is_cut:
             self.lost += 1
             return
-        model = self.model
-        model.offer(now, frame)
-        deadline = model.deadline
+        self.offer(now, frame)
+        deadline = self.deadline
         if deadline is not None and deadline < self._wake:
-            self._wake = deadline
-            self._at(deadline, self._deliver)
+            self._wake_at(deadline)
 
     def lead_to(self, receive: Receive) -> None:
         """From now on the frames come there."""
         self.receive = receive
 
-    def look_ahead(self) -> None:
-        """The model was changed, and may have something to do earlier."""
-        deadline = self.model.deadline
-        if deadline is not None and deadline < self._wake:
-            self._wake = deadline
-            self._at(deadline, self._deliver)
+    def change(
+        self,
+        now: int,
+        impairment: Impairment,
+        files: Mapping[str, str] | None = None,
+        restart: bool | None = None,
+    ) -> None:
+        super().change(now, impairment, files, restart)
+        if self.deadline is not None and self.deadline < self._wake:
+            self._wake_at(self.deadline)
 
-    def deliver(self, now: int) -> None:
-        """What is due leaves."""
-        if now != self._wake:
-            return  # something earlier came in between, and has seen to this
+    def call(self, now: int) -> None:
+        """What is due leaves. For the loop only."""
         self._wake = NEVER
-        model, receive = self.model, self.receive
-        for _, frame in model.poll(now):
-            receive(now, frame)
-        deadline = model.deadline
+        receive, fifo, counters = self.receive, self._fifo, self.counters
+        if self._early or self._space is not None:
+            for _, frame in self.poll(now):
+                receive(now, frame)
+        else:  # as `poll`, but one by one
+            self.deadline = None
+            while fifo and fifo[0][0] <= now:
+                frame = fifo.popleft()[1]
+                counters.delivered += 1
+                counters.delivered_bytes += len(frame)
+                receive(now, frame)
+            if fifo:
+                self.deadline = fifo[0][0]
+        deadline = self.deadline
         if deadline is not None and deadline < self._wake:
-            self._wake = deadline
-            self._at(deadline, self._deliver)
+            self._wake_at(deadline)
+
+    def _wake_at(self, when: int) -> None:
+        """The entry in the heap that counts is due then."""
+        self._wake = when
+        self.sequence = sequence = self._next()
+        heappush(self._heap, (when, sequence, None, self))

@@ -209,5 +209,5 @@ def test_a_thousand_nodes_reach_each_other_through_a_fat_tree() -> None:
             node.nic.doorbell((node.number + 500) % count, 0, 0)
         simulation.run_until(6_001)
         assert [node.nic.received for node in simulation.nodes.values()] == [1] * 1_024
-        hops = sum(way.model.counters.offered for way in simulation.network.ways.values())
+        hops = sum(way.counters.offered for way in simulation.network.ways.values())
         assert 4 * 1_024 <= hops <= 6 * 1_024
