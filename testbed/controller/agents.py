@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from protocols.core.firmware import Adapter, Plug
 from testbed.cluster import programs as in_nodes
 from testbed.cluster.running import RunningCluster
 from testbed.cluster.state import Store
+from testbed.cluster.wiring import Wiring
+from testbed.controller.accounts import Account
+from testbed.controller.checking import baseline
+from testbed.controller.outcomes import Judged, judged
+from testbed.controller.thresholds import TABLE, Table
 from testbed.errors import NotFoundError
 from testbed.runtime.nodes.places import Orders, Place, Program
 from testbed.runtime.nodes.run import Run
 
 SPIN = 50_000
 """Nanoseconds that node processes look for a frame before they sleep, where there are processors to spare."""
+
+LOCK_PATIENCE = 30.0
+"""Seconds for another command's work on the cluster to be over."""
 
 _NOBODY = bytes(6)  # the address of a node without a NIC
 
@@ -36,13 +45,14 @@ def agents(
     spin: int | None = None,
     cpus: Mapping[str, int] | None = None,
     logs: str | Path = "",
-) -> Iterator[Run]:
+    table: Table = TABLE,
+) -> Iterator[JudgedRun]:
     """Run programs, by node, each beside the firmware of its node's first NIC, until the end of the block.
 
     A node's number is its place in the description. spin: nanoseconds to spin before sleeping; if not said, none unless
     the processes are fewer than the processors. cpus: node -> the processor that its process is bound to. logs: a
-    directory for what the programs print, by default one that vanishes with the block. Raises NotFoundError for a node
-    that is not there or has no NIC, and what `Run` does.
+    directory for what the programs print, by default one that vanishes with the block. table: what the run's
+    verdict is given by. Raises NotFoundError for a node that is not there or has no NIC, and what `Run` does.
     """
     state, store = cluster.state, Store()
     nodes = state.layout.nodes
@@ -67,9 +77,43 @@ def agents(
     if spin is None:
         spin = SPIN if len(places) < len(os.sched_getaffinity(0)) else 0
     numbers = {node.name: number for number, node in enumerate(nodes)}
-    orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin)
+    offloading = partial(_offloading, store, cluster.name)
+    orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin, offloading)
+    before = baseline(cluster)
     with tempfile.TemporaryDirectory(prefix="testbed-logs-") as temporary:
         directory = Path(logs).absolute() if logs else Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        with Run(orders, directory, store.directory(cluster.name)) as run:
+        with JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, table) as run:
             yield run
+
+
+class JudgedRun(Run):
+    """A run whose outcome comes with a verdict."""
+
+    def __init__(
+        self, orders: Orders, logs: Path, told: Path, cluster: str, before: Account, table: Table = TABLE
+    ) -> None:
+        """cluster: its name. before: an account of it at the run's beginning. The rest as in `Run`."""
+        self._cluster = cluster
+        self._before = before
+        self._table = table
+        super().__init__(orders, logs, told)
+
+    def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> Judged:
+        """As `Run.wait`; also raises NotFoundError where the cluster is gone."""
+        outcome = super().wait(seconds, without, patience=patience)
+        return judged(outcome, self.pids, self._cluster, self._before, self._table)
+
+
+@contextmanager
+def _offloading(store: Store, cluster: str) -> Iterator[Collection[str]]:
+    """The nodes whose first NICs no spliced link asks to send finished frames. None while a change of the cluster is half
+    done: the next one puts them right. Raises ConflictError where somebody else is at work on it for too long."""
+    with store.locked(cluster, LOCK_PATIENCE):
+        state = store.read(cluster)
+        if state is None or state.phase != "up":
+            yield ()
+            return
+        splices = Wiring(state.layout, list(state.datapaths)).splices.values()
+        senders = {device for splice in splices for device in splice.senders}
+        yield [node.name for node in state.layout.nodes if node.nics and (node.name, node.nics[0].name) not in senders]

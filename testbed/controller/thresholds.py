@@ -68,6 +68,8 @@ LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
         "classifier inexact": Limit("frames whose fate is not the promised one", "frames", 0.0, _NEVER),
         "replugged": Limit("frames lost or early while a link changed hands", "frames", 0.0, _NEVER),
         "softnet drops": Limit("frames lost in the kernel's backlog, machine-wide", "frames", 0.0, 0.0),
+        "NIC lost": Limit("not read in time, not sent: lost at a node process for no asked reason", "frames", 0.0, 0.0),
+        "NIC down": Limit("frames for a NIC's interface that was down", "frames", 0.0, _NEVER),
         # The machine.
         "timer floor p99": Limit("how late a sleeper wakes on the quiet machine", "ns", 5 * _MS, 50 * _MS, 0, 0, True),
         "scheduling lag p99": Limit("the same while probes run", "ns", 10 * _MS, 100 * _MS, 0, 0, True),

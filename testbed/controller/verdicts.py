@@ -25,9 +25,10 @@ class Grade(Enum):
 class Finding:
     """One thing that was looked at.
 
-    what: its name in the table of thresholds. link, direction: empty for what concerns the whole machine. asked: None
-    where nothing is asked for. measured: None where nothing could be measured. Both in `unit`. reason: a sentence where
-    the grade needs one. interval: the values that the sample can be reconciled with, at the level of one in a million.
+    what: its name in the table of thresholds. link: a node where the finding is of its NIC. It and the direction are empty
+    for what concerns the whole machine. asked: None where nothing is asked for. measured: None where nothing could be
+    measured. Both in `unit`. reason: a sentence where the grade needs one. interval: the values that the sample can be
+    reconciled with, at the level of one in a million.
     """
 
     what: str

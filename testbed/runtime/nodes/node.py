@@ -12,12 +12,14 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from protocols.core.firmware import Adapter, Agent
+from protocols.core.firmware import Adapter, Agent, Host
 from testbed.engine.loop import Loop
 from testbed.kernel import syscalls
 from testbed.kernel.entering import enter
@@ -26,9 +28,13 @@ from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.driver import Driver
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.places import Here, Orders, Place
+from testbed.runtime.nodes.progress import Progress
 
 QUESTION: Final = signal.SIGUSR1
 """Asks what is waited for. A signal reaches a program that never ends, too."""
+
+_SAID: Final = 50  # sentences; a program may wait for thousands of transfers
+_LONGEST: Final = 500  # characters of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,10 @@ class Report:
         return self.dropped + self.unsent
 
 
-def live(orders: Orders, place: Place, channel: Channel, log: Path) -> None:
-    """The process's life; does not return. It is the child of the one that has forked it, and ends with it."""
-    status = 1
+def live(orders: Orders, number: int, channel: Channel, log: Path, progress: Progress) -> None:
+    """The process's life; does not return. It is the child of the one that has forked it, and ends with it. number: of its
+    place."""
+    status, place = 1, orders.places[number]
     try:
         parent = os.getppid()
         syscalls.end_with_parent(signal.SIGKILL)
@@ -60,7 +67,7 @@ def live(orders: Orders, place: Place, channel: Channel, log: Path) -> None:
             os._exit(1)
         syscalls.name_process(f"node {place.name}")
         _write_to(log)
-        _Node(orders, place, channel).run()
+        _Node(orders, place, channel, partial(progress.watched, number)).run()
         status = 0
     except BaseException:  # noqa: BLE001  the last line of a process: whatever it is, nothing of the parent's code may run on
         traceback.print_exc()
@@ -93,8 +100,8 @@ def _incarnation() -> int:
 
 
 class _Node:
-    def __init__(self, orders: Orders, place: Place, channel: Channel) -> None:
-        """The process is in the node from here on. OSError."""
+    def __init__(self, orders: Orders, place: Place, channel: Channel, watched: Callable[[Host], Host]) -> None:
+        """The process is in the node from here on. watched: what the NIC gets for a host library. OSError."""
         enter(place.surroundings)
         if place.surroundings.environment:
             os.environ.update(place.surroundings.environment)
@@ -103,6 +110,7 @@ class _Node:
         adapter = replace(place.adapter, incarnation=_incarnation())
         self._channel = channel
         self._wire, self._nic, self._agent, self._driver = assembled(orders, place.device, adapter)
+        self._nic.attach(Agent(self._agent.firmware, watched(self._agent.host)))
         here = Here(place.name, adapter.number, orders.numbers, self._driver.loop)
         self._program = self._driver.loop.spawn(orders.programs[place.name](self._agent.host, here), "program")
         self._begun = 0
@@ -132,7 +140,8 @@ class _Node:
     def _say_who_waits(self, _number: int, frame: FrameType | None) -> None:
         """Within the signal: whatever the process does now, it stands still meanwhile."""
         program = self._program
-        lines = ["the program has ended" if program.done else f"the program waits for {program.waits_for}"]
+        waits_for = program.waits_for or "its turn: it polls"
+        lines = ["the program has ended" if program.done else f"the program waits for {waits_for}"]
         if frame is not None and (where := self._where(frame)):
             lines = [where]
         lines += [f"host: {sentence}" for sentence in self._agent.host.waiting()]
@@ -140,7 +149,9 @@ class _Node:
         self._wire.look()
         if self._wire.dropped:
             lines.append(f"frames dropped because nobody read them in time: {self._wire.dropped}")
-        self._channel.tell("waiting", lines)
+        if len(lines) > _SAID:
+            lines[_SAID:] = [f"and {len(lines) - _SAID:,} more"]
+        self._channel.tell("waiting", [line[:_LONGEST] for line in lines])
 
     def _where(self, innermost: FrameType) -> str:
         """What the process is at; empty when it waits for a frame."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from protocols.core.firmware import Adapter, Plug
@@ -37,9 +38,19 @@ class Here:
     loop: Loop
 
 
+Offloading = Callable[[], AbstractContextManager[Collection[str]]]
+"""Gives the names of the nodes whose NICs may have offloads while no firmware is emulated on them, as it is when the run is
+over: links change. They may be switched on within its block."""
+
+
+def _none() -> AbstractContextManager[Collection[str]]:
+    return nullcontext(())
+
+
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the processes of one run are to do. spin: nanoseconds that they look for a frame before they sleep."""
+    """What the processes of one run are to do. spin: nanoseconds that they look for a frame before they sleep. offloading:
+    asked when they have ended."""
 
     plug: Plug
     ethertype: int
@@ -47,3 +58,4 @@ class Orders:
     programs: dict[str, Program]
     numbers: dict[str, int] = field(default_factory=dict)
     spin: int = 0
+    offloading: Offloading = _none

@@ -9,24 +9,29 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from testbed.errors import TestbedError
-from testbed.kernel import processes
+from testbed.kernel.children import in_child
+from testbed.kernel.processes import wait_for_end
 from testbed.runtime.nodes import warm
 from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.node import Report
 from testbed.runtime.nodes.places import Orders
+from testbed.runtime.nodes.progress import Progress
 
 PATIENCE: Final = 30.0
 """Seconds for node processes to begin and, once told to, to end."""
 
 _ANSWER: Final = 1.0  # s in which a node says what it waits for
 _SHOWN: Final = 2_000  # characters of a log's end
+_LOOKS: Final = 10  # at progress, in the time for which there may be none
 
 
 class ProgramError(TestbedError):
@@ -38,12 +43,12 @@ class NodeDiedError(TestbedError):
 
 
 class StuckError(TestbedError):
-    """For too long no program has ended. waiting: what every node waits for."""
+    """A run goes on for too long, or gets no further. waiting: what every node waits for."""
 
-    def __init__(self, seconds: float, waiting: Mapping[str, list[str]]) -> None:
+    def __init__(self, what: str, waiting: Mapping[str, list[str]]) -> None:
         self.waiting = waiting
         lines = [f"  {name}: {sentence}" for name, sentences in waiting.items() for sentence in sentences]
-        super().__init__("\n".join([f"no program has ended for {seconds:g} s; the nodes say:", *lines]))
+        super().__init__("\n".join([f"{what}; the nodes say:", *lines]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,6 @@ class Outcome:
     results: Mapping[str, Any]
     reports: Mapping[str, Report]
 
-    @property
-    def invalid(self) -> str:
-        """Why the run says nothing of the protocol: frames lost inside the emulator; empty when there are none."""
-        lost = {name: report.lost for name, report in self.reports.items() if report.lost}
-        return "; ".join(f"{name} lost {count} frames inside the emulator" for name, count in lost.items())
-
 
 class Run:
     """Node processes, from "go" on. Ends with its block, whatever they do then."""
@@ -66,22 +65,27 @@ class Run:
     def __init__(self, orders: Orders, logs: Path, told: Path) -> None:
         """logs: a directory for the nodes' output. told: the cluster's, for events. Returns when every program has been
         told to go; raises NodeDiedError, ProgramError, KernelError."""
+        self._orders = orders
         self._logs = logs
+        self._told = told
         self._pids: dict[str, int] = {}
         self._lines: dict[str, Channel] = {}
         self._names: dict[int, str] = {}
         self._heard: dict[str, dict[str, object]] = {place.name: {} for place in orders.places}
         self._ended: dict[str, int] = {}
         self._ready = select.poll()
+        self._progress = Progress(len(orders.places))
+        self._parent: tuple[int, int] | None = None  # of all node processes: its number, and what tells of its end
         ends: dict[str, Channel] = {}
         self._warm, end = Channel.pair()
         try:
             for place in orders.places:
                 self._lines[place.name], ends[place.name] = Channel.pair()
-            self._process = warm.start(orders, end, ends, logs, told)
+            pid = warm.start(orders, end, ends, logs, told, self._progress).pid
+            self._parent = pid, os.pidfd_open(pid)
         except BaseException:
-            for line in (self._warm, *self._lines.values()):
-                line.close()
+            self.close()
+            self._put_back()
             raise
         finally:
             for line in (end, *ends.values()):
@@ -96,7 +100,7 @@ class Run:
             self.close()
             raise
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,18 +119,29 @@ class Run:
         """Kill a node process (SIGKILL), as a fault; `wait` then needs to be told."""
         self._warm.tell("kill", node)
 
-    def wait(self, seconds: float, without: Collection[str] = ()) -> Outcome:
-        """Wait until every program has ended, and end the run. without: nodes whose death does not matter.
+    def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> Outcome:
+        """Wait until every program has ended, for so many seconds in all, and end the run. without: nodes whose death does
+        not matter. patience: seconds for which there may be no progress anywhere (see `progress`): longer than any program
+        computes or sleeps, and than any one transfer takes. None: all of the run.
 
-        Raises ProgramError and NodeDiedError as soon as it happens; StuckError when no program has ended for `seconds`.
+        Raises ProgramError and NodeDiedError as soon as it happens; StuckError when the time or the patience is over.
         """
-        deadline, left = time.monotonic() + seconds, len(self._heard) + 1
-        while waited := [name for name in self._heard if not self._has_ended(name, "done", without)]:
-            if len(waited) < left:  # progress
-                left = len(waited)
-                deadline = time.monotonic() + seconds
-            if not self._hear(deadline):
-                raise StuckError(seconds, self.waiting())
+        begun = moved = looked = time.monotonic()
+        between = seconds if patience is None else patience / _LOOKS
+        left = len(self._heard)
+        while waited := sum(not self._has_ended(name, "done", without) for name in self._heard):
+            self._hear(min(begun + seconds, looked + between))
+            now = time.monotonic()
+            if patience is not None and now >= looked + between:
+                if self._progress.look() or waited < left:
+                    moved = now
+                elif now >= moved + patience:
+                    raise StuckError(
+                        f"for {now - moved:.3g} s no program and no transfer has ended, anywhere", self.waiting()
+                    )
+                looked, left = now, waited
+            if now >= begun + seconds:
+                raise StuckError(f"programs have not ended within {seconds:g} s", self.waiting())
         for name, line in self._lines.items():
             if name not in self._ended:
                 with contextlib.suppress(ConnectionError):
@@ -158,12 +173,29 @@ class Run:
         return found
 
     def close(self) -> None:
-        """Kill what still runs, and wait for its end."""
+        """Kill what still runs, wait for its end, and leave the nodes' NICs as they were."""
         self._warm.close()
         for line in self._lines.values():
             line.close()
         self._lines.clear()
-        processes.wait_until_gone(self._process)
+        self._progress.close()
+        if self._parent is None:
+            return
+        pid, handle = self._parent
+        self._parent = None
+        if not wait_for_end(handle, PATIENCE):  # it is stopped, or was never let go on
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            wait_for_end(handle)
+        os.close(handle)
+        status = 1  # where somebody else has waited for all children of this process
+        with contextlib.suppress(ChildProcessError):
+            _, status = os.waitpid(pid, 0)
+        if status:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """In the place of a parent that could not."""
+        in_child(partial(warm.put_back, self._orders, self._told))
 
     def _begin(self) -> None:
         self._until("ready", ())
@@ -180,7 +212,7 @@ class Run:
         deadline = time.monotonic() + PATIENCE
         while not all(self._has_ended(name, word, without) for name in self._heard):
             if not self._hear(deadline):
-                raise StuckError(PATIENCE, self.waiting())
+                raise StuckError(f"node processes have not said {word!r} within {PATIENCE:g} s", self.waiting())
 
     def _has_ended(self, name: str, word: str, without: Collection[str]) -> bool:
         """Whether a node has said this, or need not any more."""
@@ -203,10 +235,13 @@ class Run:
             if descriptor in self._names:
                 self._listen(self._names[descriptor])
             elif (said := self._warm.hear()) is not None:
-                name, status = said[1] if isinstance(said[1], tuple) else ("", 0)
+                name, number = said[1] if isinstance(said[1], tuple) else ("", 0)
+                if said[0] == "forked":
+                    self._pids[name] = number
+                    continue
                 while name in self._lines and self._lines[name].fileno() in self._names:
                     self._listen(name)  # what it said before it ended
-                self._ended[name] = status
+                self._ended[name] = number
             else:
                 raise NodeDiedError("the parent of all node processes has died, and they with it")
         return bool(ready)
@@ -222,9 +257,12 @@ class Run:
 
     def _mute(self, name: str) -> str:
         """Of a process that does not answer: it is in the kernel, or in a library that lets no signal through."""
+        if name not in self._pids:
+            return "its process has not been started"
         with contextlib.suppress(OSError):
-            state = Path(f"/proc/{self._pids[name]}/stat").read_text().rpartition(")")[2].split()[0]
-            return f"it does not answer; its process's state is {state}"
+            for line in Path(f"/proc/{self._pids[name]}/status").read_text().splitlines():
+                if line.startswith("State:"):
+                    return f"it does not answer; its process's state is {line.removeprefix('State:').strip()}"
         return "it does not answer"
 
     def _end_of_log(self, name: str) -> str:

@@ -3,10 +3,11 @@ forks the nodes, sees each of them end at that moment, and ends with its last he
 
 It stands between for what a test or a command cannot do for itself: it has one thread and no descriptor too many; its
 memory, set aside from garbage collection, stays shared with all that it forks; a cluster's user namespace is entered and
-a NIC's offloads are switched once, and put back however the nodes end.
+a NIC's offloads are switched once, and put back however the nodes end. If it does not come to that, whoever started it
+puts them back.
 
-It tells "ended" with a node's name and wait status. It is told "ask": have all nodes say what they wait for, and "kill"
-with a name.
+It tells "forked" with a node's name and process number, "ended" with its name and wait status. It is told "ask": have all
+nodes say what they wait for, and "kill" with a name.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from typing import Final
 
 from testbed.errors import KernelError, TestbedError, reason_of
 from testbed.kernel import daemons, offloads, processes, syscalls
-from testbed.kernel.entering import enter_keeper
+from testbed.kernel.entering import enter_keeper, is_inside
 from testbed.runtime import events
 from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.node import QUESTION, assembled, live
 from testbed.runtime.nodes.places import Orders, Place
+from testbed.runtime.nodes.progress import Progress
 
 NAME: Final = "testbed-nodes"
 LOG: Final = "warm.log"
@@ -44,14 +46,15 @@ class _Child:
 
 
 class _Warm:
-    def __init__(self, orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path) -> None:
+    def __init__(
+        self, orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path, progress: Progress
+    ) -> None:
         self._orders = orders
         self._channel = channel
         self._ends = ends
         self._logs = logs
         self._told = told
-        self._places = orders.places
-        self._switched: list[Place] = []
+        self._progress = progress
         self._directory = os.getcwd()
         self._children: dict[int, _Child] = {}
         self._open = {channel.fileno(), *(end.fileno() for end in ends.values())}
@@ -62,45 +65,31 @@ class _Warm:
         """Raises KernelError where a node or its NIC is not there."""
         with contextlib.suppress(OSError):  # somebody has removed it
             os.chdir(self._directory)
-        keeper = self._places[0].surroundings.keeper
-        if keeper:
-            enter_keeper(keeper)
-            self._places = tuple(replace(p, surroundings=replace(p.surroundings, keeper=0)) for p in self._places)
+        self._orders = _entered(self._orders)
         try:
-            for place in self._places:
-                self._switch_off(place)
+            for place in self._orders.places:
+                _switch_off(place)
             self._warm_up()
         except BaseException:
-            self._put_back()
+            put_back(self._orders, self._told)
             raise
         gc.collect()
         gc.freeze()
-
-    def _switch_off(self, place: Place) -> None:
-        """A NIC's offloads: the kernel's frames on its interface are whole, as the firmware's are."""
-        try:
-            _go_to(place)
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
-                on = offloads.on(opened.fileno(), place.device)
-            if on:
-                offloads.switch(place.device, False)
-                self._switched.append(place)
-        except OSError as error:
-            raise KernelError(f"{place.name}: its NIC {place.device} cannot be had: {reason_of(error)}") from error
 
     def _warm_up(self) -> None:
         """Have done once what every node does: what it leaves in memory is shared."""
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         try:
-            self._rehearsed = assembled(self._orders, "lo", self._places[0].adapter)
+            self._rehearsed = assembled(self._orders, "lo", self._orders.places[0].adapter)
         except Exception as error:  # a protocol may raise anything; told as every TestbedError is
             raise TestbedError(f"no NIC can be built:\n{traceback.format_exc()}") from error
 
     def stay(self) -> None:
+        signal.signal(QUESTION, signal.SIG_IGN)  # a node that cannot answer yet shall not die of it
         try:
-            for place in self._places:
-                self._fork(place)
+            for number, place in enumerate(self._orders.places):
+                self._fork(number, place.name)
             self._ready.register(self._channel.fileno(), select.POLLIN)
             while self._turn():
                 pass
@@ -109,21 +98,22 @@ class _Warm:
                 signal.pidfd_send_signal(child.handle, signal.SIGKILL)
             for child in self._children.values():
                 os.waitpid(child.pid, 0)
-            self._put_back()
+            put_back(self._orders, self._told)
 
-    def _fork(self, place: Place) -> None:
+    def _fork(self, number: int, name: str) -> None:
         pid = os.fork()
         if not pid:
-            own = self._ends[place.name]
+            own = self._ends[name]
             for descriptor in self._open - {own.fileno()}:  # by number: to look at each object would cost pages
                 os.close(descriptor)
-            live(self._orders, place, own, self._logs / f"{place.name}.log")
-        self._open.remove(self._ends[place.name].fileno())
-        self._ends[place.name].close()
+            live(self._orders, number, own, self._logs / f"{name}.log", self._progress)
+        self._open.remove(self._ends[name].fileno())
+        self._ends[name].close()
         handle = os.pidfd_open(pid)
         self._open.add(handle)
-        self._children[handle] = _Child(place.name, pid, handle)
+        self._children[handle] = _Child(name, pid, handle)
         self._ready.register(handle, select.POLLIN)
+        self._tell("forked", (name, pid))
 
     def _turn(self) -> bool:
         """Wait for something and do it; whether anybody wants us still."""
@@ -152,22 +142,68 @@ class _Warm:
         if status:
             code = os.waitstatus_to_exitcode(status)
             events.record(self._told, "node process died", node=child.name, pid=child.pid, code=code)
+        self._tell("ended", (child.name, status))
+
+    def _tell(self, word: str, data: object) -> None:
         with contextlib.suppress(ConnectionError):  # then the next turn is the last
-            self._channel.tell("ended", (child.name, status))
-
-    def _put_back(self) -> None:
-        for place in self._switched:
-            with contextlib.suppress(OSError):  # the node is gone, and its NIC with it
-                _go_to(place)
-                offloads.switch(place.device, True)
+            self._channel.tell(word, data)
 
 
-def start(orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path) -> processes.Identity:
+def start(
+    orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path, progress: Progress
+) -> processes.Identity:
     """Fork the warm parent; it forks the nodes. channel: its end of what it hears by; ends: the nodes' ends, by name. logs:
     the directory of the nodes' output. told: the cluster's directory, for events. KernelError."""
-    warm = _Warm(orders, channel, ends, logs, told)
+    warm = _Warm(orders, channel, ends, logs, told, progress)
     kept = [channel.fileno(), *(end.fileno() for end in ends.values())]
     return daemons.start(NAME, kept, warm.prepare, warm.stay, str(logs / LOG))
+
+
+def put_back(orders: Orders, told: Path) -> None:
+    """Let the nodes' NICs have offloads again, where links allow it by now. For a process of one thread that need not come
+    back to its namespaces. What cannot be put back is an event; 'testbed up' does it then."""
+    try:
+        entered = _entered(orders)
+        with orders.offloading() as names:
+            for place in entered.places:
+                if place.name in names:
+                    _switch_on(place)
+    except (TestbedError, OSError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else str(error)
+        events.record(told, "offloads left off", nodes=[place.name for place in orders.places], reason=reason)
+
+
+def _entered(orders: Orders) -> Orders:
+    """Be inside the cluster's user namespace, where it has one. The same places, as they are seen from there."""
+    keeper = orders.places[0].surroundings.keeper
+    if not keeper:
+        return orders
+    if not is_inside(keeper):
+        enter_keeper(keeper)
+    inside = [replace(place, surroundings=replace(place.surroundings, keeper=0)) for place in orders.places]
+    return replace(orders, places=tuple(inside))
+
+
+def _switch_off(place: Place) -> None:
+    """A NIC's offloads: the kernel's frames on its interface are whole, as the firmware's are."""
+    try:
+        _go_to(place)
+        if _on(place):
+            offloads.switch(place.device, False)
+    except OSError as error:
+        raise KernelError(f"{place.name}: its NIC {place.device} cannot be had: {reason_of(error)}") from error
+
+
+def _switch_on(place: Place) -> None:
+    with contextlib.suppress(OSError):  # the node is gone, and its NIC with it
+        _go_to(place)
+        if _on(place) is False:
+            offloads.switch(place.device, True)
+
+
+def _on(place: Place) -> bool | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
+        return offloads.on(opened.fileno(), place.device)
 
 
 def _go_to(place: Place) -> None:

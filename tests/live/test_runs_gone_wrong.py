@@ -1,0 +1,310 @@
+"""Runs in which something goes wrong outside the protocol: what is lost inside the emulator, who gets no further, and whose
+processes are killed or stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from echoing import ETHERTYPE, EchoEndpoint, plug
+from machine import eventually
+from test_node_processes import PATIENCE, deaf, idle, offloads_on, ping, pong
+
+from protocols.emp import host as emp
+from protocols.emp.codec import ETHERTYPE as EMP
+from protocols.mpi import emp as mpi
+from protocols.mpi.comm import Comm
+from testbed import Cluster, RunningCluster
+from testbed.cluster.state import Store
+from testbed.controller import agents as controller
+from testbed.controller.agents import agents
+from testbed.controller.verdicts import Finding, Grade
+from testbed.errors import ConflictError, TestbedError
+from testbed.runtime import events
+from testbed.runtime.nodes import run as runs
+from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.run import NodeDiedError, Run, StuckError
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+MILLISECOND = 1_000_000  # ns
+LONG = 3_600.0  # s: a run's whole time, where it is not what ends the run
+FRAMES = 20_000
+MACHINE = ("softnet drops", "steal", "relay waiting")  # depend on the machine alone: they decide no test
+
+
+def of_nics(findings: tuple[Finding, ...]) -> dict[str, Finding]:
+    return {finding.link: finding for finding in findings if finding.what == "NIC lost"}
+
+
+def parent_of(run: Run) -> int:
+    pid = next(iter(run.pids.values()))
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+# Verdicts
+
+
+def test_a_run_in_which_a_node_was_stopped_under_a_flood_is_invalid_with_the_cause_and_the_count(
+    tmp_path: Path,
+) -> None:
+    begin, over = tmp_path / "begin", tmp_path / "over"
+
+    async def flood(endpoint: EchoEndpoint, node: Here) -> None:
+        while not begin.exists():
+            await node.loop.sleep(MILLISECOND)
+        for _ in range(FRAMES):
+            endpoint.send(node.numbers["n2"], bytes(1_400))
+        over.touch()
+
+    async def until_over(_endpoint: EchoEndpoint, node: Here) -> None:
+        while not over.exists():
+            await node.loop.sleep(MILLISECOND)
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": until_over}) as run,
+    ):
+        os.kill(run.pids["n2"], signal.SIGSTOP)
+        begin.touch()
+        eventually(over.exists, "the flood is over")
+        os.kill(run.pids["n2"], signal.SIGCONT)
+        outcome = run.wait(PATIENCE)
+    dropped = outcome.reports["n2"].dropped
+    assert dropped > 0
+    assert outcome.verdict.grade is Grade.INVALID
+    found = of_nics(outcome.verdict.findings)
+    assert (found["n1"].grade, found["n1"].measured) == (Grade.TRUSTED, 0)
+    assert (found["n2"].grade, found["n2"].measured) == (Grade.INVALID, dropped)
+    assert f"NIC lost on n2: {dropped} frames ({dropped} that its process did not read in time)" in outcome.invalid
+
+
+def test_a_run_that_loses_nothing_is_trusted() -> None:
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
+        outcome = run.wait(PATIENCE)
+    findings = outcome.verdict.findings
+    assert {finding.what for finding in findings} >= {"NIC lost", "softnet drops"}
+    assert all(finding.grade is Grade.TRUSTED for finding in findings if finding.what not in MACHINE)
+    if all(finding.grade is Grade.TRUSTED for finding in findings if finding.what in MACHINE):
+        assert outcome.verdict.grade is Grade.TRUSTED
+        assert outcome.invalid == ""
+
+
+def test_a_run_whose_relay_died_is_invalid() -> None:
+    """What the cluster's own verdict says of the span is in the run's."""
+
+    async def until_killed(_endpoint: EchoEndpoint, node: Here) -> None:
+        while not any(event["event"] == "relay restarted" for event in events.read(Store().directory("star-2"))):
+            await node.loop.sleep(MILLISECOND)
+
+    with Cluster.star(2, delay="1ms").up(name="star-2") as cluster:
+        with agents(cluster, plug, ETHERTYPE, {"n1": until_killed}) as run:
+            relay = controller.baseline(cluster).relay
+            assert relay is not None
+            os.kill(relay["pid"], signal.SIGKILL)
+            outcome = run.wait(PATIENCE)
+        assert outcome.verdict.grade is Grade.INVALID
+        assert "relay gap" in outcome.invalid
+
+
+def test_of_a_node_that_was_killed_it_is_not_known_what_it_lost() -> None:
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": deaf}) as run:
+        run.kill("n2")
+        outcome = run.wait(PATIENCE, without=["n2"])
+    assert [finding.link for finding in outcome.verdict.undecided if finding.what == "NIC lost"] == ["n2"]
+
+
+# Progress
+
+
+def stuck(run: Run, patience: float) -> StuckError:
+    """Watched with that patience, the run ends soon, for it gets no further."""
+    begun = time.monotonic()
+    with pytest.raises(StuckError, match=r"for [\d.]+ s no program and no transfer has ended") as caught:
+        run.wait(LONG, patience=patience)
+    assert patience <= time.monotonic() - begun < PATIENCE
+    return caught.value
+
+
+def test_two_that_receive_from_each_other_are_stuck_though_the_runs_time_is_long() -> None:
+    async def receive(endpoint: emp.Endpoint, node: Here) -> None:
+        await Comm(mpi.device(endpoint)).Recv(bytearray(4), 1 - node.number, tag=1)
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, emp.plug(), EMP, {"n1": receive, "n2": receive}) as run,
+    ):
+        waiting = stuck(run, 0.5).waiting
+    assert waiting["n1"][0].startswith("the program waits for a receive from rank 1, tag 1")
+    assert waiting["n2"][0].startswith("the program waits for a receive from rank 0, tag 1")
+
+
+def test_sending_again_to_a_dead_peer_is_no_progress() -> None:
+    async def send(endpoint: emp.Endpoint, node: Here) -> None:
+        await endpoint.send(1 - node.number, 1, b"is anybody there?")
+
+    async def resent(endpoint: emp.Endpoint, node: Here) -> None:
+        await endpoint.receive(1 - node.number, 2, bytearray(4))
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, emp.plug(), EMP, {"n1": send, "n2": resent}) as run,
+    ):
+        os.kill(run.pids["n2"], signal.SIGSTOP)
+        waiting = stuck(run, 1.0).waiting
+    assert waiting["n1"][0].startswith("the program waits for the send to node 1")
+    assert waiting["n2"] == ["it does not answer; its process's state is T (stopped)"]
+
+
+def test_a_program_that_never_yields_and_one_that_only_polls_are_named() -> None:
+    async def spin(_endpoint: emp.Endpoint, _node: Here) -> None:
+        while True:
+            pass
+
+    async def poll(endpoint: emp.Endpoint, node: Here) -> None:
+        request = await Comm(mpi.device(endpoint)).Irecv(bytearray(4), 1 - node.number, tag=1)
+        while not await request.Test():
+            pass
+
+    with Cluster.star(2).up() as cluster, agents(cluster, emp.plug(), EMP, {"n1": spin, "n2": poll}) as run:
+        waiting = stuck(run, 0.5).waiting
+    assert waiting["n1"][0].endswith("in spin")
+    assert any("a receive from node 0, tag" in sentence for sentence in waiting["n2"])
+
+
+def test_thousands_of_transfers_are_said_in_short() -> None:
+    async def hoard(endpoint: EchoEndpoint, _node: Here) -> None:
+        for _ in range(5_000):
+            endpoint.receive(bytearray(8))
+        await endpoint.receive(bytearray(8))
+
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": hoard}) as run:
+        waiting = stuck(run, 0.5).waiting["n1"]
+    assert len(waiting) < 100
+    assert waiting[-1].startswith("and 4,9")
+
+
+def test_a_slow_run_that_gets_further_is_not_stuck() -> None:
+    """A message every tenth of the patience, for longer than that."""
+
+    async def talk(endpoint: EchoEndpoint, node: Here) -> None:
+        for _ in range(20):
+            await node.loop.sleep(100 * MILLISECOND)
+            await endpoint.send(node.numbers["n2"], b"still here")
+
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": talk}) as run:
+        begun = time.monotonic()
+        run.wait(LONG, patience=1.5)
+        assert time.monotonic() - begun >= 2.0
+
+
+def test_programs_that_end_one_after_the_other_are_progress() -> None:
+    async def sleep(_endpoint: EchoEndpoint, node: Here) -> None:
+        await node.loop.sleep(500 * MILLISECOND * (node.number + 1))
+
+    with (
+        Cluster.star(4).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {f"n{number}": sleep for number in range(1, 5)}) as run,
+    ):
+        run.wait(LONG, patience=1.5)
+
+
+def test_the_whole_time_of_a_run_is_not_prolonged_by_progress() -> None:
+    async def talk(endpoint: EchoEndpoint, node: Here) -> None:
+        while True:
+            await node.loop.sleep(MILLISECOND)
+            await endpoint.send(node.numbers["n2"], b"on and on")
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {"n1": talk, "n2": idle}) as run,
+        pytest.raises(StuckError, match="programs have not ended within 1 s"),
+    ):
+        run.wait(1.0, patience=0.5)
+
+
+# The parent of all node processes
+
+
+@contextlib.contextmanager
+def running(cluster: RunningCluster) -> Iterator[Run]:
+    with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
+        yield run
+
+
+def all_on(cluster: RunningCluster) -> bool:
+    return all(offloads_on(cluster, node) for node in ("n1", "n2", "n3"))
+
+
+def test_offloads_come_back_when_the_parent_is_killed() -> None:
+    with Cluster.star(3).up() as cluster:
+        with running(cluster) as run:
+            os.kill(parent_of(run), signal.SIGKILL)
+            with pytest.raises(NodeDiedError):
+                run.wait(PATIENCE)
+        assert all_on(cluster)
+
+
+def test_a_parent_that_is_stopped_holds_up_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cluster.star(3).up() as cluster:
+        with running(cluster) as run:
+            os.kill(parent_of(run), signal.SIGSTOP)
+            monkeypatch.setattr(runs, "PATIENCE", 0.5)
+        assert all_on(cluster)
+
+
+def test_offloads_come_back_with_the_next_run_where_everybody_was_killed() -> None:
+    with Cluster.star(3).up() as cluster:
+        child = os.fork()
+        if not child:
+            with running(cluster) as run:
+                os.kill(parent_of(run), signal.SIGKILL)
+                os._exit(0)  # as if killed, too
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert offloads_on(cluster, "n1") is False
+        with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle}) as run:
+            run.wait(PATIENCE)
+        assert all_on(cluster)
+
+
+def test_offloads_stay_off_at_a_link_that_was_impaired_during_the_run() -> None:
+    with Cluster.star(3).up() as cluster:
+        with running(cluster):
+            cluster.inject("n1", loss="10%")
+        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, True, True]
+        cluster.heal()
+        assert all_on(cluster)
+
+
+def test_offloads_stay_off_and_are_told_while_somebody_else_changes_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "LOCK_PATIENCE", 0.1)
+    store = Store()
+    with Cluster.star(3).up() as cluster:
+        with store.locked(cluster.name, 1.0), running(cluster):
+            pass
+        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
+        told = [event for event in events.read(store.directory(cluster.name)) if event["event"] == "offloads left off"]
+        assert [event["nodes"] for event in told] == [["n1", "n2"]]
+        with pytest.raises(ConflictError), store.locked(cluster.name, 1.0), controller._offloading(store, cluster.name):
+            pass
+        with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle}) as run:
+            run.wait(PATIENCE)
+        assert all_on(cluster)
+
+
+def test_a_run_that_cannot_begin_leaves_offloads_on() -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no such NIC")
+
+    with Cluster.star(3).up() as cluster:
+        with pytest.raises(TestbedError, match="no NIC can be built"), agents(cluster, broken, ETHERTYPE, {"n1": idle}):  # type: ignore[arg-type]
+            pass
+        assert all_on(cluster)

@@ -1,0 +1,44 @@
+"""Findings about what NICs in node processes lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.controller.outcomes import Judged, nic_findings
+from testbed.controller.thresholds import TABLE, Table
+from testbed.controller.verdicts import Grade, verdict_of
+from testbed.runtime.nodes.node import Report
+
+REPORT = Report(counted={}, taken=10, dropped=0, unsent=0, down=0, cpu=1)
+
+
+@pytest.mark.parametrize("table", [TABLE, Table(slow=10)], ids=["usual", "slow"])
+@pytest.mark.parametrize(
+    ("dropped", "unsent", "said"),
+    [
+        (1, 0, "NIC lost on n1: 1 frames (1 that its process did not read in time)"),
+        (0, 2, "NIC lost on n1: 2 frames (2 that the kernel did not take)"),
+        (1, 2, "NIC lost on n1: 3 frames (1 that its process did not read in time, 2 that the kernel did not take)"),
+    ],
+)
+def test_a_frame_lost_at_a_node_makes_the_run_invalid_and_is_told_with_its_cause(
+    dropped: int, unsent: int, said: str, table: Table
+) -> None:
+    lost = Report(counted={}, taken=10, dropped=dropped, unsent=unsent, down=0, cpu=1)
+    findings = nic_findings({"n1": lost, "n2": REPORT}, ["n1", "n2"], table)
+    assert [(finding.link, finding.grade) for finding in findings] == [("n1", Grade.INVALID), ("n2", Grade.TRUSTED)]
+    assert Judged({}, {}, verdict_of(findings)).invalid == said
+
+
+def test_frames_for_an_interface_that_was_down_degrade() -> None:
+    down = Report(counted={}, taken=10, dropped=0, unsent=0, down=4, cpu=1)
+    verdict = verdict_of(nic_findings({"n1": down}, ["n1"], TABLE))
+    assert verdict.grade is Grade.DEGRADED
+    assert [finding.measured for finding in verdict.of("n1", what="NIC down")] == [4]
+    assert Judged({}, {}, verdict).invalid == ""
+
+
+def test_a_node_without_a_report_is_undecided_and_decides_nothing() -> None:
+    verdict = verdict_of(nic_findings({"n1": REPORT}, ["n1", "n2"], TABLE))
+    assert verdict.grade is Grade.TRUSTED
+    assert [finding.link for finding in verdict.undecided] == ["n2"]
