@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
 from testbed.wire import hashing
@@ -32,7 +33,7 @@ _ORDINARY_BYTE: Final = IPV4 >> 8  # the EtherType's first
 _NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: then the ports stand at 34
 _IPV4: Final = IPV4.to_bytes(2, "big")
 _read_ordinary: Final[Callable[[bytes], Ordinary]] = _ORDINARY.unpack_from
-_NO_SPANS: Final[tuple[int, tuple[slice, ...]]] = (0, ())
+_HEADER: Final = slice(0, ETHERNET_HEADER)
 
 
 class Flow(NamedTuple):
@@ -93,8 +94,8 @@ class Counted:
         return start
 
 
-Known = tuple[Flow, Located]
-"""A flow, and what `locate` says of its frames."""
+Known = tuple[Flow, Located, tuple[int, ...]]
+"""A flow, what `locate` says of its frames, and the words that lead to its first draw for losses."""
 
 Ordinary = tuple[bytes, int, int, int, int]
 """What is read of a frame as usual; the same for all frames of a flow, but for the bit that says "don't fragment"."""
@@ -106,7 +107,7 @@ class Classifier:
     """From a frame's bytes to its flow, with shortcuts: the same for all directions that know the same fields, which may
     share it. All that it remembers can be found again."""
 
-    __slots__ = ("_by_mac", "_finer", "_readers", "_spans", "by_port")
+    __slots__ = ("_by_mac", "_finer", "_readers", "_takers", "by_port")
 
     def __init__(self, fields: Fields) -> None:
         """fields: which protocols name a flow key."""
@@ -115,17 +116,17 @@ class Classifier:
         }
         self.by_port: dict[Ordinary, Known] = {}
         """The shortcut of ordinary frames."""
-        self._by_mac: dict[bytes, Known] = {}  # by Ethernet header, and the bytes of the flow key where there is one
-        # Where those are, in a frame without tags; and how long that must be.
-        self._spans: dict[bytes, tuple[int, tuple[slice, ...]]] = {
-            ethertype.to_bytes(2, "big"): (max(span.stop for span in spans), spans)
+        self._by_mac: dict[object, Known] = {}  # by Ethernet header, and the bytes of the flow key where there is one
+        # What takes those out of a frame without tags.
+        self._takers: dict[bytes, Callable[[bytes], object]] = {
+            ethertype.to_bytes(2, "big"): itemgetter(_HEADER, *spans)
             for ethertype in self._readers
             if ethertype not in (IPV4, IPV6, *TAGS) and (spans := fields.flow_spans(ethertype))
         }
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
     def of(self, frame: bytes) -> Known:
-        """The frame's flow, and what `locate` says."""
+        """The frame's flow, and what else is known of it."""
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:
             ordinary = _read_ordinary(frame)
             known = self.by_port.get(ordinary)
@@ -137,23 +138,25 @@ class Classifier:
                 if protocol not in _WITH_PORTS:
                     ordinary = (head, version, fragment, protocol, 0)
                 return self.by_port.get(ordinary) or self._remember(self.by_port, ordinary, frame)
-        head = frame[:14]
-        longest, spans = self._spans.get(head[12:], _NO_SPANS)
-        if spans and len(frame) >= longest:
-            for span in spans:
-                head += frame[span]
-        known = self._by_mac.get(head)
+        take = self._takers.get(frame[12:14])
+        key = frame[:14] if take is None else take(frame)
+        known = self._by_mac.get(key)
         if known is not None:
             return known
-        if len(head) <= ETHERNET_HEADER and int.from_bytes(head[12:], "big") in self._finer:
-            return flow_of(frame, self._readers), locate(frame)
-        return self._remember(self._by_mac, head, frame)
+        if take is None and int.from_bytes(frame[12:14], "big") in self._finer:
+            return self._find(frame)
+        return self._remember(self._by_mac, key, frame)
 
     def _remember(self, shortcut: dict[Key, Known], key: Key, frame: bytes) -> Known:
         if len(shortcut) >= MOST_CACHED:
             shortcut.clear()
-        known = shortcut[key] = (flow_of(frame, self._readers), locate(frame))
+        known = shortcut[key] = self._find(frame)
         return known
+
+    def _find(self, frame: bytes) -> Known:
+        located = locate(frame)
+        flow = flow_of(frame, self._readers, located)
+        return flow, located, (*hashing.flow_words(*flow), hashing.LOSS, 0)
 
 
 class Flows:
@@ -182,12 +185,12 @@ class Flows:
         known = None
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:
             known = self._by_port.get(_read_ordinary(frame))  # the relay's usual frame is worth a call less
-        flow, located = known or self._classify(frame)
+        flow, located, _ = known or self._classify(frame)
         counted = self._counted.get(flow)
         if counted is None:
             if flow not in self._once:
                 self._once.add(flow)
-                return Counted(flow, self._key, self._epoch, 1), located
+                return self._begun(flow), located
             counted = self._again(flow)
         counted.n += 1
         return counted, located
@@ -195,16 +198,14 @@ class Flows:
     def lost(self, frame: bytes, limit: int) -> Counted | None:
         """Count a frame that nothing but an independent loss can happen to: its flow, as above, if its draw is below the
         limit, see `hashing.threshold`."""
-        flow = self._classify(frame)[0]
+        flow, _, first = self._classify(frame)
         counted = self._counted.get(flow)
         if counted is None:
-            if flow not in self._once:
-                self._once.add(flow)
-                ethertype, destination, source, key = flow
-                own = hashing.flow_key(self._key, ethertype, destination, source, key)
-                if hashing.draw(hashing.absorb(own, hashing.LOSS), 1) >> 11 >= limit:
-                    return None
-                return Counted(flow, self._key, self._epoch, 1)
+            once = self._once
+            flows = len(once)
+            once.add(flow)
+            if len(once) > flows:
+                return None if hashing.chain(self._key, first) >> 11 >= limit else self._begun(flow)
             counted = self._again(flow)
         counted.n = n = counted.n + 1
         return counted if hashing.draw(counted.loss, n) >> 11 < limit else None
@@ -212,14 +213,19 @@ class Flows:
     def _again(self, flow: Flow) -> Counted:
         """A flow of which there was one frame, and comes another."""
         self._once.remove(flow)
-        counted = self._counted[flow] = Counted(flow, self._key, self._epoch, 1)
+        counted = self._counted[flow] = self._begun(flow)
         return counted
 
+    def _begun(self, flow: Flow) -> Counted:
+        """A flow of which there was one frame."""
+        return Counted(flow, self._key, self._epoch, 1)
 
-def flow_of(frame: bytes, readers: dict[int, tuple[Reader, ...]]) -> Flow:
+
+def flow_of(frame: bytes, readers: dict[int, tuple[Reader, ...]], located: Located | None = None) -> Flow:
     """The flow of a frame, from nothing but its bytes. readers: EtherType -> the fields that a protocol names; a field
-    that is not in the frame counts as 0. A frame shorter than its Ethernet header is taken as if zeros followed."""
-    located = locate(frame)
+    that is not in the frame counts as 0. A frame shorter than its Ethernet header is taken as if zeros followed. located:
+    what `locate` says, if that is known."""
+    located = located or locate(frame)
     ethertype = located[0]
     destination = int.from_bytes(frame[:6].ljust(6, b"\0"), "big")
     source = int.from_bytes(frame[6:12].ljust(6, b"\0"), "big")

@@ -57,11 +57,19 @@ def mix64(word: int) -> int:
 
 
 def absorb(state: int, word: int) -> int:
-    """The chain's next state: mix64((state + GOLDEN) ^ word), written out as every flow needs several. word: below 2^64."""
-    word ^= (state + GOLDEN) & MASK
-    word = ((word ^ (word >> 30)) * FIRST) & MASK
-    word = ((word ^ (word >> 27)) * SECOND) & MASK
-    return word ^ (word >> 31)
+    """The chain's next state. word: below 2^64."""
+    return mix64(((state + GOLDEN) & MASK) ^ word)
+
+
+def chain(state: int, words: tuple[int, ...]) -> int:
+    """`absorb` over all of them, written out because every flow needs it. A stream's first draw is what it is after another
+    word, 0."""
+    for word in words:
+        word ^= (state + GOLDEN) & MASK
+        word = ((word ^ (word >> 30)) * FIRST) & MASK
+        word = ((word ^ (word >> 27)) * SECOND) & MASK
+        state = word ^ (word >> 31)
+    return state
 
 
 def draw(start: int, n: int) -> int:
@@ -97,10 +105,11 @@ def direction_key(seed: int, link: str, direction: str) -> int:
     return absorb(state, DIRECTIONS.index(direction))
 
 
+def flow_words(ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> tuple[int, ...]:
+    """What is absorbed of a flow. A field wider than 64 bits enters by its lowest 64."""
+    return (destination << 16 | ethertype, source << 16 | len(fields), *[value & MASK for value in fields])
+
+
 def flow_key(key: int, ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> int:
-    """Where the hashes of one flow begin. key: the direction's. A field wider than 64 bits enters by its lowest 64."""
-    state = absorb(key, destination << 16 | ethertype)
-    state = absorb(state, source << 16 | len(fields))
-    for value in fields:
-        state = absorb(state, value & MASK)
-    return state
+    """Where the hashes of one flow begin. key: the direction's."""
+    return chain(key, flow_words(ethertype, destination, source, fields))
