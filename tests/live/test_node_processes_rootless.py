@@ -1,0 +1,185 @@
+"""An ordinary user's node processes: inside the cluster's user namespace, with what it allows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from echoing import ETHERTYPE, EchoEndpoint, plug
+from machine import eventually
+from test_node_processes import PATIENCE, deaf, idle, offloads_on, ping, pong
+from test_rootless import as_user, finish, home
+from test_runs_gone_wrong import FRAMES, parent_of, stuck
+
+from protocols.emp import host as emp
+from protocols.emp.codec import ETHERTYPE as EMP
+from testbed import Cluster, RunningCluster
+from testbed.cluster import removal
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.state import Store
+from testbed.controller.agents import agents
+from testbed.controller.verdicts import Grade
+from testbed.errors import NotFoundError
+from testbed.kernel import processes
+from testbed.kernel.userns import call_inside
+from testbed.runtime import events
+from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.run import NodeDiedError
+from testbed.spec.resolving import resolve
+
+pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+
+__all__ = ["home"]  # a fixture
+
+# All that a child uses is imported before it loses the right to read it.
+for _module in (
+    "testbed.cluster.deciding",
+    "testbed.cluster.steward",
+    "testbed.kernel.abilities",
+    "testbed.kernel.loss_classifier",
+    "testbed.kernel.messages",
+    "testbed.kernel.qdiscs",
+):
+    import_module(_module)
+
+
+def test_programs_talk_in_a_held_cluster(home: Path) -> None:
+    def story() -> None:
+        with Cluster.star(2).up() as cluster:
+            with agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
+                outcome = run.wait(PATIENCE)
+            assert outcome.results["n2"] == "n2 in n2"
+            assert len(outcome.results["n1"]) == 20
+            assert {found.grade for found in outcome.verdict.findings if found.what == "NIC lost"} == {Grade.TRUSTED}
+
+    finish(as_user(home, story))
+
+
+def test_programs_talk_through_a_relay_in_a_cluster_that_stays(home: Path) -> None:
+    """With EMP, which sends again what is lost."""
+
+    async def send(endpoint: emp.Endpoint, node: Here) -> None:
+        await endpoint.send(node.numbers["n2"], 1, bytes(20_000))
+
+    async def receive(endpoint: emp.Endpoint, node: Here) -> int:
+        return (await endpoint.receive(node.numbers["n1"], 1, bytearray(20_000))).length
+
+    def story() -> None:
+        store, layout = Store(), resolve(Cluster.star(2, delay="1ms", loss="5%", seed=3))
+        bring_up(store, layout, name="star", origin="a test", lasting=True)
+        cluster = RunningCluster.attach("star")
+        for _ in range(2):
+            with agents(cluster, emp.plug(), EMP, {"n1": send, "n2": receive}) as run:
+                assert run.wait(PATIENCE).results["n2"] == 20_000
+        removal.down(store, "star")
+
+    finish(as_user(home, story))
+
+
+def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: Path) -> None:
+    def story() -> None:
+        with Cluster.star(2).up() as cluster:
+            with agents(cluster, plug, ETHERTYPE, {"n1": deaf}) as run:
+                assert not offloads_on_inside(cluster, "n1")
+            assert offloads_on_inside(cluster, "n1")
+            with agents(cluster, plug, ETHERTYPE, {"n1": deaf}) as run:
+                assert not offloads_on_inside(cluster, "n1")
+                os.kill(parent_of(run), signal.SIGKILL)
+                with pytest.raises(NodeDiedError):
+                    run.wait(PATIENCE)
+            assert offloads_on_inside(cluster, "n1")
+            told = [event["event"] for event in events.read(Store().directory(cluster.name))]
+            assert "offloads left off" not in told
+
+    finish(as_user(home, story))
+
+
+def test_a_flood_that_the_users_smaller_buffers_do_not_hold_is_told(home: Path, tmp_path: Path) -> None:
+    """Without root a socket has what net.core.rmem_max allows."""
+    over = tmp_path / "over"
+
+    async def flood(endpoint: EchoEndpoint, node: Here) -> None:
+        for _ in range(FRAMES):
+            endpoint.send(node.numbers["n2"], bytes(1_400))
+        over.touch()
+
+    async def asleep(_endpoint: EchoEndpoint, _node: Here) -> None:
+        while not over.exists():
+            time.sleep(0.001)  # a program that keeps its NIC from working
+
+    def story() -> None:
+        with Cluster.star(2).up() as cluster:
+            with agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": asleep}) as run:
+                outcome = run.wait(PATIENCE)
+            assert outcome.verdict.grade is Grade.INVALID
+            assert f"NIC lost on n2: {outcome.reports['n2'].dropped} frames" in outcome.invalid
+
+    finish(as_user(home, story))
+
+
+def test_a_run_outlives_its_clusters_keeper_and_the_next_one_is_refused(home: Path) -> None:
+    """Its processes hold the namespaces that are left."""
+
+    async def wait(_endpoint: EchoEndpoint, node: Here) -> None:
+        await node.loop.sleep(500_000_000)
+
+    def story() -> None:
+        store = Store()
+        bring_up(store, resolve(Cluster.star(2)), name="star", origin="a test", lasting=True)
+        cluster = RunningCluster.attach("star")
+        keeper = cluster.state.keeper
+        assert keeper is not None
+        with agents(cluster, plug, ETHERTYPE, {"n1": wait, "n2": wait}) as run:
+            processes.end(keeper)
+            assert run.wait(PATIENCE).results == {"n1": None, "n2": None}
+        with pytest.raises(NotFoundError, match="is gone"), agents(cluster, plug, ETHERTYPE, {"n1": wait}):
+            pass
+        removal.down(store, "star")
+
+    finish(as_user(home, story))
+
+
+def offloads_on_inside(cluster: RunningCluster, node: str) -> bool | None:
+    assert cluster.state.keeper is not None
+    return call_inside(cluster.state.keeper.pid, lambda: offloads_on(cluster, node))
+
+
+def test_deaths_and_what_is_waited_for_are_told(home: Path) -> None:
+    def story() -> None:
+        with Cluster.star(2).up() as cluster:
+            with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": idle}) as run:
+                assert stuck(run, 0.5).waiting["n1"][0].startswith("the program waits for a message")
+            with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+                run.kill("n2")
+                with pytest.raises(NodeDiedError, match="n2: its process was ended by signal 9"):
+                    run.wait(PATIENCE)
+            with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+                os.kill(run.pids["n1"], signal.SIGKILL)
+                with pytest.raises(NodeDiedError, match="n1"):
+                    run.wait(PATIENCE)
+
+    finish(as_user(home, story))
+
+
+def test_the_runs_end_with_the_users_process(home: Path) -> None:
+    reader, writer = os.pipe()
+
+    def hold() -> None:
+        cluster = Cluster.star(2).up()
+        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+            os.write(writer, " ".join(str(pid) for pid in (parent_of(run), *run.pids.values())).encode() + b"\n")
+            signal.pause()
+
+    child = as_user(home, hold)
+    os.close(writer)
+    with open(reader) as said:
+        pids = said.readline().split()
+    assert len(pids) == 3
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    eventually(lambda: not any(Path("/proc", pid).exists() for pid in pids), "all node processes end")
+    eventually(lambda: list(home.iterdir()) == [], "the state is removed")
