@@ -40,13 +40,17 @@ class HostMemory:
 
     def pin(self, buffer: memoryview) -> list[Page]:
         """Keep a buffer's pages in memory and say where they are, each at most a page long. buffer: bytes, contiguous."""
-        base = self._next << _REGION_BITS
-        self._regions[self._next] = buffer
-        self._next += 1
-        size = len(buffer)
+        base, size = self.pin_page(buffer), len(buffer)
         if size <= PAGE:
             return [(base, size)]
         return [(base + at, min(PAGE, size - at)) for at in range(0, size, PAGE)]
+
+    def pin_page(self, buffer: memoryview) -> int:
+        """The same for a buffer that is no longer than a page, or lies in pages one behind the other: its address."""
+        self._regions[self._next] = buffer
+        base = self._next << _REGION_BITS
+        self._next += 1
+        return base
 
     def unpin(self, address: int) -> None:
         """The region that begins there (`pin`'s first page) is not the NIC's any more."""
@@ -62,7 +66,7 @@ class HostMemory:
 
 
 class Scatter:
-    """A message's place in host memory: pieces, one behind the other."""
+    """A message's place in host memory: pieces, one behind the other. whole: all of them. size: bytes."""
 
     __slots__ = ("_begins", "_place", "size", "whole")
 

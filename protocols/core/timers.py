@@ -37,12 +37,11 @@ class Timers(Generic[Key]):
         self._set = number = self._set + 1
         entries, heap = self._entries, self._heap
         entries[key] = entry = (when, number, key)
-        if len(heap) > 2 * len(entries) + _SLACK:
+        heapq.heappush(heap, entry)
+        if not number % _SLACK and len(heap) > 2 * len(entries) + _SLACK:
             # Most of it was cancelled or set anew: without this, a long time and much traffic would fill the memory.
             heap[:] = entries.values()
             heapq.heapify(heap)
-        else:
-            heapq.heappush(heap, entry)
 
     def cancel(self, key: Key) -> None:
         """Never expire; it need not run."""

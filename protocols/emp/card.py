@@ -13,9 +13,9 @@ from protocols.emp import codec
 from protocols.emp import descriptors as stat
 from protocols.emp.codec import FLAGS_LAST, FRAME_SIZE, MESSAGE_SIZE, STATUS_OK, TYPE_ACK, TYPE_DATA
 from protocols.emp.counters import Counters
-from protocols.emp.descriptors import Descriptors
+from protocols.emp.descriptors import SIZE, Descriptors, pack_head
 from protocols.emp.settings import Settings
-from protocols.emp.transfers import Peer, Sending
+from protocols.emp.transfers import MESSAGE_HEADER, Peer, Sending
 
 _ETHERNET: Final = 14
 
@@ -30,7 +30,7 @@ class Card:
     """One NIC's memory, counters and peers, and the actions it can take."""
 
     __slots__ = (
-        "_pack_frame", "_pack_message", "adapter", "address", "counters", "descriptors", "full", "incarnation", "looped",
+        "_loop_back", "_pack_frame", "_pack_message", "adapter", "address", "counters", "descriptors", "full", "incarnation", "looped",
         "memory", "nic", "number", "peers", "peers_by_address", "settings", "taken",
     )  # fmt: skip
 
@@ -57,20 +57,39 @@ class Card:
         """Which descriptors the NIC has in use: what a host writes into one meanwhile is not looked at."""
         self.looped: deque[bytes] = deque()
         """Frames to this NIC itself, which no wire brings back."""
+        self._loop_back = self.looped.append
         self._pack_frame = codec.pack_frame
         self._pack_message = codec.pack_message
 
     def send_collection(self, peer: Peer, sending: Sending, number: int) -> int:
         """The frames of a collection, from host memory to the wire; how many they are."""
-        first = number * sending.unit
+        fetch, send = self.nic.fetch, self._loop_back if peer.number == self.number else self.nic.send
+        scatter, last = sending.scatter, sending.frames - 1
+        first = frame = number * sending.unit
+        if not frame:
+            pieces = scatter.pieces(0, sending.full - MESSAGE_HEADER) if last else scatter.whole
+            send(
+                self._pack_message(
+                    peer.address, self.address, 0 if last else FLAGS_LAST, sending.unit, self.incarnation,
+                    peer.incarnation, sending.id, 0, STATUS_OK, self.number, peer.number, sending.tag, sending.total,
+                    next(iter(peer.sending)), fetch(pieces),
+                )
+            )  # fmt: skip
+            if not last:
+                return 1
+            frame = 1
         behind = first + sending.unit
         if behind > sending.frames:
             behind = sending.frames
-        for frame in range(first, behind):
-            if frame:
-                self._send_data(peer, sending, frame)
-            else:
-                self._send_header(peer, sending)
+        while frame < behind:
+            begin, end = sending.span(frame)
+            send(
+                self._pack_frame(
+                    peer.address, self.address, TYPE_DATA, FLAGS_LAST if frame == last else 0, sending.unit,
+                    self.incarnation, peer.incarnation, sending.id, frame, STATUS_OK, fetch(scatter.pieces(begin, end)),
+                )
+            )  # fmt: skip
+            frame += 1
         return behind - first
 
     def acknowledge(
@@ -98,10 +117,13 @@ class Card:
     def give_back(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
         """A descriptor to the host."""
         self.taken[index] = 0
-        self.descriptors.give_back(index, status, length, peer, tag)
-        if status == stat.INVALID:
-            self.counters.invalid += 1
+        pack_head(self.descriptors.memory, index * SIZE, status, 0, 0, length, peer, tag, 0)
         self.nic.show(index)
+
+    def refuse(self, index: int, peer: int, tag: int) -> None:
+        """A descriptor that makes no sense, to the host."""
+        self.counters.invalid += 1
+        self.give_back(index, stat.INVALID, 0, peer, tag)
 
     def peer(self, number: int) -> Peer:
         """A node's, which there is."""
@@ -115,29 +137,3 @@ class Card:
         """The node's whose NIC has that address; None where there is none."""
         number = _numbers(tuple(self.adapter.addresses)).get(address)
         return None if number is None else self.peer(number)
-
-    def _send_header(self, peer: Peer, sending: Sending) -> None:
-        """A message's first frame."""
-        begin, end = sending.span(0)
-        frame = self._pack_message(
-            peer.address, self.address, FLAGS_LAST if sending.frames == 1 else 0, sending.unit, self.incarnation,
-            peer.incarnation, sending.id, 0, STATUS_OK, self.number, peer.number, sending.tag, sending.total,
-            next(iter(peer.sending)), self.nic.fetch(sending.scatter.pieces(begin, end)),
-        )  # fmt: skip
-        if peer.number == self.number:
-            self.looped.append(frame)
-        else:
-            self.nic.send(frame)
-
-    def _send_data(self, peer: Peer, sending: Sending, number: int) -> None:
-        """Another one."""
-        begin, end = sending.span(number)
-        frame = self._pack_frame(
-            peer.address, self.address, TYPE_DATA, FLAGS_LAST if number == sending.frames - 1 else 0, sending.unit,
-            self.incarnation, peer.incarnation, sending.id, number, STATUS_OK,
-            self.nic.fetch(sending.scatter.pieces(begin, end)),
-        )  # fmt: skip
-        if peer.number == self.number:
-            self.looped.append(frame)
-        else:
-            self.nic.send(frame)

@@ -22,6 +22,10 @@ from protocols.core.memory import HostMemory, Page, Scatter, UnpinnedError
 
 SIZE: Final = 20
 _HEAD: Final = struct.Struct("!BBHQHIH")  # stat, kind, length of the page, address, peer, tag, number of pages
+pack_head: Final = _HEAD.pack_into
+"""Write a descriptor into the NIC's memory at a place: stat, kind, length, address, peer, tag, number of pages."""
+unpack_head: Final = _HEAD.unpack_from
+"""The same back."""
 _PAGES: Final = struct.Struct("!QHQH")  # two pages
 _ENTRY: Final = struct.Struct("!QH")  # of an indirect list
 
@@ -47,18 +51,13 @@ ONE_PAGE: Final = 0 << 1
 CHAIN: Final = 1 << 1
 INDIRECT: Final = 2 << 1
 ANY_TAG: Final = 1 << 3
-_FORMAT: Final = 3 << 1
+FORMAT: Final = 3 << 1
 
 ANY_SOURCE: Final = 0xFFFF
 MOST_CHAINED: Final = 7
 MOST_PAGES: Final = 0xFFFF
 CONTEXT: Final = 0xFF00_0000
 """The bits of a tag that even a receive for any tag asks for: so MPI's communicators stay apart."""
-
-
-Head = tuple[int, int, int, int, int, int, int]
-"""The first descriptor of a transfer: stat, kind, length and address of the first page or of the indirect list, peer, tag,
-number of pages."""
 
 
 class DescriptorError(ValueError):
@@ -78,11 +77,12 @@ def list_of(pages: Sequence[Page]) -> bytearray:
 class Descriptors:
     """All of a NIC's, which the host reaches by programmed input and output."""
 
-    __slots__ = ("_memory", "count")
+    __slots__ = ("count", "memory")
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._memory = bytearray(SIZE * count)
+        self.memory = bytearray(SIZE * count)
+        """All of it. A descriptor that the NIC gives back has the message's length where the address was."""
 
     def write(self, index: int, kind: int, pages: Sequence[Page], peer: int, tag: int, stated: int = 0) -> None:
         """A transfer, in the format that kind says, handed over to the NIC. stated: how many pages an indirect list has,
@@ -92,33 +92,21 @@ class Descriptors:
         if len(pages) > 1:
             for at in range(1, len(pages), 2):
                 second = pages[at + 1] if at + 1 < len(pages) else (0, 0)
-                _PAGES.pack_into(self._memory, place + SIZE * (at + 1) // 2, *pages[at], *second)
+                _PAGES.pack_into(self.memory, place + SIZE * (at + 1) // 2, *pages[at], *second)
         # The stat field comes last: from then on it is the NIC's.
-        _HEAD.pack_into(
-            self._memory, place, NIC, kind, 0 if stated else length, address, peer, tag, stated or len(pages)
-        )
+        pack_head(self.memory, place, NIC, kind, 0 if stated else length, address, peer, tag, stated or len(pages))
 
-    def read(self, index: int) -> Head:
-        """The first descriptor of a transfer."""
-        head: Head = _HEAD.unpack_from(self._memory, index * SIZE)
-        return head
-
-    def give_back(self, index: int, stat: int, length: int, peer: int, tag: int) -> None:
-        """To the host."""
-        _HEAD.pack_into(self._memory, index * SIZE, stat, 0, 0, length, peer, tag, 0)
-
-    def scatter(self, index: int, head: Head, memory: HostMemory) -> Scatter:
-        """Where a transfer's bytes are. Raises DescriptorError for a format that is none, and for memory that the host has
-        not pinned."""
-        _, kind, length, address, _, _, count = head
-        kind &= _FORMAT
+    def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: HostMemory) -> Scatter:
+        """Where a transfer's bytes are, by what its first descriptor says. Raises DescriptorError for a format that is none,
+        and for memory that the host has not pinned."""
+        kind &= FORMAT
         pages: list[Page]
         if kind == ONE_PAGE and count == 1:
             pages = [(address, length)]
         elif kind == CHAIN and 1 < count <= MOST_CHAINED and index + chained(count) <= self.count:
             pages = [(address, length)]
             for place in range(index + 1, index + chained(count)):
-                first, size, second, more = _PAGES.unpack_from(self._memory, place * SIZE)
+                first, size, second, more = _PAGES.unpack_from(self.memory, place * SIZE)
                 pages += [(first, size), (second, more)]
             del pages[count:]
         elif kind == INDIRECT and count:

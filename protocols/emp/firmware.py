@@ -16,13 +16,13 @@ from collections.abc import Mapping
 
 from protocols.core.firmware import Adapter, Nic
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import HostMemory
+from protocols.core.memory import HostMemory, Scatter, UnpinnedError
 from protocols.emp import codec
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
 from protocols.emp.codec import STATUS_OK, STATUS_RESTARTED, TYPE_ACK, TYPE_MESSAGE
 from protocols.emp.counters import Counters
-from protocols.emp.descriptors import DescriptorError, Descriptors
+from protocols.emp.descriptors import SIZE, DescriptorError, Descriptors, unpack_head
 from protocols.emp.receiver import Receiver
 from protocols.emp.sender import Sender
 from protocols.emp.settings import Settings
@@ -68,42 +68,6 @@ class Firmware:
 
     def receive(self, now: int, frame: bytes) -> None:
         card = self._card
-        self._receive(now, card, frame)
-        if card.looped:
-            self._loop_back(now)
-
-    def ring(self, now: int, index: int) -> None:
-        card = self._card
-        if not 0 <= index < card.descriptors.count:
-            card.counters.invalid += 1
-            return
-        head = card.descriptors.read(index)
-        status, kind, _, _, peer, tag, _ = head
-        if status != stat.NIC or card.taken[index]:
-            card.counters.invalid += 1  # it is not the NIC's, or in use since before: neither may be touched
-            return
-        card.taken[index] = 1
-        try:
-            scatter = card.descriptors.scatter(index, head, card.memory)
-        except DescriptorError:
-            card.give_back(index, stat.INVALID, 0, peer, tag)
-            return
-        known = peer < len(card.adapter.addresses)
-        if kind & stat.RECEIVE and (known or peer == stat.ANY_SOURCE):
-            self._receiver.post(Posted(index, peer, tag, bool(kind & stat.ANY_TAG), scatter))
-        elif known:
-            self._sender.begin(now, card.peer(peer), index, tag, scatter)
-        else:
-            card.give_back(index, stat.INVALID, 0, peer, tag)
-        if card.looped:
-            self._loop_back(now)
-
-    def tick(self, now: int) -> None:
-        self._sender.tick(now)
-        if self._card.looped:
-            self._loop_back(now)
-
-    def _receive(self, now: int, card: Card, frame: bytes) -> None:
         counters = card.counters
         counters.frames_received += 1
         source = destination = tag = total = oldest = 0
@@ -128,17 +92,19 @@ class Firmware:
             counters.malformed += 1
             return
         peer = card.peers_by_address.get(by) or card.peer_at(by)
-        if peer is None or to != card.address:
+        if to != card.address or peer is None:
             counters.strangers += 1
             return
         if kind == TYPE_ACK:
-            if sender != card.incarnation or not self._knows(now, peer, receiver):
+            if sender != card.incarnation or (
+                (receiver != peer.incarnation or not receiver) and not self._knows(now, peer, receiver)
+            ):
                 counters.stale += 1
             elif status == STATUS_OK:
                 self._sender.acknowledged(now, peer, message, number)
             else:
                 counters.stale += 1  # `_knows` has done what there is to do
-        elif not self._knows(now, peer, sender):
+        elif (sender != peer.incarnation or not sender) and not self._knows(now, peer, sender):
             counters.stale += 1
         elif receiver != card.incarnation and (receiver or card.incarnation != _FIRST_INCARNATION):
             counters.stale += 1
@@ -149,6 +115,40 @@ class Firmware:
             counters.malformed += 1
         else:
             self._receiver.first(peer, flags, unit, message, source, destination, tag, total, oldest, payload)
+
+    def ring(self, now: int, index: int) -> None:
+        card = self._card
+        descriptors = card.descriptors
+        if not 0 <= index < descriptors.count:
+            card.counters.invalid += 1
+            return
+        status, kind, length, address, peer, tag, count = unpack_head(descriptors.memory, index * SIZE)
+        if status != stat.NIC or card.taken[index]:
+            card.counters.invalid += 1  # it is not the NIC's, or in use since before: neither may be touched
+            return
+        card.taken[index] = 1
+        try:
+            if count == 1 and not kind & stat.FORMAT:
+                scatter = Scatter((card.memory.view(address, length),) if length else ())
+            else:
+                scatter = descriptors.scatter(index, kind, length, address, count, card.memory)
+        except (DescriptorError, UnpinnedError):
+            card.refuse(index, peer, tag)
+            return
+        known = peer < len(card.adapter.addresses)
+        if kind & stat.RECEIVE and (known or peer == stat.ANY_SOURCE):
+            self._receiver.post(Posted(index, peer, tag, bool(kind & stat.ANY_TAG), scatter))
+        elif known:
+            self._sender.begin(now, card.peer(peer), index, tag, scatter)
+        else:
+            card.refuse(index, peer, tag)
+        if card.looped:
+            self._loop_back(now)
+
+    def tick(self, now: int) -> None:
+        self._sender.tick(now)
+        if self._card.looped:
+            self._loop_back(now)
 
     def _knows(self, now: int, peer: Peer, incarnation: int) -> bool:
         """Whether it is the peer's last incarnation; a later one than was known becomes that."""
@@ -175,6 +175,6 @@ class Firmware:
         looped = self._card.looped
         try:
             while looped:
-                self._receive(now, self._card, looped.popleft())
+                self.receive(now, looped.popleft())
         finally:
             self._looping = False

@@ -10,9 +10,18 @@ from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Buffer, Nic, Plug
-from protocols.core.memory import HostMemory, Page
+from protocols.core.memory import PAGE, HostMemory
 from protocols.emp import descriptors as stat
-from protocols.emp.descriptors import ANY_SOURCE, MOST_PAGES, SIZE, Descriptors, chained, list_of
+from protocols.emp.descriptors import (
+    ANY_SOURCE,
+    MOST_PAGES,
+    SIZE,
+    Descriptors,
+    chained,
+    list_of,
+    pack_head,
+    unpack_head,
+)
 from protocols.emp.firmware import Firmware
 from protocols.emp.settings import Settings
 
@@ -55,11 +64,12 @@ _FAILURES: Final = {
 
 
 class _Transfer(Completion[Received]):
-    """A transfer under way: its buffer, where that is pinned, and how many descriptors it has."""
+    """A transfer under way."""
 
-    __slots__ = ("_kind", "_peer", "_tag", "buffer", "descriptors", "regions")
+    __slots__ = ("_kind", "_peer", "_tag", "buffer", "descriptors", "listed", "pinned")
 
-    def __init__(self, kind: int, peer: int, tag: int, buffer: memoryview, region: int, descriptors: int) -> None:
+    def __init__(self, kind: int, peer: int, tag: int, buffer: memoryview, pinned: int, descriptors: int) -> None:
+        """pinned: the buffer's first address. descriptors: how many it takes."""
         self.done = False
         self._error = None
         self._callbacks = None
@@ -67,7 +77,8 @@ class _Transfer(Completion[Received]):
         self._peer = peer
         self._tag = tag
         self.buffer = buffer
-        self.regions = [region]
+        self.pinned = pinned
+        self.listed = 0  # where the list of its pages is pinned, if it has one
         self.descriptors = descriptors
 
     @property
@@ -142,11 +153,12 @@ class Endpoint:
     def completed(self, index: int) -> None:
         """Section 4.2: the host finds in the stat field that it has a descriptor back."""
         transfer = self._transfers.pop(index)
-        status, _, _, length, peer, tag, _ = self._descriptors.read(index)
-        for region in transfer.regions:
-            self._memory.unpin(region)
+        status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
+        self._memory.unpin(transfer.pinned)
         if transfer.descriptors == 1:
             self._used[index] = 0
+            if transfer.listed:
+                self._memory.unpin(transfer.listed)
         else:
             self._used[index : index + transfer.descriptors] = bytes(transfer.descriptors)
         received = Received(peer, tag, length)
@@ -161,25 +173,34 @@ class Endpoint:
         return [transfer.what for transfer in self._transfers.values()]
 
     def _post(self, kind: int, peer: int, tag: int, view: memoryview) -> Completion[Received]:
+        size = len(view)
+        if size > PAGE:
+            return self._post_pages(kind, peer, tag, view)
+        index = self._used.find(0, self._next)
+        if index < 0:
+            index = self._take(1)[1]
+        else:
+            self._used[index] = 1
+            self._next = index + 1
+        address = self._memory.pin_page(view)
+        self._transfers[index] = transfer = _Transfer(kind, peer, tag, view, address, 1)
+        pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind | stat.ONE_PAGE, size, address, peer, tag, 1)
+        self._nic.doorbell(index, SIZE, 1)
+        return transfer
+
+    def _post_pages(self, kind: int, peer: int, tag: int, view: memoryview) -> Completion[Received]:
+        count = (len(view) + PAGE - 1) // PAGE
+        if count > MOST_PAGES:
+            raise ValueError(f"a message of {len(view)} bytes: at most {MOST_PAGES} pages")
+        taken, index = self._take(chained(count))
         pages = self._memory.pin(view)
-        count = len(pages)
-        region = pages[0][0]
-        try:
-            if count > MOST_PAGES:
-                raise ValueError(f"a message of {len(view)} bytes: at most {MOST_PAGES} pages")
-            taken, index = self._take(chained(count) if count > 1 else 1)
-        except (EmpError, ValueError):
-            self._memory.unpin(region)
-            raise
-        self._transfers[index] = transfer = _Transfer(kind, peer, tag, view, region, taken)
-        if count == 1:
-            self._descriptors.write(index, kind | stat.ONE_PAGE, pages, peer, tag)
-        elif taken > 1:
+        self._transfers[index] = transfer = _Transfer(kind, peer, tag, view, pages[0][0], taken)
+        if taken > 1:
             self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
         else:
-            listed: list[Page] = self._memory.pin(memoryview(list_of(pages)))
-            transfer.regions.append(listed[0][0])
-            self._descriptors.write(index, kind | stat.INDIRECT, listed[:1], peer, tag, stated=count)
+            listed = self._memory.pin_page(memoryview(list_of(pages)))
+            transfer.listed = listed
+            self._descriptors.write(index, kind | stat.INDIRECT, [(listed, 0)], peer, tag, stated=count)
         self._nic.doorbell(index, SIZE * taken, count)
         return transfer
 
@@ -187,10 +208,6 @@ class Endpoint:
         """So many descriptors, one behind the other, as a chain needs them, or, where no such row is free, one, which
         will do for a list of pages. How many, and the first one's index."""
         used = self._used
-        if count == 1 and (place := used.find(0, self._next)) >= 0:
-            used[place] = 1
-            self._next = place + 1
-            return 1, place
         for wanted in (count, 1):
             place = used.find(bytes(wanted), self._next)
             if place < 0:

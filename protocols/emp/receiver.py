@@ -51,19 +51,21 @@ class Receiver:
         if source != peer.number or destination != card.number or (message - oldest) & _MASK >= _HALF:
             counters.malformed += 1
             return
-        expected = peer.expected
-        if expected is None or (oldest - expected) & _MASK < _HALF:
-            peer.expected = expected = oldest
         if peer.receiving:
             self._abandon(peer, oldest)
+        expected = peer.expected
         if message != expected:
-            if (message - expected) & _MASK < _HALF:
+            if expected is None or (oldest - expected) & _MASK < _HALF:
+                peer.expected = expected = oldest
+            if (message - expected) & _MASK >= _HALF:
+                if (known := peer.receiving.get(message)) is not None:
+                    self._take(peer, known, flags, unit, 0, payload)
+                else:
+                    self._again(peer, flags, unit, message, 0)
+                return
+            if message != expected:
                 counters.early += 1
-            elif (known := peer.receiving.get(message)) is not None:
-                self._take(peer, known, flags, unit, 0, payload)
-            else:
-                self._again(peer, flags, unit, message, 0)
-            return
+                return
         if peer.held >= card.settings.held:
             counters.held_full += 1
             return
@@ -77,10 +79,15 @@ class Receiver:
         posted = self._matching(source, tag)
         if posted is not None and flags & FLAGS_LAST:  # all of it has come
             counters.data_stored += 1
-            self._store(posted.scatter, 0, length, payload)
+            scatter = posted.scatter
+            if length == scatter.size and len(scatter.whole) == 1:
+                card.nic.store(scatter.whole[0], payload)
+            else:
+                self._store(scatter, 0, length, payload)
             counters.acknowledgements_sent += 1
             card.acknowledge(peer, flags, unit, message, 0)
-            self._complete(posted, total, source, tag)
+            counters.messages_received += 1
+            card.give_back(posted.index, stat.DONE if length <= scatter.size else stat.TRUNCATED, length, source, tag)
             return
         receiving = Receiving(message, source, tag, total, length + MESSAGE_HEADER, unit)
         peer.receiving[message] = receiving
@@ -173,7 +180,9 @@ class Receiver:
         card.acknowledge(peer, flags, unit, receiving.id, number)
         if not receiving.left:
             del peer.receiving[receiving.id]
-            self._complete(posted, receiving.total, receiving.source, receiving.tag)
+            counters.messages_received += 1
+            status = stat.DONE if receiving.total <= posted.scatter.size else stat.TRUNCATED
+            card.give_back(posted.index, status, receiving.total, receiving.source, receiving.tag)
 
     def _store(self, scatter: Scatter, begin: int, end: int, payload: memoryview) -> None:
         """The message's bytes from begin to end, as far as the receive has room for them."""
@@ -196,12 +205,6 @@ class Receiver:
         if flags & FLAGS_LAST or number % unit == unit - 1:
             counters.reacknowledgements_sent += 1
             self._card.acknowledge(peer, flags, unit, message, number)
-
-    def _complete(self, posted: Posted, total: int, source: int, tag: int) -> None:
-        """All of a message is there."""
-        self._card.counters.messages_received += 1
-        status = stat.DONE if total <= posted.scatter.size else stat.TRUNCATED
-        self._card.give_back(posted.index, status, total, source, tag)
 
     def _abandon(self, peer: Peer, oldest: int) -> None:
         """What the sender has given up is given up here, too."""

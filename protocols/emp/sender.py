@@ -36,27 +36,25 @@ class Sender:
 
     def begin(self, now: int, peer: Peer, index: int, tag: int, scatter: Scatter) -> None:
         """A message that the host has posted. Messages to one peer are begun in that order."""
-        card = self._card
+        settings = self._card.settings
         identity = peer.next_id
         peer.next_id = (identity + 1) & _MASK
-        peer.sending[identity] = sending = Sending(identity, index, tag, scatter, card.full, card.settings.unit)
-        peer.queue.append(sending)
-        self.pump(now, peer)
+        peer.sending[identity] = sending = Sending(identity, index, tag, scatter, self._card.full, settings.unit)
+        if peer.queue or peer.unacknowledged >= settings.window:
+            peer.queue.append(sending)
+            return
+        self._send_next(now, peer, sending)
+        if sending.collections > 1:
+            peer.queue.append(sending)
+            self.pump(now, peer)
 
     def pump(self, now: int, peer: Peer) -> None:
         """Send what may be sent: as many collections as may be unacknowledged."""
-        card, queue = self._card, peer.queue
-        settings = card.settings
+        queue, settings = peer.queue, self._card.settings
         while queue and peer.unacknowledged < settings.window:
             sending = queue[0]
-            number = sending.sent
-            card.counters.frames_sent += card.send_collection(peer, sending, number)
-            sending.sent = number + 1
-            sending.open[number] = 0
-            sending.progress = now
-            peer.unacknowledged += 1
-            self.timers.set((peer.number, sending.id, number), now + settings.timeout)
-            if number + 1 == sending.collections:
+            self._send_next(now, peer, sending)
+            if sending.sent == sending.collections:
                 queue.popleft()
 
     def acknowledged(self, now: int, peer: Peer, message: int, frame: int) -> None:
@@ -79,12 +77,13 @@ class Sender:
         counters.acknowledgements_received += 1
         self._close(peer, sending, number)
         sending.progress = now
-        sending.left -= 1
+        sending.left = left = sending.left - 1
         if sending.parked:
             self._unpark(now, peer, sending)
-        if not sending.left:
+        if not left:
             counters.messages_sent += 1
-            self._end(peer, sending, stat.DONE)
+            del peer.sending[message]
+            self._give_back(peer, sending, stat.DONE)
         if peer.queue:
             self.pump(now, peer)
 
@@ -141,6 +140,16 @@ class Sender:
             for sending in peer.sending.values()
         ]
 
+    def _send_next(self, now: int, peer: Peer, sending: Sending) -> None:
+        """The next collection, for the first time."""
+        card, number = self._card, sending.sent
+        card.counters.frames_sent += card.send_collection(peer, sending, number)
+        sending.sent = number + 1
+        sending.open[number] = 0
+        sending.progress = now
+        peer.unacknowledged += 1
+        self.timers.set((peer.number, sending.id, number), now + card.settings.timeout)
+
     def _close(self, peer: Peer, sending: Sending, number: int) -> None:
         del sending.open[number]
         if not sending.parked:
@@ -180,12 +189,11 @@ class Sender:
         self._give_back(peer, sending, status)
 
     def _forget(self, peer: Peer, sending: Sending) -> None:
-        if sending.left:  # it ends before its time
-            for number in list(sending.open):
-                self._close(peer, sending, number)
-            if sending.sent < sending.collections and not sending.parked:
-                peer.queue.remove(sending)
+        for number in list(sending.open):
+            self._close(peer, sending, number)
         del peer.sending[sending.id]
+        if sending.sent < sending.collections and not sending.parked:
+            peer.queue.remove(sending)
 
     def _give_back(self, peer: Peer, sending: Sending, status: int) -> None:
         self._card.give_back(sending.index, status, sending.total, peer.number, sending.tag)

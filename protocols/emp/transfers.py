@@ -52,7 +52,7 @@ class Sending(Framing):
     __slots__ = ("id", "index", "left", "open", "parked", "progress", "scatter", "sent", "tag")
 
     def __init__(self, identity: int, index: int, tag: int, scatter: Scatter, full: int, unit: int) -> None:
-        super().__init__(scatter.size, full, unit)
+        Framing.__init__(self, scatter.size, full, unit)
         self.id = identity
         self.index = index
         self.tag = tag
@@ -89,7 +89,7 @@ class Receiving(Framing):
     __slots__ = ("below", "id", "left", "missing", "posted", "source", "tag")
 
     def __init__(self, identity: int, source: int, tag: int, total: int, full: int, unit: int) -> None:
-        super().__init__(total, full, unit)
+        Framing.__init__(self, total, full, unit)
         self.id = identity
         self.source = source
         self.tag = tag

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from protocols.core.firmware import Agent, Buffer
 from testbed.kernel.frame_socket import DOWN, FrameSocket
@@ -26,7 +26,7 @@ from testbed.kernel.frame_socket import DOWN, FrameSocket
 class InlineNic:
     """The surroundings of one firmware on a packet socket. busy: the firmware is at work; whoever calls it says so."""
 
-    __slots__ = ("_completed", "_ring", "_send", "busy", "down", "later", "prompt", "rung", "unsent")
+    __slots__ = ("_ring", "_send", "busy", "down", "later", "prompt", "rung", "show", "unsent")
 
     def __init__(self, wire: FrameSocket) -> None:
         self.busy = False
@@ -41,16 +41,15 @@ class InlineNic:
         self.down = 0
         """Frames for an interface that was down or gone."""
         self._send = wire.socket.send
-        self._completed: Callable[[int], None]
+        self.show: Callable[[int], None]
         self._ring: Callable[[int, int], None]
 
     def attach(self, agent: Agent) -> None:
         """Whose actions these are; before the first one."""
-        self._completed = agent.host.completed
+        self.show = agent.host.completed
         self._ring = agent.firmware.ring
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
-        return b"".join(pieces)
+    fetch = staticmethod(b"".join)
 
     def send(self, frame: Buffer) -> None:
         try:
@@ -75,9 +74,6 @@ class InlineNic:
 
     def store(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
-
-    def show(self, index: int) -> None:
-        self._completed(index)
 
     def doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
         if self.busy:

@@ -147,7 +147,7 @@ class BareNic:
         raise AssertionError((index, written, translated))
 
     def stat(self, index: int) -> int:
-        return self.descriptors.read(index)[0]
+        return self.descriptors.memory[index * stat.SIZE]
 
 
 def test_descriptors_are_20_bytes_each() -> None:
@@ -316,7 +316,7 @@ def test_a_descriptor_that_the_nic_refused_is_an_error_to_its_waiter() -> None:
     send = host.post_send(1, 0, b"x")
     host._memory.unpin(1 << 32)  # the page that the descriptor names
     host._memory.pin(memoryview(b"x"))
-    host._transfers[0].regions[:] = [2 << 32]
+    host._transfers[0].pinned = 2 << 32
     ring(0, rung[0])
     with pytest.raises(EmpError, match="refused"):
         send.result()
