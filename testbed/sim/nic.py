@@ -4,8 +4,9 @@ What is decided is decided when the event comes, at once; what follows from it s
 through with it. So a frame that comes while the NIC's processor is busy is looked at in its turn, and all that it causes
 comes later by as much as the processor was behind.
 
-The firmware is never entered from within itself: what it shows to the host, and so whatever a program does about it, is
-an event of its own.
+The firmware is never entered from within itself: the host sees what it is shown, and a program does whatever it does about
+it, when the firmware has returned. Where that takes time it is an event of its own; where nothing costs anything it needs
+none.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ class SimNic:
     """
 
     __slots__ = (
-        "_agent", "_core", "_fetched", "_firmware", "_is_free", "_leaving", "_left", "_longest", "_loop", "_now",
-        "_profile", "_rings", "_shown", "_stored", "_taken", "_wake", "_way", "dropped", "processor", "reading",
-        "received", "ringing", "sent", "writing",
+        "_agent", "_clock", "_core", "_fetched", "_firmware", "_is_free", "_is_telling", "_leaving", "_left", "_longest",
+        "_loop", "_now", "_profile", "_rings", "_shown", "_stored", "_taken", "_wake", "_way", "dropped", "processor",
+        "reading", "received", "sent", "writing",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, name: str, way: Way, core: Server, profile: Profile, mtu: int) -> None:
         """way: where its frames go. mtu: bytes behind the Ethernet header; ValueError meets a frame that is longer."""
         self._loop = loop
+        self._clock = loop.now
         self._way = way
         self._core = core
         self._profile = profile
@@ -58,6 +60,7 @@ class SimNic:
         self._left = 0  # when all that has been sent so far has left
         self._leaving: deque[bytes] = deque()  # in the order in which they will leave
         self._shown: deque[int] = deque()  # descriptors on their way to the host
+        self._is_telling = False  # and it is being shown them at once
         self._rings: deque[int] = deque()  # and to the firmware
         self._taken: deque[int] = deque()  # when the processor takes each frame that waits for it
 
@@ -83,6 +86,8 @@ class SimNic:
         self._now = now
         firmware = self._firmware
         firmware.receive(now, frame)
+        if self._shown and self._is_free:
+            self._tell(now)
         deadline = firmware.deadline
         if deadline is not None and deadline < self._wake:
             self._look_ahead()
@@ -109,6 +114,8 @@ class SimNic:
         if deadline is not None and deadline <= now:
             self.processor.reserve(now, self._profile.tick)
             firmware.tick(now)
+            if self._shown and self._is_free:
+                self._tell(now)
         self._look_ahead()
 
     def _look_ahead(self) -> None:
@@ -163,12 +170,10 @@ class SimNic:
 
     def show(self, index: int) -> None:
         """Let the host see that it has a descriptor back, after what was stored before."""
-        when = self._now
+        self._shown.append(index)
         if not self._is_free:
             # What was shown before cannot come after it: the processor's times grow, and so does _stored.
-            when = max(self._spend(self._profile.show), self._stored)
-        self._shown.append(index)
-        self._loop.at(when, self._notice)
+            self._loop.at(max(self._spend(self._profile.show), self._stored), self._notice)
 
     def _spend(self, cost: int) -> int:
         """The processor goes on with what it does for so long; when that is."""
@@ -179,7 +184,7 @@ class SimNic:
 
     def doorbell(self, index: int, written: int, translated: int) -> None:
         """The host has written a descriptor."""
-        now = self._loop.now()
+        now = self._clock()
         if not self._is_free:
             profile = self._profile
             cost = profile.post + translated * profile.translate + transfer_time(written, profile.write_rate)
@@ -207,8 +212,24 @@ class SimNic:
         self._now = now
         if not self._is_free:
             self.processor.reserve(now, self._profile.ring)
-        self._firmware.ring(now, index)
-        self._look_ahead()
+        firmware = self._firmware
+        firmware.ring(now, index)
+        if self._shown and self._is_free:
+            self._tell(now)
+        deadline = firmware.deadline
+        if deadline is not None and deadline < self._wake:
+            self._look_ahead()
+
+    def _tell(self, now: int) -> None:
+        """The host finds what it has been shown, and what it is shown upon its answers."""
+        if self._is_telling:
+            return
+        self._is_telling = True
+        try:
+            while self._shown:
+                self._complete(now)
+        finally:
+            self._is_telling = False
 
     def _notice(self, now: int) -> None:
         """The host's core finds a descriptor."""
