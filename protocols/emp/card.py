@@ -30,8 +30,8 @@ class Card:
     """One NIC's memory, counters and peers, and the actions it can take."""
 
     __slots__ = (
-        "_loop_back", "_pack_frame", "_pack_message", "adapter", "address", "counters", "descriptors", "full", "incarnation", "looped",
-        "memory", "nic", "number", "peers", "peers_by_address", "settings", "taken",
+        "_loop_back", "_pack_frame", "_pack_message", "adapter", "address", "counters", "descriptors", "full",
+        "incarnation", "looped", "memory", "nic", "number", "peers", "peers_by_address", "settings", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -81,14 +81,14 @@ class Card:
         behind = first + sending.unit
         if behind > sending.frames:
             behind = sending.frames
+        pack, address, own, full = self._pack_frame, peer.address, self.address, sending.full
+        unit, sender, receiver, message = sending.unit, self.incarnation, peer.incarnation, sending.id
+        end = frame * full - MESSAGE_HEADER
         while frame < behind:
-            begin, end = sending.span(frame)
-            send(
-                self._pack_frame(
-                    peer.address, self.address, TYPE_DATA, FLAGS_LAST if frame == last else 0, sending.unit,
-                    self.incarnation, peer.incarnation, sending.id, frame, STATUS_OK, fetch(scatter.pieces(begin, end)),
-                )
-            )  # fmt: skip
+            begin, end = end, end + full
+            payload = fetch(scatter.pieces(begin, end if frame < last else sending.total))
+            flags = 0 if frame < last else FLAGS_LAST
+            send(pack(address, own, TYPE_DATA, flags, unit, sender, receiver, message, frame, STATUS_OK, payload))
             frame += 1
         return behind - first
 
@@ -98,17 +98,8 @@ class Card:
         """Section 4.1: "the acknowledgement consists of the frame header of one of the frames for that collection.
         Essentially it is the header of the last received frame." """
         frame = self._pack_frame(
-            peer.address,
-            self.address,
-            TYPE_ACK,
-            flags,
-            unit,
-            peer.incarnation,
-            self.incarnation,
-            message,
-            number,
-            status,
-        )
+            peer.address, self.address, TYPE_ACK, flags, unit, peer.incarnation, self.incarnation, message, number, status
+        )  # fmt: skip
         if peer.number == self.number:
             self.looped.append(frame)
         else:

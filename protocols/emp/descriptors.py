@@ -116,7 +116,17 @@ class Descriptors:
                 raise DescriptorError(f"the list of pages: {error}") from error
         else:
             raise DescriptorError(f"descriptor {index}: format {kind >> 1} with {count} pages")
+        # Pages that lie one behind the other are one piece for the DMA engine.
+        pieces: list[memoryview] = []
+        begin, size = pages[0]
         try:
-            return Scatter([memory.view(*page) for page in pages])
+            for address, length in pages[1:]:
+                if address == begin + size:
+                    size += length
+                else:
+                    pieces.append(memory.view(begin, size))
+                    begin, size = address, length
+            pieces.append(memory.view(begin, size))
         except UnpinnedError as error:
             raise DescriptorError(f"descriptor {index}: {error}") from error
+        return Scatter([piece for piece in pieces if piece])

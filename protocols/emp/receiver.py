@@ -99,10 +99,9 @@ class Receiver:
 
     def another(self, peer: Peer, flags: int, unit: int, message: int, number: int, payload: memoryview) -> None:
         """Another frame of a message, its check good, from this incarnation of the peer."""
-        receiving = peer.receiving.get(message)
         if not number:
             self._card.counters.malformed += 1
-        elif receiving is not None:
+        elif (receiving := peer.receiving.get(message)) is not None:
             self._take(peer, receiving, flags, unit, number, payload)
         elif peer.expected is None:
             self._card.counters.unknown += 1
@@ -147,33 +146,48 @@ class Receiver:
         """A frame of a message that is not complete."""
         card = self._card
         counters = card.counters
-        begin, end = receiving.span(number)
-        is_last = number == receiving.frames - 1
-        if unit != receiving.unit or end - begin != len(payload) or is_last != (flags & FLAGS_LAST):
+        length = len(payload)
+        full, is_last = receiving.full, number == receiving.frames - 1
+        begin = number * full - MESSAGE_HEADER if number else 0
+        end = receiving.total if is_last else (number + 1) * full - MESSAGE_HEADER
+        if (
+            begin + length != end
+            or is_last != (flags & FLAGS_LAST)
+            or unit != receiving.unit
+            or number >= receiving.frames
+        ):
             counters.malformed += 1
             return
-        collection, place = divmod(number, unit)
-        missing = receiving.missing.get(collection)
-        if missing == 0 or collection < receiving.below:
+        collection = number // unit
+        begun = receiving.missing
+        missing = begun.get(collection)
+        if missing is None:
+            if collection < receiving.below:
+                self._again(peer, flags, unit, receiving.id, number)
+                return
+            missing = (1 << min(unit, receiving.frames - collection * unit)) - 1
+        elif not missing:
             self._again(peer, flags, unit, receiving.id, number)
             return
         posted = receiving.posted
         if posted is None:
             counters.unmatched += 1
             return
-        if missing is None:
-            missing = (1 << len(receiving.collection(collection))) - 1
-        bit = 1 << place
+        bit = 1 << number % unit
         if not missing & bit:
             counters.duplicates += 1
             return
         counters.data_stored += 1
-        self._store(posted.scatter, begin, end, payload)
-        receiving.missing[collection] = missing = missing ^ bit
+        scatter = posted.scatter
+        if end <= scatter.size and len(scatter.whole) == 1:
+            card.nic.store(scatter.whole[0][begin:end], payload)
+        else:
+            self._store(scatter, begin, end, payload)
+        begun[collection] = missing = missing ^ bit
         if missing:
             return
-        while receiving.missing.get(receiving.below) == 0:
-            del receiving.missing[receiving.below]
+        while begun.get(receiving.below) == 0:
+            del begun[receiving.below]
             receiving.below += 1
         receiving.left -= 1
         counters.acknowledgements_sent += 1
@@ -181,20 +195,13 @@ class Receiver:
         if not receiving.left:
             del peer.receiving[receiving.id]
             counters.messages_received += 1
-            status = stat.DONE if receiving.total <= posted.scatter.size else stat.TRUNCATED
+            status = stat.DONE if receiving.total <= scatter.size else stat.TRUNCATED
             card.give_back(posted.index, status, receiving.total, receiving.source, receiving.tag)
 
     def _store(self, scatter: Scatter, begin: int, end: int, payload: memoryview) -> None:
         """The message's bytes from begin to end, as far as the receive has room for them."""
-        store = self._card.nic.store
-        if end > scatter.size:
-            end = scatter.size
-        pieces = scatter.pieces(begin, end)
-        if len(pieces) == 1:
-            store(pieces[0], payload if end - begin == len(payload) else payload[: end - begin])
-            return
-        at = 0
-        for piece in pieces:
+        at, store = 0, self._card.nic.store
+        for piece in scatter.pieces(begin, min(end, scatter.size)):
             store(piece, payload[at : at + len(piece)])
             at += len(piece)
 

@@ -17,7 +17,8 @@ MESSAGE_HEADER: Final = 16
 
 
 class Framing:
-    """How a message is cut into frames, and those into collections. The first frame holds less: it has two headers.
+    """How a message is cut into frames, and those into collections. The first frame holds less: it has two headers. So
+    frame n of a message, not the last one, ends before byte (n + 1) * full - MESSAGE_HEADER.
 
     total: bytes of the message. full: bytes of payload of a full frame. unit: frames per collection; the last one may be
     short.
@@ -29,19 +30,8 @@ class Framing:
         self.total = total
         self.full = full
         self.unit = unit
-        # The second header counts as bytes of the message that every frame after the first is shifted by.
         self.frames = frames = (total + MESSAGE_HEADER + full - 1) // full
         self.collections = (frames + unit - 1) // unit
-
-    def span(self, frame: int) -> tuple[int, int]:
-        """Which bytes of the message a frame holds."""
-        end = (frame + 1) * self.full - MESSAGE_HEADER
-        return (end - self.full if frame else 0), (min(self.total, end))
-
-    def collection(self, number: int) -> range:
-        """Its frames."""
-        begin = number * self.unit
-        return range(begin, min(begin + self.unit, self.frames))
 
 
 class Sending(Framing):
