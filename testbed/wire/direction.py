@@ -54,9 +54,9 @@ class Direction(Line):
     """
 
     __slots__ = (
-        "_chances", "_classifier", "_epoch", "_flows", "_gemodel", "_injected", "_jitter", "_judges", "_judging", "_key",
-        "_link", "_log", "_loss", "_more_chances", "_n", "_name", "_own", "_pattern", "_plain", "_steps", "_thresholds",
-        "_uneventful", "_version",
+        "_beyond", "_chances", "_classifier", "_epoch", "_flows", "_gemodel", "_injected", "_jitter", "_judges", "_judging",
+        "_key", "_link", "_log", "_loss", "_more_chances", "_n", "_name", "_own", "_pattern", "_plain", "_steps",
+        "_thresholds", "_uneventful", "_version",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +94,7 @@ class Direction(Line):
         self._flows: Flows | None = None
         self._version = -1
         self._uneventful = False  # nothing can happen to a frame
+        self._beyond = 0  # frames under way in pieces, but for one of each
         self._loss = 0  # nothing but an independent loss can, of this threshold
         self._judges: list[Judge] = []
         self._own = RuleSet(rules.fields if rules is not None else fields or _USUAL_FIELDS)
@@ -103,6 +104,35 @@ class Direction(Line):
     @property
     def impairment(self) -> Impairment:
         return self._impairment
+
+    @property
+    def held(self) -> int:
+        return super().held + self._beyond
+
+    @property
+    def carries_pieces(self) -> bool:
+        """Whether a piece of several frames, as a sender's offloads leave it, may stay one: those that are offered at one
+        time leave at one time, and nothing can happen to one of them. It is so until the next `change` or rule."""
+        if self._injected is not None and self._injected.version != self._version:
+            self._gather()
+        return self._uneventful and not (self._rate or self._shaped)
+
+    def offer_piece(self, now: int, piece: bytes, frames: int) -> None:
+        """So many frames, two or more, of one flow in a piece, which comes out as it is; only where `carries_pieces`. They
+        count one by one, and `count_piece` must be told when they have come out."""
+        if self._flows is not None:
+            self._n += frames
+            self._flows.count(piece)
+            self._flows.count(piece)[0].n += frames - 2  # from its second frame on a flow is remembered
+        self.counters.offered += frames
+        self._beyond += frames - 1
+        self._put(now, piece, self._delay)
+
+    def count_piece(self, frames: int, octets: int) -> None:
+        """`poll` has given a piece of so many frames, which as frames are so many bytes longer."""
+        self.counters.delivered += frames - 1
+        self.counters.delivered_bytes += octets
+        self._beyond -= frames - 1
 
     def idle_rules(self) -> list[str]:
         """A sentence for each of the impairment's own rules that has never decided anything."""
