@@ -157,10 +157,10 @@ class Workshop:
                 with namespaces.staying():
                     syscalls.setns(self.open(key).descriptor, syscalls.CLONE_NEWNET)
                     write_setting(ROUTING[version], str(int(on)))
-            case SetOffloads(key, device, _, on):
+            case SetOffloads(key, device, _, taken):
                 with namespaces.staying():
                     syscalls.setns(self.open(key).descriptor, syscalls.CLONE_NEWNET)
-                    offloads.switch(device, on)
+                    offloads.allow(device, taken)
             case SetSurroundings():
                 pass  # the state and the files beside it are written with every change
             case SetLimits(key, cpu_share, memory):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from testbed.cluster.injections import BOTH, InForce, Injection, in_force, is_down
@@ -43,19 +44,21 @@ class Chooser:
             return
         for side in sides:
             self.files.update(_texts(side, self._base, self._known))
-        for side, direction in zip(sides, BOTH, strict=True):
-            _try(self._layout, link, direction, side, self.files)
+        forward, backward = [
+            _try(self._layout, link, direction, side, self.files) for side, direction in zip(sides, BOTH, strict=True)
+        ]
         try:
             treatment, said = _choose(link, sides, self._asked, down=down)
         except UnsupportedError as error:
             self._refusals.append(f"  {link.name}: {error}")
             return
+        if treatment.datapath == "relay":
+            treatment = replace(treatment, pieces=(forward, backward))
+            treated = [Treated(side.impairment, side.rules, side.replay) for side in sides]
+            self.carried.append(Carried(link.name, *free_ends(self._layout, link.name), *treated))
         self.treatments[link.name] = treatment
         if said:
             self.notes[link.name] = said
-        if treatment.datapath == "relay":
-            forward, backward = [Treated(side.impairment, side.rules, side.replay) for side in sides]
-            self.carried.append(Carried(link.name, *free_ends(self._layout, link.name), forward, backward))
 
     def refuse(self) -> None:
         """UnsupportedError if a link cannot be carried, with every one that cannot."""
@@ -81,15 +84,17 @@ def _refusal(impairment: Impairment) -> str:
     return loss_classifier.refusal(impairment, known_fields())
 
 
-def _try(layout: Layout, link: Link, direction: str, side: InForce, files: Mapping[str, str]) -> None:
-    """Raises what the model would: whoever carries the direction, what is asked of it must make sense."""
+def _try(layout: Layout, link: Link, direction: str, side: InForce, files: Mapping[str, str]) -> bool:
+    """Whether the relay would pass on pieces of frames. Raises what the model would: whoever carries the direction, what is
+    asked of it must make sense."""
     rules = RuleSet(known_fields(), [other.name for other in layout.links])
     for text in (*side.impairment.rules, *side.rules.values()):
         rules.add(0, text)
     if side.replay:
         read_log(Path(side.replay))
-    Direction(link.name, "forward" if direction == "forward" else "backward", side.impairment,
-              seed=layout.seed, rules=rules, files=files)  # fmt: skip
+    model = Direction(link.name, "forward" if direction == "forward" else "backward", side.impairment,
+                      seed=layout.seed, rules=rules, files=files)  # fmt: skip
+    return model.carries_pieces and not side.replay
 
 
 def _texts(side: InForce, base: Path, known: Mapping[str, str]) -> dict[str, str]:

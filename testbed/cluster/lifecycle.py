@@ -193,7 +193,13 @@ def _relay_alone(before: State, decisions: Decisions) -> bool:
         after == dict(before.datapaths)
         and set(after.values()) <= {"relay"}
         and _down(before) == {link for link, treatment in decisions.treatments.items() if treatment.down}
+        and _in_pieces(_treatments(before)) == _in_pieces(decisions.treatments)
     )
+
+
+def _in_pieces(treatments: Treatments) -> dict[str, tuple[bool, bool]]:
+    """The directions on which the offloads of who sends are on."""
+    return {link: treatment.pieces for link, treatment in treatments.items() if any(treatment.pieces)}
 
 
 def _down(state: State) -> set[str]:

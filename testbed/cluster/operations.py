@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from testbed.kernel.offloads import Offloads
 from testbed.spec.drawing import described
 from testbed.spec.layout import Impairment
 
@@ -151,15 +152,15 @@ class SetDown:
 
 @dataclass(frozen=True, slots=True)
 class SetOffloads:
-    """Let an interface take unfinished frames, or none but those that could be on a wire."""
+    """Let an interface take these unfinished frames, and else none but those that could be on a wire."""
 
     key: str
     device: str
     index: int
-    on: bool
+    taken: Offloads
 
     def __str__(self) -> str:
-        return f"set offloads of {self.device} in {self.key or 'the wire namespace'} {'on' if self.on else 'off'}"
+        return f"set offloads of {self.device} in {self.key or 'the wire namespace'} {self.taken}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from testbed.cluster.operations import (
 )
 from testbed.cluster.treatments import Treatments
 from testbed.cluster.wiring import Cable, Device, Wiring
+from testbed.kernel.offloads import Offloads
 from testbed.kernel.survey import Contents, Interface
 from testbed.spec.layout import Layout, Nic, Node, Switch
 
@@ -151,7 +152,7 @@ class _Planner:
             if cable.patch:
                 self._set_up(cable.near)
                 self._set_up(cable.far)
-        self._set_offloads(on=False)
+        self._lower_offloads()
         self._set_disciplines()
         self._unplug_spliced()
         for join in self.joins:
@@ -161,7 +162,7 @@ class _Planner:
         self._forget_learned()
         for device in self.wiring.wire_devices:
             self._set_up(device)
-        self._set_offloads(on=True)
+        self._raise_offloads()
         for node in self.wanted.nodes:
             self._configure(node)
         self.operations += self.late_removals
@@ -424,22 +425,31 @@ class _Planner:
             if device in self.kept and self.kept[device].master:
                 self._plug(device, 0)
 
-    def _set_offloads(self, *, on: bool) -> None:
-        """Off on all that send towards free ends; on again where they are off and need not be."""
-        senders = [device for splice in self.wiring.splices.values() for device in splice.senders]
-        if not on:
-            for device in senders:
-                if self._offloads(device):
-                    self.operations.append(SetOffloads(*device, self._index(device), on=False))
-            return
-        for device, found in self.kept.items():
-            if device not in senders and found.kind == "veth" and self._offloads(device) is False:
-                self.operations.append(SetOffloads(*device, found.index, on=True))
+    def _offloads_wanted(self) -> dict[Device, Offloads]:
+        """Which unfinished frames those may take that send towards free ends; all others take all."""
+        return {
+            device: Offloads.TCP if pieces else Offloads.NONE
+            for name, splice in self.wiring.splices.items()
+            for device, pieces in zip(splice.senders, self.treatments[name].pieces, strict=True)
+        }
 
-    def _offloads(self, device: Device) -> bool | None:
-        """Whether a device takes unfinished frames, as one that is made does; None where the kernel does not tell."""
+    def _lower_offloads(self) -> None:
+        for device, wanted in self._offloads_wanted().items():
+            taken = self._offloads(device)
+            if taken is not None and taken > wanted:
+                self.operations.append(SetOffloads(*device, self._index(device), wanted))
+
+    def _raise_offloads(self) -> None:
+        wanted = self._offloads_wanted()
+        for device, found in self.kept.items():
+            taken, wish = self._offloads(device), wanted.get(device, Offloads.ALL)
+            if found.kind == "veth" and taken is not None and taken < wish:
+                self.operations.append(SetOffloads(*device, found.index, wish))
+
+    def _offloads(self, device: Device) -> Offloads | None:
+        """Which unfinished frames a device takes; one that is made takes all. None where the kernel does not tell."""
         if device not in self.kept:
-            return True
+            return Offloads.ALL
         return self.existing.namespaces[device[0]].offloads.get(self.kept[device].index)
 
     # Links that are down

@@ -17,12 +17,14 @@ UNIMPAIRED = Impairment()
 @dataclass(frozen=True, slots=True)
 class Treatment:
     """How one link is carried now. forward and backward: what is in force, the declared impairment with what is injected
-    laid over it. down: neither direction carries anything, and the NICs at its ends lose their carrier."""
+    laid over it. down: neither direction carries anything, and the NICs at its ends lose their carrier. pieces: whether
+    forward and backward pass on TCP as its senders' kernels leave it, unfinished and in pieces."""
 
     datapath: Literal["direct", "netem", "tc", "relay"] = "direct"
     forward: Impairment = UNIMPAIRED
     backward: Impairment = UNIMPAIRED
     down: bool = False
+    pieces: tuple[bool, bool] = (False, False)
 
     @property
     def spliced(self) -> bool:

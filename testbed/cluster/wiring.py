@@ -44,12 +44,12 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """The free ends of a spliced link, and the devices that send towards them: a frame that one of these sends must be
-    on the wire as it is, finished (see `kernel.offloads`)."""
+    """The free ends of a spliced link, and the devices that send towards A and B: whether a frame that one of these sends
+    must be finished is up to who carries that direction (see `kernel.offloads`)."""
 
     a: Device
     b: Device
-    senders: tuple[Device, ...]
+    senders: tuple[Device, Device]
 
 
 def free_ends(layout: Layout, name: str) -> tuple[str, str]:
@@ -145,7 +145,8 @@ class Wiring:
             (switch,) = [end for end in ends if end.owner in self.ports]
             device = wire_side[nodes[0]]
             if spliced:
-                senders.append(self._patch(link, switch, device, self._nics[nodes[0].owner, nodes[0].port].mtu))
+                patch = self._patch(link, switch, device, self._nics[nodes[0].owner, nodes[0].port].mtu)
+                senders = [*senders, patch] if switch is link.b else [patch, *senders]
             else:
                 self._plug(switch, device)
         else:
@@ -157,7 +158,8 @@ class Wiring:
                 self._plug(link.b, wire_side[link.b])
         if spliced:
             a, b = _free_ends(link, devices, self.ports)
-            self.splices[link.name] = Splice((names.WIRE, a), (names.WIRE, b), tuple(senders))
+            to_a, to_b = senders
+            self.splices[link.name] = Splice((names.WIRE, a), (names.WIRE, b), (to_a, to_b))
 
     def _patch(self, link: Link, port: End, device: Device, mtu: int) -> Device:
         """Plug a patch into a port in place of `device`; its plugged end."""

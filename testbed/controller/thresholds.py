@@ -62,7 +62,7 @@ LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
         # Inside the emulator.
         "relay lateness p99": Limit("how late the relay sent frames", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),
         "relay lost": Limit("overrun, oversized, not sent: lost for no asked reason", "frames", 0.0, 0.0),
-        "relay unfinished": Limit("frames with checksums left to hardware", "frames", 0.0, _NEVER),
+        "relay finished": Limit("frames and pieces of TCP that came unfinished", "frames", _NEVER, _NEVER),
         "relay at a down end": Limit("frames for a free end that was down", "frames", 0.0, _NEVER),
         "relay gap": Limit("time without a relay", "ns", 0.0, 0.0),
         "classifier inexact": Limit("frames whose fate is not the promised one", "frames", 0.0, _NEVER),

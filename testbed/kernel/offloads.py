@@ -3,8 +3,8 @@
 A veth pair with the kernel's defaults takes frames that are not finished: TCP and UDP segments of up to 64 KiB, with their
 checksums still to be computed, because whoever gets them has nothing left to do with either. Whoever reads frames between
 two ends (a packet socket, netem, a classifier) then meets one large frame where a wire has forty, and passes on a checksum
-that was never made. So on every device that sends towards such a place these are off, and the kernel finishes a frame
-just before the device gets it:
+that was never made. So on every device that sends towards such a place these are off (`Offloads.NONE`), and the kernel
+finishes a frame just before the device gets it:
 
 - ``tx-checksum-*``: complete checksums of TCP, UDP and SCTP, over IPv4 and IPv6;
 - ``tx-*-segmentation`` and ``tx-gso-list``: wire-sized frames, of TCP, of UDP (UDP_SEGMENT) and in tunnels.
@@ -21,6 +21,10 @@ checksum right. What stays on, because it changed nothing that was seen there:
 Receiving needs nothing: veth has GRO off unless somebody turns it on, and frames that come over a spliced link are not
 merged by anything else.
 
+Where a packet socket can pass on what is unfinished with what is left to do (see `unfinished`), and may, checksums and TCP's
+pieces stay on (`Offloads.TCP`). That is all for which the kernel has words, on every version: of UDP's pieces it tells
+since Linux 6.2, of tunnels' and SCTP's it tells too little, or refuses to.
+
 Before Linux 6.11 a UDP socket with UDP_SEGMENT is refused (EIO) on a device whose checksums are off.
 
 Source: the ioctl interface of include/uapi/linux/ethtool.h (ETHTOOL_GFEATURES); route netlink does not tell features.
@@ -34,6 +38,7 @@ import fcntl
 import re
 import socket
 import struct
+from enum import IntEnum
 from typing import Final
 
 from testbed.kernel.changes import announce
@@ -52,6 +57,37 @@ _WISHED = struct.Struct("=II")  # valid, requested
 _STRING: Final = 32
 
 _UNFINISHED = re.compile(r"tx-checksum-.*|tx-(?!generic-).*segmentation|tx-gso-list")
+_TCP = re.compile(r"tx-checksum-ip.*|tx-tcp6?-segmentation|tx-tcp-ecn-segmentation")
+
+
+class Offloads(IntEnum):
+    """Which unfinished frames an interface takes."""
+
+    NONE = 0
+    TCP = 1
+    """TCP in pieces, and frames of IP without a checksum of TCP or UDP."""
+    ALL = 2
+    """All that it can, as when it was made."""
+
+    def __str__(self) -> str:
+        return {Offloads.NONE: "off", Offloads.TCP: "on for TCP", Offloads.ALL: "on"}[self]
+
+
+def taken(descriptor: int, device: str) -> Offloads | None:
+    """Which unfinished frames an interface takes, if only some of their kind; None where the kernel does not tell.
+
+    descriptor: of any socket of the interface's namespace.
+    """
+    try:
+        unfinished, tcp = _bits(descriptor, device)
+        active = [active for _, _, active, _ in _features(descriptor, device)]
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # no features; gone since it was listed
+            return None
+        raise
+    if any(found & all_of_them & ~some for found, all_of_them, some in zip(active, unfinished, tcp, strict=True)):
+        return Offloads.ALL
+    return Offloads.TCP if any(found & some for found, some in zip(active, tcp, strict=True)) else Offloads.NONE
 
 
 def on(descriptor: int, device: str) -> bool | None:
@@ -59,13 +95,8 @@ def on(descriptor: int, device: str) -> bool | None:
 
     descriptor: of any socket of the interface's namespace.
     """
-    try:
-        wanted = _bits(descriptor, device)
-        return any(active & mask for (_, _, active, _), mask in zip(_features(descriptor, device), wanted, strict=True))
-    except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # no features; gone since it was listed
-            return None
-        raise
+    found = taken(descriptor, device)
+    return None if found is None else found > Offloads.NONE
 
 
 def active(descriptor: int, device: str) -> frozenset[str]:
@@ -78,32 +109,39 @@ def active(descriptor: int, device: str) -> frozenset[str]:
 
 def switch(device: str, wanted: bool) -> None:
     """Let an interface of the calling thread's network namespace take unfinished frames, all that it can, or none."""
+    allow(device, Offloads.ALL if wanted else Offloads.NONE)
+
+
+def allow(device: str, wanted: Offloads) -> None:
+    """Let an interface of the calling thread's network namespace take these unfinished frames and no others."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
         descriptor = opened.fileno()
-        masks = _bits(descriptor, device)
+        unfinished, tcp = _bits(descriptor, device)
+        on = {Offloads.NONE: (0,) * len(tcp), Offloads.TCP: tcp, Offloads.ALL: unfinished}[wanted]
         blocks = _features(descriptor, device)
         wishes = [
-            (mask & available, mask & available if wanted else 0)
-            for (available, _, _, _), mask in zip(blocks, masks, strict=True)
+            (mask & available, wish & available)
+            for (available, _, _, _), mask, wish in zip(blocks, unfinished, on, strict=True)
         ]
         command = _HEADER.pack(ETHTOOL_SFEATURES, len(wishes)) + b"".join(_WISHED.pack(*wish) for wish in wishes)
         _call(descriptor, device, command)
-    announce(f"ioctl: offloads of {device} {'on' if wanted else 'off'}")
+    announce(f"ioctl: offloads of {device} {wanted}")
 
 
 _masks: list[tuple[int, ...]] = []  # once known: the names are the kernel's, equal for all of its interfaces
 
 
-def _bits(descriptor: int, device: str) -> tuple[int, ...]:
-    """Which features of each block of 32 mean unfinished frames."""
+def _bits(descriptor: int, device: str) -> list[tuple[int, ...]]:
+    """Which features of each block of 32 mean unfinished frames, and which of these are `Offloads.TCP`."""
     if not _masks:
         names = _names(descriptor, device)
-        unfinished = [bool(_UNFINISHED.fullmatch(name)) for name in names]
-        blocks = range(0, len(names), 32)
-        _masks.append(
-            tuple(sum(1 << bit for bit, it_is in enumerate(unfinished[at : at + 32]) if it_is) for at in blocks)
-        )
-    return _masks[0]
+        for kind in (_UNFINISHED, _TCP):
+            meant = [bool(kind.fullmatch(name)) for name in names]
+            blocks = range(0, len(names), 32)
+            _masks.append(
+                tuple(sum(1 << bit for bit, it_is in enumerate(meant[at : at + 32]) if it_is) for at in blocks)
+            )
+    return _masks
 
 
 def _names(descriptor: int, device: str) -> list[str]:
@@ -117,7 +155,7 @@ def _names(descriptor: int, device: str) -> list[str]:
 
 def _features(descriptor: int, device: str) -> list[tuple[int, int, int, int]]:
     """Available, requested, active, never changed: of each block of 32 features."""
-    blocks = len(_bits(descriptor, device))
+    blocks = len(_bits(descriptor, device)[0])
     answer = _call(descriptor, device, _HEADER.pack(ETHTOOL_GFEATURES, blocks) + bytes(blocks * _FOUND.size))
     return [_FOUND.unpack_from(answer, _HEADER.size + block * _FOUND.size) for block in range(blocks)]
 

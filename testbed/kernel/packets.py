@@ -2,7 +2,8 @@
 
 Python's socket module has no recvmmsg and sendmmsg; they are called through libc with buffers that are laid out once.
 Every frame comes with the time at which the kernel got it, so that whoever is late to read it knows by how much, and
-with its VLAN tag, which the kernel takes out of the frame before any packet socket sees it.
+with its VLAN tag, which the kernel takes out of the frame before any packet socket sees it. Frames that their sender
+left unfinished come and go as they are, with what is left to do (see `unfinished`).
 
 The kernel's qdiscs stay in the way of what is sent (PACKET_QDISC_BYPASS is never set), and captures see it.
 """
@@ -21,8 +22,14 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Final
 
+from testbed.kernel import unfinished
+from testbed.kernel.unfinished import FINISHED, Unfinished
+
 BATCH: Final = 64
 """Frames per system call."""
+
+PIECES: Final = 8
+"""The same where frames come in pieces of many: they are as many bytes, and other links wait for as long."""
 
 HEADROOM: Final = 14 + 8
 """Bytes of a frame beyond its interface's MTU: the Ethernet header and two VLAN tags."""
@@ -34,6 +41,7 @@ _SIOCGIFMTU: Final = 0x8921
 _SOL_PACKET: Final = 263
 _PACKET_STATISTICS: Final = 6
 _PACKET_AUXDATA: Final = 8
+_PACKET_VNET_HDR: Final = 15
 _PACKET_IGNORE_OUTGOING: Final = 23
 _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33
@@ -55,7 +63,9 @@ _COUNT_ONLY: Final = b"".join(
         (0x06, 0, 0, 0),
     )
 )
-_SHORTEST: Final = 14  # bytes of a frame: its Ethernet header
+_FRONT: Final = unfinished.HEADER.size  # bytes before each frame
+_SLOT: Final = _FRONT + LARGEST
+_SHORTEST: Final = _FRONT + 14  # with the Ethernet header
 _MSG_DONTWAIT: Final = 0x40
 _MSG_TRUNC: Final = 0x20
 
@@ -86,8 +96,8 @@ class Arena:
     of them."""
 
     def __init__(self) -> None:
-        largest = LARGEST
-        self.frames = mmap.mmap(-1, BATCH * largest)  # slicing a mmap gives bytes, without a view in between
+        self.frames = mmap.mmap(-1, BATCH * _SLOT)  # slicing a mmap gives bytes, without a view in between
+        self.view = memoryview(self.frames)
         self._anchor = ctypes.c_char.from_buffer(self.frames)
         self.control = bytearray(BATCH * _CONTROL.size)
         self.vectors = bytearray(BATCH * _IOVEC.size)
@@ -95,7 +105,7 @@ class Arena:
         control, vectors = _address(self.control), _address(self.vectors)
         first = ctypes.addressof(self._anchor)
         for i in range(BATCH):
-            _IOVEC.pack_into(self.vectors, i * _IOVEC.size, first + i * largest, largest)
+            _IOVEC.pack_into(self.vectors, i * _IOVEC.size, first + i * _SLOT, _SLOT)
             place = (0, 0, vectors + i * _IOVEC.size, 1, control + i * _CONTROL.size, _CONTROL.size, 0, 0)
             _MESSAGE.pack_into(self.messages, i * _MESSAGE.size, *place)
         self.template = bytes(self.messages)
@@ -120,9 +130,8 @@ class Statistics:
     overrun: int = 0
     """Frames that the kernel dropped because we did not read in time."""
     oversized: int = 0
-    """Frames longer than the interface's MTU allows: offloads are on that should be off."""
-    unfinished: int = 0
-    """Frames whose checksum the sender had left to hardware: offloads again."""
+    """Frames longer than the interface's MTU allows, or left unfinished in a way that nobody here can finish: offloads are
+    on that should be off."""
     unsent: int = 0
     """Frames that the kernel did not take although the interface was up."""
     down: int = 0
@@ -160,6 +169,10 @@ class PacketSocket:
         self.index = socket.if_nametoindex(device)
         self.filled = False
         """Whether the last batch was a full one, so that more may be waiting."""
+        self.unfinished = False
+        """Whether frames of the last batch are `Unfinished`."""
+        self._batch = BATCH
+        self._pieces = False  # the last batch had frames of several segments
         self._arena = arena
         self._bytes = 0  # frames that were reduced to a byte
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
@@ -172,6 +185,7 @@ class PacketSocket:
                     self._socket.setsockopt(socket.SOL_SOCKET, usual, buffer)
             self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
             self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             self._socket.bind((device, _ETH_P_ALL))
             self._longest = self._mtu() + HEADROOM
@@ -203,8 +217,8 @@ class PacketSocket:
             self._socket.bind((self.device, _NOBODYS))
 
     def overheard(self) -> int:
-        """How many frames have come since `mute`. Each of them is a byte in the queue; the kernel's own count would not do,
-        since it cannot begin in the same moment as the filter."""
+        """How many frames have come since `mute`, a piece of several being one, as for the kernel. Each of them is a byte in
+        the queue; the kernel's own count would not do, since it cannot begin in the same moment as the filter."""
         while True:
             self.receive(0)
             if not self.filled:
@@ -234,51 +248,87 @@ class PacketSocket:
         """
         arena = self._arena
         arena.messages[:] = arena.template
-        count = _libc.recvmmsg(self.fileno(), arena.address, BATCH, _MSG_DONTWAIT | _MSG_TRUNC, None)
-        self.filled = count == BATCH
+        self.unfinished = self._pieces = False
+        count = _libc.recvmmsg(self.fileno(), arena.address, self._batch, _MSG_DONTWAIT | _MSG_TRUNC, None)
+        self.filled = count == self._batch
         if count <= 0:
-            if count < 0 and ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, *_DOWN):
-                raise OSError(ctypes.get_errno(), "recvmmsg")
+            if count < 0:
+                self._look_into(ctypes.get_errno())
             return []
         now, behind = _clocks()
-        frames, longest = arena.frames, self._longest
+        frames, longest = arena.frames, self._longest + _FRONT
         out: list[tuple[int, bytes]] = []
-        begin = -LARGEST
+        begin = -_SLOT
         lengths = _LENGTH.iter_unpack(memoryview(arena.messages)[: count * _MESSAGE.size])
         controls = _CONTROL.iter_unpack(memoryview(arena.control)[: count * _CONTROL.size])
         for (length,), (seconds, nanoseconds, status, tci, tpid) in zip(lengths, controls, strict=True):
-            begin += LARGEST
+            begin += _SLOT
             when = seconds * _NANOSECONDS + nanoseconds - behind
             if when > now:
                 when = now
             if when < earliest:
                 when = earliest
             earliest = when
-            if not _SHORTEST <= length <= longest:
-                if length > longest:
-                    self.statistics.oversized += 1
-                else:
-                    self._bytes += 1
+            if length < _SHORTEST:
+                self._bytes += 1
                 continue
-            frame = frames[begin : begin + length]
+            tag = b""
             if status & (_VLAN_VALID | _CSUM_NOT_READY):
                 if status & _VLAN_VALID:
-                    tag = (tpid if status & _VLAN_TPID_VALID else 0x8100) << 16 | tci
-                    frame = frame[:12] + tag.to_bytes(4, "big") + frame[12:]
+                    tag = ((tpid if status & _VLAN_TPID_VALID else 0x8100) << 16 | tci).to_bytes(4, "big")
                 if status & _CSUM_NOT_READY:
-                    self.statistics.unfinished += 1
-            out.append((when, frame))
+                    left = self._unfinished(begin, length, tag)
+                    if left is not None:
+                        out.append((when, left))
+                    continue
+            if length > longest:
+                self.statistics.oversized += 1
+                continue
+            frame = frames[begin + _FRONT : begin + length]
+            out.append((when, frame if not tag else frame[:12] + tag + frame[12:]))
+        self._batch = PIECES if self._pieces else BATCH
         return out
 
-    def send(self, frames: list[bytes]) -> None:
-        """Send the frames in order. What the kernel does not take is counted."""
-        for first in range(0, len(frames), BATCH):
-            self._send(frames[first : first + BATCH])
+    def _look_into(self, reason: int) -> None:
+        if reason == errno.EINVAL:  # a frame is left unfinished in a way that the kernel has no words for
+            self.statistics.oversized += 1
+            self.filled = True
+        elif reason not in (errno.EAGAIN, errno.EINTR, *_DOWN):
+            raise OSError(reason, "recvmmsg")
 
-    def _send(self, frames: list[bytes]) -> None:
+    def _unfinished(self, begin: int, length: int, tag: bytes) -> Unfinished | None:
+        """What lies there in the arena. None, and counted, if it is too long for the wire, or cannot be finished."""
         arena = self._arena
-        joined = b"".join(frames)
-        lengths = [len(frame) for frame in frames]
+        found = None
+        if length <= _SLOT:
+            middle = begin + _FRONT
+            found = unfinished.unfinished(arena.frames[begin:middle], arena.view[middle : begin + length], tag)
+        if found is None or found.largest > self._longest:
+            self.statistics.oversized += 1 if found is None else found.segments
+            return None
+        self.unfinished = True
+        if found.segments > 1:
+            self._pieces = True
+        return found
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send the frames in order, finished ones. What the kernel does not take is counted."""
+        for first in range(0, len(frames), BATCH):
+            batch = frames[first : first + BATCH]
+            self._send(FINISHED.join([b"", *batch]), batch)
+
+    def send_unfinished(self, frames: list[bytes]) -> None:
+        """The same where `Unfinished` ones are among them."""
+        size = PIECES if max(map(len, frames), default=0) > self._longest else BATCH
+        for first in range(0, len(frames), size):
+            batch = frames[first : first + size]
+            headers = [frame.header if isinstance(frame, Unfinished) else FINISHED for frame in batch]
+            self._send(b"".join(chain.from_iterable(zip(headers, batch, strict=True))), batch)
+
+    def _send(self, joined: bytes, frames: list[bytes]) -> None:
+        """joined: the frames, with their headers."""
+        arena = self._arena
+        lengths = [len(frame) + _FRONT for frame in frames]
         place = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
         places = accumulate(lengths[:-1], initial=place)
         struct.pack_into(
@@ -294,10 +344,12 @@ class PacketSocket:
             reason = ctypes.get_errno()
             if reason == errno.EINTR:
                 continue
+            lost = frames[first]
+            wire_frames = lost.segments if isinstance(lost, Unfinished) else 1
             if reason in _DOWN:
-                self.statistics.down += 1
+                self.statistics.down += wire_frames
             else:
-                self.statistics.unsent += 1
+                self.statistics.unsent += wire_frames
             first += 1
 
     def look(self) -> Statistics:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from testbed.kernel import offloads
 from testbed.kernel.netlink import RouteSocket, attributes
+from testbed.kernel.offloads import Offloads
 
 if TYPE_CHECKING:
     from testbed.kernel.qdiscs import Qdisc  # which imports pyroute2
@@ -80,8 +81,8 @@ class Counters:
 class Contents:
     """All that a plan has to know of a namespace. addresses: by interface index. routes: the static ones. forwarding: of
     the switches in it. redirections: interface index -> where its incoming frames are sent (joined cables). routing: the
-    IP versions that it routes between its interfaces. offloads: interface index -> whether it takes unfinished frames, of
-    veth interfaces. hooks: the interfaces whose incoming frames can be redirected or lost. qdiscs: the root disciplines by
+    IP versions that it routes between its interfaces. offloads: interface index -> which unfinished frames it takes, of veth
+    interfaces. hooks: the interfaces whose incoming frames can be redirected or lost. qdiscs: the root disciplines by
     interface index. classifiers: interface index -> the name of the one that decides which incoming frames are lost."""
 
     interfaces: Mapping[str, Interface] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class Contents:
     forwarding: Mapping[tuple[int, str], int] = field(default_factory=dict)
     redirections: Mapping[int, int] = field(default_factory=dict)
     routing: frozenset[int] = frozenset()
-    offloads: Mapping[int, bool] = field(default_factory=dict)
+    offloads: Mapping[int, Offloads] = field(default_factory=dict)
     hooks: frozenset[int] = frozenset()
     qdiscs: Mapping[int, Qdisc] = field(default_factory=dict)
     classifiers: Mapping[int, str] = field(default_factory=dict)
@@ -279,9 +280,9 @@ def node_contents(route: RouteSocket) -> Contents:
     )
 
 
-def _offloads(route: RouteSocket, found: Iterable[Interface]) -> dict[int, bool]:
-    told = {veth.index: offloads.on(route.fileno(), veth.name) for veth in found if veth.kind == "veth"}
-    return {index: on for index, on in told.items() if on is not None}
+def _offloads(route: RouteSocket, found: Iterable[Interface]) -> dict[int, Offloads]:
+    told = {veth.index: offloads.taken(route.fileno(), veth.name) for veth in found if veth.kind == "veth"}
+    return {index: taken for index, taken in told.items() if taken is not None}
 
 
 def _setting(path: str) -> str:

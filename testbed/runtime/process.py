@@ -157,12 +157,13 @@ def _go_first() -> None:
 
 
 def _direction(carriage: Carriage, source: PacketSocket, now: int) -> dict[str, object]:
-    """What a report says of one direction. Lost and unfinished frames are those that came in here; a frame that could not
-    be sent is counted with the direction whose frames come in on the interface."""
+    """What a report says of one direction. Lost frames are those that came in here; a frame that could not be
+    sent is counted with the direction whose frames come in on the interface."""
     model, statistics = carriage.model, source.look()
     return {
         "counters": model.counters.by_name(),
         "held": model.held,
+        "pieces": carriage.pieces,
         "queued": list(model.queued(now)),
         "lateness": {
             "p50": carriage.lateness.quantile(0.5),
@@ -175,7 +176,7 @@ def _direction(carriage: Carriage, source: PacketSocket, now: int) -> dict[str, 
             "overrun": statistics.overrun,
             "oversized": statistics.oversized,
             "unsent": statistics.unsent,
-            "unfinished": statistics.unfinished,
+            "finished": carriage.finished,
             "down": statistics.down,
         },
         "rules": {

@@ -3,6 +3,11 @@
 One process carries the frames of many links. A frame is offered to its direction's model with the time at which the
 kernel got it, not when we came to read it, so that our own slowness takes nothing from the delay as long as it is
 shorter; how late a frame left beyond its due time is counted, and being late for long is told.
+
+What a sender's kernel left unfinished is passed on so where a direction leaves nothing to chance, has no rate and treats
+every frame alike: whoever gets it does not mind, as on a veth, and TCP comes in pieces of 64 KiB. Elsewhere the frames that
+it stands for are made here, and each meets its own fate. What a device is given to send (`kernel.offloads`) decides only
+which of the two is the rule.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from typing import Final, Literal
 
 from testbed.engine.loop import Loop
 from testbed.kernel.packets import Arena, PacketSocket
+from testbed.kernel.unfinished import Unfinished
 from testbed.runtime.aside import Aside
 from testbed.runtime.logs import read_log
 from testbed.runtime.orders import Carried, Orders, Treated
@@ -32,7 +38,8 @@ DIRECTIONS: Final[tuple[Literal["forward", "backward"], ...]] = ("forward", "bac
 
 
 class Lateness:
-    """How late frames left, in powers of two of nanoseconds, so that counting costs next to nothing."""
+    """How late frames left, in powers of two of nanoseconds, so that counting costs next to nothing. A piece of several
+    frames counts once."""
 
     __slots__ = ("buckets", "late", "worst")
 
@@ -65,11 +72,19 @@ class Lateness:
 class Carriage:
     """One direction of a link, between two sockets."""
 
-    __slots__ = ("_handles", "_last", "_now", "_out", "_rules", "_source", "_timer", "lateness", "model")
+    __slots__ = (
+        "_handles", "_last", "_now", "_out", "_rules", "_source", "_timer", "_unfinished", "finished", "lateness", "model",
+        "pieces",
+    )  # fmt: skip
 
     def __init__(self, loop: Loop, model: Direction, rules: RuleSet, source: PacketSocket, out: PacketSocket) -> None:
         self.model = model
         self.lateness = Lateness()
+        self.pieces = 0
+        """What came as one piece of several frames, and was carried so."""
+        self.finished = 0
+        """What came unfinished and was finished here, since its frames meet fates of their own."""
+        self._unfinished = 0  # under way
         self._rules = rules
         self._handles: dict[str, Handle] = {}
         self._source = source
@@ -81,10 +96,13 @@ class Carriage:
     def read(self, now: int) -> bool:
         """Offer what has come; whether more may be waiting. One batch a turn, so that no link keeps the others' frames
         waiting."""
-        offer = self.model.offer
         frames = self._source.receive(self._last)
-        for when, frame in frames:
-            offer(when, frame)
+        if self._source.unfinished:
+            self._offer_unfinished(frames)
+        else:
+            offer = self.model.offer
+            for when, frame in frames:
+                offer(when, frame)
         if frames:
             # Not `now`: what did not fit into the batch came before.
             self._last = frames[-1][0]
@@ -94,6 +112,25 @@ class Carriage:
         else:
             self._timer.set(deadline)
         return self._source.filled
+
+    def _offer_unfinished(self, frames: Iterable[Delivery]) -> None:
+        """Some of these are unfinished."""
+        model = self.model
+        stay = model.carries_pieces
+        for when, frame in frames:
+            if not isinstance(frame, Unfinished):
+                model.offer(when, frame)
+            elif not stay:
+                self.finished += 1
+                for one in frame.finish():
+                    model.offer(when, one)
+            else:
+                self._unfinished += 1
+                if frame.segments == 1:
+                    model.offer(when, frame)
+                else:
+                    self.pieces += 1
+                    model.offer_piece(when, frame, frame.segments)
 
     def catch_up(self, now: int) -> None:
         """Offer all that has come until now; what comes meanwhile may be among it."""
@@ -106,8 +143,20 @@ class Carriage:
         if due:
             # Not `now`: frames may have been read since.
             self.lateness.count(self._now(), due)
-            self._out.send([frame for _, frame in due])
+            self._send(due)
         self._timer.set(self.model.deadline)
+
+    def _send(self, due: Sequence[Delivery]) -> None:
+        frames = [frame for _, frame in due]
+        if not self._unfinished:
+            self._out.send(frames)
+            return
+        for frame in frames:
+            if isinstance(frame, Unfinished):
+                self._unfinished -= 1
+                if frame.segments > 1:
+                    self.model.count_piece(frame.segments, frame.beyond)
+        self._out.send_unfinished(frames)
 
     def set_rules(self, now: int, wanted: Mapping[str, str]) -> None:
         """Have exactly these injected rules in force; one that stays goes on counting."""
@@ -130,11 +179,11 @@ class Carriage:
         while self.read(now):
             pass
         self._timer.set(None)
-        left: list[bytes] = []
+        count, left = self.model.held, []
         while self.model.deadline is not None:
-            left += [frame for _, frame in self.model.poll(self.model.deadline)]
-        self._out.send(left)
-        return len(left)
+            left += self.model.poll(self.model.deadline)
+        self._send(left)
+        return count
 
 
 class LinkCarriage:

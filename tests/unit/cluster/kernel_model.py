@@ -40,6 +40,7 @@ from testbed.cluster.planning import Existing, plan
 from testbed.cluster.treatments import Treatments
 from testbed.kernel import loss_classifier, netem, shapers
 from testbed.kernel.netlink import attributes
+from testbed.kernel.offloads import Offloads
 from testbed.kernel.qdiscs import Qdisc
 from testbed.kernel.survey import Contents, Counters, Interface
 from testbed.spec.layout import Layout
@@ -61,7 +62,7 @@ class Kernel:
         self.forwarding: dict[tuple[int, str], int] = {}
         self.redirections: dict[int, int] = {}
         self.hooks: set[int] = set()
-        self.offloads: dict[str, dict[int, bool]] = {}
+        self.offloads: dict[str, dict[int, Offloads]] = {}
         self.qdiscs: dict[int, Qdisc] = {}
         self.classifiers: dict[int, str] = {}
         self.treatments: Treatments = {}
@@ -148,7 +149,7 @@ class Kernel:
         up, master, peer = bool(more.get("up")), more.get("master", 0), more.get("peer", 0)
         there[index] = Interface(index, name, kind, mac, mtu, up, master, peer, "", UNUSED)
         if kind == "veth":
-            self.offloads[key][index] = True
+            self.offloads[key][index] = Offloads.ALL
 
     def remove(self, key: str, index: int) -> None:
         if index not in self.interfaces[key]:
@@ -213,9 +214,9 @@ class Kernel:
             case SetDown(key, _, index):
                 assert self.interfaces[key][index].up
                 self.change(key, index, up=False)
-            case SetOffloads(key, _, index, on):
-                assert self.offloads[key][index] != on
-                self.offloads[key][index] = on
+            case SetOffloads(key, _, index, taken):
+                assert self.offloads[key][index] != taken
+                self.offloads[key][index] = taken
             case SetPort(_, index, learning, flooding):
                 assert self.interfaces[names.WIRE][index].master
                 self.change(names.WIRE, index, learning=learning, flooding=flooding)

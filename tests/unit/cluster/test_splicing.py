@@ -34,6 +34,7 @@ from testbed.cluster.planning import FIRST_WIRE_INDEX, Existing, plan
 from testbed.cluster.treatments import Treatment, Treatments
 from testbed.cluster.wiring import Wiring
 from testbed.errors import NotFoundError
+from testbed.kernel.offloads import Offloads
 from testbed.kernel.survey import Interface
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description, Link, Node, Switch
@@ -43,6 +44,9 @@ LOSSY = Impairment(loss=0.01, rate=10**9)
 SLOW = Impairment(delay=1_000_000, jitter=100_000, distribution="normal")
 
 RELAY = Treatment("relay", SLOW, SLOW)
+LATE = Impairment(delay=1_000_000)
+PIECES = Treatment("relay", LATE, LATE, pieces=(True, True))
+FORWARD = Treatment("relay", LATE, SLOW, pieces=(True, False))
 NETEM = Treatment("netem", SLOW, LOSSY)
 TC = Treatment("tc", LOSSY, LOSSY)
 DIRECT = Treatment()
@@ -125,6 +129,44 @@ def test_two_nodes_are_parted_for_the_relay_and_joined_again() -> None:
     ]
 
 
+def test_offloads_go_down_before_the_new_way_is_opened_and_come_up_when_all_is_done() -> None:
+    """A direction that may carry pieces is sent them; the other one is not."""
+    layout = resolve(Description.star(2))
+    kernel = built(layout)
+    name = link(layout, "n1", "s1")
+    node, port = "offloads of eth0 in n1", "offloads of port+n1.eth0 in the wire namespace"
+    assert lines(kernel.converge(layout, {name: FORWARD})) == [
+        "make patch n1:eth0--s1:1",
+        "set free+n1.eth0 in the wire namespace up",
+        f"set {node} on for TCP",
+        f"set {port} off",
+        "set n1.eth0 to switch index 0",
+    ]
+    assert lines(kernel.converge(layout, {name: PIECES})) == [f"set {port} on for TCP"]
+    assert lines(kernel.converge(layout, {name: RELAY})) == [f"set {node} off", f"set {port} off"]
+    assert lines(kernel.converge(layout, {name: PIECES})) == [f"set {node} on for TCP", f"set {port} on for TCP"]
+    assert lines(kernel.converge(layout)) == [
+        "set port+n1.eth0 to switch index 0",
+        f"set n1.eth0 to switch index {FIRST_WIRE_INDEX}",
+        f"set {node} on",
+        "remove port+n1.eth0",
+        "remove free+n1.eth0",
+    ]
+
+
+@pytest.mark.parametrize("ends", [["n1", "s1"], ["s1", "n1"]], ids=" ".join)
+def test_who_sends_forward_is_at_the_links_first_end(ends: list[str]) -> None:
+    nodes = [Node(name="n1"), Node(name="n2")]
+    links = [Link(ends=ends), Link(ends=["n2", "s1"])]
+    layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
+    kernel = built(layout)
+    treatments = {link(layout, "n1", "s1"): FORWARD}
+    kernel.converge(layout, treatments)
+    assert_spliced(kernel, layout, treatments)
+    in_pieces = kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] is Offloads.TCP
+    assert in_pieces == (ends[0] == "n1")
+
+
 def test_two_nodes_that_netem_impairs_stay_joined() -> None:
     layout = resolve(Description.back_to_back())
     kernel = built(layout)
@@ -205,7 +247,18 @@ def test_the_old_way_is_closed_last_and_before_the_new_one_is_opened(datapath: s
 
 
 @pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
-@pytest.mark.parametrize("path", [[RELAY], [NETEM], [TC], [RELAY, NETEM, TC, RELAY], [TC, NETEM, RELAY, TC]])
+@pytest.mark.parametrize(
+    "path",
+    [
+        [RELAY],
+        [NETEM],
+        [TC],
+        [PIECES],
+        [RELAY, NETEM, TC, RELAY],
+        [TC, NETEM, RELAY, TC],
+        [PIECES, TC, FORWARD, RELAY, PIECES],
+    ],
+)
 def test_from_one_datapath_to_another_and_back_to_what_was_there(
     description: Description, path: list[Treatment]
 ) -> None:
@@ -244,7 +297,11 @@ def assert_spliced(kernel: Kernel, layout: Layout, treatments: Treatments) -> No
         assert a.master == b.master == 0
         joined = {(a.index, b.index), (b.index, a.index)} <= kernel.redirections.items()
         assert joined == (treatment.datapath != "relay")
-        assert not any(kernel.offloads[key][by_name(kernel, key, device).index] for key, device in splice.senders)
+        for (key, device), pieces in zip(splice.senders, treatment.pieces, strict=True):
+            wanted = Offloads.TCP if pieces else Offloads.NONE
+            assert kernel.offloads[key][by_name(kernel, key, device).index] is wanted
+        peers = [by_name(kernel, *sender).peer for sender in splice.senders]
+        assert peers == [a.index, b.index], "who sends towards A, and who towards B"
         expected = {"relay": "", "netem": "netem", "tc": "tbf"}[treatment.datapath]
         assert [kernel.qdiscs[end.index].kind if end.index in kernel.qdiscs else "" for end in (a, b)] == [expected] * 2
         assert ({a.index, b.index} <= kernel.classifiers.keys()) == (treatment.datapath == "tc")
@@ -252,7 +309,7 @@ def assert_spliced(kernel: Kernel, layout: Layout, treatments: Treatments) -> No
     for key, found in kernel.interfaces.items():
         for interface in found.values():
             if interface.kind == "veth" and (key, interface.name) not in spliced:
-                assert kernel.offloads[key][interface.index]
+                assert kernel.offloads[key][interface.index] is Offloads.ALL
 
 
 def test_other_links_are_left_alone() -> None:
@@ -405,7 +462,7 @@ def test_offloads_that_somebody_turned_on_are_off_again() -> None:
     kernel = built(layout)
     treatments = {link(layout, "n1", "s1"): RELAY}
     kernel.converge(layout, treatments)
-    kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] = True
+    kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] = Offloads.ALL
     assert lines(kernel.converge(layout, treatments)) == ["set offloads of eth0 in n1 off"]
 
 

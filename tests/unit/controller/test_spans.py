@@ -30,7 +30,7 @@ STATE = State(
 COUNTERS = {
     "offered": 0, "delivered": 0, "loss": 0, "gemodel": 0, "loss_pattern": 0, "rule": 0, "queue": 0,
 }  # fmt: skip
-EMULATOR = {"overrun": 0, "oversized": 0, "unsent": 0, "unfinished": 0, "down": 0}
+EMULATOR = {"overrun": 0, "oversized": 0, "unsent": 0, "finished": 0, "down": 0}
 
 
 def direction(
@@ -82,9 +82,9 @@ def test_a_frame_lost_in_the_relay_invalidates_and_only_in_its_span(cause: str) 
     assert grade_of(relay(replace(after, clock=1_500), after), "relay lost") is Grade.TRUSTED
 
 
-def test_unfinished_frames_and_a_down_end_degrade() -> None:
-    found = relay(BEFORE, account(2_000, direction(emulator={"unfinished": 3, "down": 2})))
-    assert grade_of(found, "relay unfinished") is Grade.DEGRADED
+def test_a_down_end_degrades_and_frames_that_were_finished_are_told() -> None:
+    found = relay(BEFORE, account(2_000, direction(emulator={"finished": 3, "down": 2})))
+    assert grade_of(found, "relay finished") is Grade.TRUSTED
     assert grade_of(found, "relay at a down end") is Grade.DEGRADED
 
 

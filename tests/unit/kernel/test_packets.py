@@ -8,12 +8,18 @@ import time
 from collections.abc import Callable
 
 import pytest
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
 from wire_frames import number_of, numbered, tagged
 
-from testbed.kernel import messages, packets, syscalls
+from testbed.kernel import messages, offloads, packets, syscalls, unfinished
 from testbed.kernel.children import in_child
 from testbed.kernel.namespaces import open_path
-from testbed.kernel.packets import BATCH, Arena, PacketSocket, Statistics
+from testbed.kernel.offloads import Offloads
+from testbed.kernel.packets import BATCH, PIECES, Arena, PacketSocket, Statistics
+from testbed.kernel.unfinished import Unfinished
 
 pytestmark = pytest.mark.requires("root")
 
@@ -135,6 +141,141 @@ def test_frames_of_the_mtu_pass_with_a_tag_and_none_is_taken_for_too_long() -> N
         assert b.look().oversized == 0
 
     between(story, mtu=9000)
+
+
+# What is left unfinished
+
+TAG = b"\x81\x00\x60\x07"
+NETWORKS = {4: IP(src="10.0.0.1", dst="10.0.0.2", id=7), 6: IPv6(src="fd00::1", dst="fd00::2")}
+
+
+def piece(version: int, size: int, segment: int = 1400, flags: str = "PA", tag: bytes = b"") -> Unfinished:
+    """TCP with so many bytes, in frames of so many; where it is one frame, without its checksum."""
+    head: Packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / NETWORKS[version]
+    options = [("NOP", None), ("NOP", None), ("Timestamp", (1, 2))]
+    data = (bytes(range(256)) * 256)[:size]
+    frame = bytearray(bytes(head / TCP(sport=1, dport=2, seq=3, flags=flags, options=options) / Raw(data)))
+    start = 34 if version == 4 else 54
+    addresses = frame[26:34] if version == 4 else frame[22:54]
+    pseudo = int.from_bytes(addresses, "big") + 6 + len(frame) - start
+    frame[start + 16 : start + 18] = (pseudo % 0xFFFF).to_bytes(2, "big")
+    kind = (unfinished.TCP_OVER_IPV4 if version == 4 else unfinished.TCP_OVER_IPV6) if size > segment else 0
+    header = unfinished.HEADER.pack(unfinished.NEEDS_CHECKSUM, kind, start + 32, segment if kind else 0, start, 16)
+    found = unfinished.unfinished(header, bytes(frame), tag)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_is_unfinished_is_passed_on_as_it_came(version: int) -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        sent = [piece(version, 60_000), numbered(1), piece(version, 100), piece(version, 1401), numbered(2)]
+        a.send_unfinished(list(sent))
+        got = contents(b, len(sent))
+        assert got == sent
+        assert [type(frame) for frame in got] == [Unfinished, bytes, Unfinished, Unfinished, bytes]
+        assert [frame.segments for frame in got if isinstance(frame, Unfinished)] == [43, 1, 2]
+        b.send_unfinished(got)
+        again = contents(a, len(sent))
+        assert again == sent
+        assert [frame.finish() for frame in again if isinstance(frame, Unfinished)] == [
+            frame.finish() for frame in sent if isinstance(frame, Unfinished)
+        ]
+        assert (a.look().lost, b.look().lost) == (0, 0)
+
+    between(story)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("flags", ["A", "FPA", "PACE"])
+@pytest.mark.parametrize("tag", [b"", TAG], ids=["plain", "tagged"])
+def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: bytes) -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        offloads.allow("a", Offloads.NONE)
+        sent = [
+            piece(version, 60_000, flags=flags, tag=tag),
+            piece(version, 100, flags=flags, tag=tag),
+            piece(version, 1401, 1000, flags, tag),
+        ]
+        a.send_unfinished(list(sent))
+        wanted = [frame for one in sent for frame in one.finish()]
+        assert contents(b, len(wanted)) == wanted
+        assert not b.unfinished
+
+    between(story)
+
+
+def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        pieces = [piece(4, 60_000)] * (2 * PIECES)
+        small = [numbered(number) for number in range(2 * BATCH)]
+        for frames in (pieces, pieces, small, small):
+            a.send_unfinished(list(frames))
+        other = PacketSocket("b", Arena(), BUFFER)
+        a.send([numbered(0)])
+        assert contents(other, 1) == [numbered(0)]  # what was sent before is through, too
+        got = []
+        while batch := b.receive(0):
+            got.append(len(batch))
+        assert got[:3] == [BATCH, PIECES, BATCH]  # the first did not know, the second knew that there had been pieces
+
+    between(story)
+
+
+def test_an_unfinished_frame_gets_its_tag_back() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        sent = [piece(4, 60_000, tag=TAG), piece(4, 100, tag=TAG)]
+        a.send_unfinished(list(sent))
+        got = contents(b, 2)
+        assert got == sent
+        assert [frame.finish() for frame in got if isinstance(frame, Unfinished)] == [frame.finish() for frame in sent]
+
+    between(story)
+
+
+def test_pieces_of_frames_that_are_too_long_for_the_wire_are_counted_as_frames() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        a.send_unfinished([piece(4, 20_000, 2000), numbered(1)])
+        assert contents(b, 1) == [numbered(1)]
+        assert b.look().oversized == 10
+        assert b.look().lost == 10
+
+    between(story)
+
+
+def test_a_muted_socket_counts_pieces_too() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        b.mute()
+        sent: list[bytes] = [numbered(1)]
+        for one in (piece(4, 60_000), piece(6, 60_000), piece(4, 100)):
+            to_all = unfinished.unfinished(one.header, b"\xff" * 6 + one[6:])
+            assert to_all is not None
+            sent.append(to_all)
+        a.send_unfinished(sent)
+        assert b.overheard() == 4
+
+    between(story)
+
+
+def test_an_interface_takes_what_it_is_allowed() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        usual = offloads.active(a.fileno(), "a")
+        for wanted in (Offloads.NONE, Offloads.TCP, Offloads.ALL, Offloads.TCP, Offloads.NONE):
+            offloads.allow("a", wanted)
+            assert offloads.taken(a.fileno(), "a") is wanted
+            assert offloads.taken(b.fileno(), "b") is Offloads.ALL
+        assert not offloads.on(a.fileno(), "a")
+        offloads.allow("a", Offloads.ALL)
+        assert offloads.active(a.fileno(), "a") == usual
+        offloads.allow("a", Offloads.TCP)
+        on = offloads.active(a.fileno(), "a") & {name for name in usual if name.startswith("tx-")}
+        assert {"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"} <= on
+        assert not [name for name in on if "udp" in name or "sctp" in name or "gre" in name or name == "tx-gso-list"]
+
+    between(story)
+
+
+# What goes wrong
 
 
 def test_what_cannot_be_sent_is_counted_by_its_reason() -> None:

@@ -1,0 +1,272 @@
+"""TCP in pieces through the relay: where nothing is left to chance it carries them whole, and when something is, each frame
+meets its own fate from the first one on, whether or not who sends has been told already."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from machine import eventually
+from test_relay import socket_in
+from test_rootless import as_user, finish, home
+from tools import wire_path
+from traffic import report
+
+import testbed.cluster.carrying
+import testbed.cluster.steward
+import testbed.kernel.abilities
+import testbed.kernel.loss_classifier
+from testbed import Cluster, RunningCluster
+from testbed.cluster import names
+from testbed.controller.checking import baseline, verdict
+from testbed.controller.verdicts import Grade
+from testbed.kernel import namespaces, offloads, syscalls
+from testbed.kernel.offloads import Offloads
+
+__all__ = ["home"]  # a fixture of the rootless tests
+
+pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+MTU = 1500
+UDP_SEGMENT = 103  # include/uapi/linux/udp.h
+MiB = 1 << 20
+FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+
+
+SERVER = """
+import socket
+listener = socket.create_server(("", 5001))
+peer, _ = listener.accept()
+got = b""
+while len(got) < 4 << 20:
+    got += peer.recv(1 << 20)
+peer.sendall(got)
+peer.recv(1)
+"""
+CLIENT = """
+import os, socket, sys, time
+deadline = time.monotonic() + 30
+while True:
+    try:
+        peer = socket.create_connection((sys.argv[1], 5001))
+        break
+    except ConnectionRefusedError:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+data, got = os.urandom(4 << 20), b""
+peer.sendall(data)
+while len(got) < len(data):
+    got += peer.recv(1 << 20)
+print("the same" if got == data else "not the same")
+"""
+
+
+def directions(cluster: RunningCluster) -> list[Mapping[str, Any]]:
+    """What the relay says of every direction that it carries."""
+    return [said for link in report(cluster)["links"].values() for said in link.values()]
+
+
+def at_rest(cluster: RunningCluster) -> list[Mapping[str, Any]]:
+    """The same, when nothing is under way any more."""
+    eventually(lambda: not any(said["held"] for said in directions(cluster)), "every frame has left")
+    return directions(cluster)
+
+
+def total(cluster: RunningCluster, group: str, name: str) -> int:
+    return sum(said[group][name] for said in directions(cluster))
+
+
+def pieces(cluster: RunningCluster) -> int:
+    return sum(said["pieces"] for said in directions(cluster))
+
+
+def address(cluster: RunningCluster, node: str, version: int) -> str:
+    found = [one.partition("/")[0] for nic in cluster[node].layout.nics for one in nic.addresses]
+    return next(one for one in found if (":" in one) == (version == 6))
+
+
+def taken(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
+    """The offloads of an interface in a node, or in the wire namespace."""
+    path = wire_path(cluster.state) if key == names.WIRE else cluster[key].namespace
+    opened = namespaces.open_path(path)
+    try:
+        return offloads.taken(opened.route.fileno(), device)
+    finally:
+        opened.close()
+
+
+def allow(cluster: RunningCluster, node: str, wanted: Offloads) -> None:
+    handle = os.open(cluster[node].namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with namespaces.staying():
+            syscalls.setns(handle, syscalls.CLONE_NEWNET)
+            offloads.allow("eth0", wanted)
+    finally:
+        os.close(handle)
+
+
+class Stream:
+    """A TCP connection from one node to another, whose content is checked."""
+
+    def __init__(self, sender: socket.socket, receiver: socket.socket) -> None:
+        self._sender, self._receiver = sender, receiver
+        self._unit = os.urandom(MiB)
+        self._sent = self._got = 0
+        sender.setblocking(False)
+        receiver.setblocking(False)
+
+    def run(self, count: int) -> None:
+        """So many bytes more, all of which arrive as they were."""
+        end = self._sent + count
+        while self._got < end:
+            more = self._sent < end
+            readable, writable, _ = select.select([self._receiver], [self._sender] if more else [], [], 60)
+            assert readable or writable, f"nothing came for a minute, {self._got} of {end} bytes had"
+            if writable:
+                begin = self._sent % MiB
+                self._sent += self._sender.send(self._unit[begin : begin + min(end - self._sent, 1 << 18)])
+            if readable:
+                data = self._receiver.recv(1 << 18)
+                begin = self._got % MiB
+                assert data == (self._unit[begin:] + self._unit)[: len(data)]
+                self._got += len(data)
+
+
+@contextmanager
+def stream(cluster: RunningCluster, one: str, other: str, version: int = 4) -> Iterator[Stream]:
+    def made() -> socket.socket:
+        return socket.socket(FAMILIES[version], socket.SOCK_STREAM)
+
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket_in(cluster[other].namespace, made))
+        listener.bind((address(cluster, other, version), 5001))
+        listener.listen()
+        sender = stack.enter_context(socket_in(cluster[one].namespace, made))
+        sender.connect((address(cluster, other, version), 5001))
+        receiver, _ = listener.accept()
+        yield Stream(sender, stack.enter_context(receiver))
+
+
+def with_ipv6(cluster: Cluster) -> Cluster:
+    return Cluster(**{**cluster.model_dump(exclude_unset=True), "network6": "fd00:5::/48"})
+
+
+SHAPES: dict[str, Callable[[], Cluster]] = {
+    "back-to-back": lambda: with_ipv6(Cluster.back_to_back()),
+    "star": lambda: with_ipv6(Cluster.star(2)),
+    "dumbbell": lambda: with_ipv6(Cluster.dumbbell(1, 1)),
+}
+
+
+@pytest.mark.requires("ipv6")
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tcp_in_pieces_arrives_as_it_was_sent(shape: str, version: int) -> None:
+    with SHAPES[shape]().up() as cluster, cluster.inject("all", delay="1ms"):
+        links = len(cluster.state.layout.links)
+        with stream(cluster, "n1", "n2", version) as forth, stream(cluster, "n2", "n1", version) as back:
+            forth.run(16 * MiB)
+            back.run(16 * MiB)
+        assert pieces(cluster) >= 2 * links * 16 * MiB // (1 << 16)
+        for said in at_rest(cluster):
+            counted = said["counters"]
+            assert counted["delivered"] == counted["offered"]
+            assert counted["delivered"] > 16 * MiB // MTU, "frames are counted, not pieces"
+            assert counted["delivered_bytes"] > 16 * MiB + 16 * MiB // MTU * 66
+            assert not any(said["emulator"].values())
+
+
+@pytest.mark.requires("ipv6")
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("segment", [0, 1000])
+def test_datagrams_arrive_as_they_were_sent(version: int, segment: int) -> None:
+    def made() -> socket.socket:
+        found = socket.socket(FAMILIES[version], socket.SOCK_DGRAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * MiB)
+        return found
+
+    with with_ipv6(Cluster.star(2)).up() as cluster, cluster.inject("n1", delay="1ms"), ExitStack() as stack:
+        receiver = stack.enter_context(socket_in(cluster["n2"].namespace, made))
+        receiver.bind((address(cluster, "n2", version), 5001))
+        receiver.settimeout(30)
+        sender = stack.enter_context(socket_in(cluster["n1"].namespace, made))
+        sender.connect((address(cluster, "n2", version), 5001))
+        if segment:
+            sender.setsockopt(socket.SOL_UDP, UDP_SEGMENT, segment)
+        data = os.urandom(10_500)
+        for _ in range(10):
+            sender.send(data)
+            got = receiver.recv(1 << 16)
+            while len(got) < len(data):  # else as IP's fragments, which the receiver's kernel puts together
+                assert segment
+                got += receiver.recv(1 << 16)
+            assert got == data
+        assert not any(any(said["emulator"].values()) for said in directions(cluster))
+
+
+def test_loss_that_is_injected_into_a_transfer_meets_frames() -> None:
+    """And what is healed is carried in pieces again."""
+    with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="1ms"):
+        with stream(cluster, "n1", "n2") as transfer:
+            transfer.run(8 * MiB)
+            assert taken(cluster, "n1", "eth0") is Offloads.TCP
+            begun = pieces(cluster)
+            fault = cluster.inject("all", loss="1%", direction="forward")
+            assert taken(cluster, "n1", "eth0") is Offloads.NONE
+            assert taken(cluster, "n2", "eth0") is Offloads.TCP, "what is sent to it is in frames; what it sends is not"
+            before = directions(cluster)[0]["counters"]
+            whole = pieces(cluster)
+            transfer.run(16 * MiB)
+            after = directions(cluster)[0]["counters"]
+            assert begun
+            assert pieces(cluster) == whole, "no piece passes a direction that loses frames"
+            offered, lost = (after[name] - before[name] for name in ("offered", "loss"))
+            assert offered >= 16 * MiB // MTU
+            assert offered * 0.005 < lost < offered * 0.02  # 12,000 frames: nine standard deviations
+            fault.lift()
+            assert taken(cluster, "n1", "eth0") is Offloads.TCP
+            transfer.run(8 * MiB)
+            assert pieces(cluster) > whole
+        assert not any(total(cluster, "emulator", name) for name in ("overrun", "oversized", "unsent", "down"))
+
+
+def test_pieces_that_come_where_frames_have_fates_are_cut_up_and_nothing_is_lost() -> None:
+    """Somebody has switched the sender's offloads on."""
+    with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="1ms", loss_pattern="99999999"):
+        before = baseline(cluster)
+        allow(cluster, "n1", Offloads.ALL)
+        with stream(cluster, "n1", "n2") as transfer:
+            transfer.run(4 * MiB)
+        (said,) = [link["forward"] for link in report(cluster)["links"].values()]
+        assert said["pieces"] == 0
+        assert said["emulator"]["finished"] > 4 * MiB // (1 << 16)
+        assert said["counters"]["offered"] > 4 * MiB // MTU
+        assert not any(said["emulator"][name] for name in ("overrun", "oversized", "unsent", "down"))
+        found = verdict(cluster, since=before).findings
+        assert {one.grade for one in found if one.what == "relay finished"} == {Grade.TRUSTED}
+        allow(cluster, "n1", Offloads.NONE)
+
+
+@pytest.mark.requires("userns")
+def test_an_ordinary_users_relay_carries_pieces_too(home: os.PathLike[str]) -> None:
+    assert testbed.cluster.carrying
+    assert testbed.cluster.steward
+    assert testbed.kernel.abilities
+    assert testbed.kernel.loss_classifier
+
+    def story() -> None:
+        with Cluster.star(2).up() as cluster:
+            cluster.inject("all", delay="1ms")
+            server = cluster["n2"].popen(["python3", "-c", SERVER])
+            client = cluster["n1"].run(["python3", "-c", CLIENT, cluster["n2"].address])
+            assert client.stdout.strip() == "the same"
+            server.wait(30)
+            assert pieces(cluster)
+            assert not any(any(said["emulator"].values()) for said in directions(cluster))
+
+    finish(as_user(home, story))  # type: ignore[arg-type]
