@@ -45,7 +45,8 @@ class Chooser:
         for side in sides:
             self.files.update(_texts(side, self._base, self._known))
         forward, backward = [
-            _try(self._layout, link, direction, side, self.files) for side, direction in zip(sides, BOTH, strict=True)
+            carries_pieces(self._layout, link, direction, side, self.files)
+            for side, direction in zip(sides, BOTH, strict=True)
         ]
         try:
             treatment, said = _choose(link, sides, self._asked, down=down)
@@ -84,7 +85,9 @@ def _refusal(impairment: Impairment) -> str:
     return loss_classifier.refusal(impairment, known_fields())
 
 
-def _try(layout: Layout, link: Link, direction: str, side: InForce, files: Mapping[str, str]) -> bool:
+def carries_pieces(
+    layout: Layout, link: Link, direction: str, side: InForce | Treated, files: Mapping[str, str]
+) -> bool:
     """Whether the relay would pass on pieces of frames. Raises what the model would: whoever carries the direction, what is
     asked of it must make sense."""
     rules = RuleSet(known_fields(), [other.name for other in layout.links])

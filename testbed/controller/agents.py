@@ -16,13 +16,14 @@ from pathlib import Path
 from protocols.core.firmware import Adapter, Plug
 from testbed.cluster import programs as in_nodes
 from testbed.cluster.running import RunningCluster
+from testbed.cluster.sending import offloads_wanted
 from testbed.cluster.state import Store
-from testbed.cluster.wiring import Wiring
 from testbed.controller.accounts import Account
 from testbed.controller.checking import baseline
 from testbed.controller.outcomes import Judged, judged
 from testbed.controller.thresholds import TABLE, Table
 from testbed.errors import NotFoundError
+from testbed.kernel.offloads import Offloads
 from testbed.runtime.nodes.places import Orders, Place, Program
 from testbed.runtime.nodes.run import Run
 
@@ -106,14 +107,14 @@ class JudgedRun(Run):
 
 
 @contextmanager
-def _offloading(store: Store, cluster: str) -> Iterator[Collection[str]]:
-    """The nodes whose first NICs no spliced link asks to send finished frames. None while a change of the cluster is half
-    done: the next one puts them right. Raises ConflictError where somebody else is at work on it for too long."""
+def _offloading(store: Store, cluster: str) -> Iterator[Mapping[str, Offloads]]:
+    """What the nodes' first NICs may have, by links as they are now. Nothing while a change of the cluster is half done: the
+    next one puts them right. Raises ConflictError where somebody else is at work on it for too long."""
     with store.locked(cluster, LOCK_PATIENCE):
         state = store.read(cluster)
         if state is None or state.phase != "up":
-            yield ()
+            yield {}
             return
-        splices = Wiring(state.layout, list(state.datapaths)).splices.values()
-        senders = {device for splice in splices for device in splice.senders}
-        yield [node.name for node in state.layout.nodes if node.nics and (node.name, node.nics[0].name) not in senders]
+        wanted = offloads_wanted(store, state)
+        nodes = [node for node in state.layout.nodes if node.nics]
+        yield {node.name: wanted.get((node.name, node.nics[0].name), Offloads.ALL) for node in nodes}

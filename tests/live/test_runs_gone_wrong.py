@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,10 @@ from testbed.controller import agents as controller
 from testbed.controller.agents import agents
 from testbed.controller.verdicts import Finding, Grade
 from testbed.errors import ConflictError, TestbedError
+from testbed.kernel import offloads
+from testbed.kernel.children import in_child
+from testbed.kernel.offloads import Offloads
+from testbed.kernel.syscalls import CLONE_NEWNET, setns
 from testbed.runtime import events
 from testbed.runtime.nodes import run as runs
 from testbed.runtime.nodes.places import Here
@@ -280,6 +285,29 @@ def test_offloads_stay_off_at_a_link_that_was_impaired_during_the_run() -> None:
         assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, True, True]
         cluster.heal()
         assert all_on(cluster)
+
+
+def test_a_run_leaves_offloads_as_every_link_wants_them() -> None:
+    """None for a link that loses, TCP's for one that only delays, all for one that does nothing."""
+    wanted = [Offloads.NONE, Offloads.TCP, Offloads.ALL]
+    with Cluster.star(3).up() as cluster:
+        cluster.inject("n1", loss="10%", delay="1ms")
+        cluster.inject("n2", delay="1ms")
+        assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == wanted
+        with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle, "n3": idle}) as run:
+            assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == [Offloads.NONE] * 3
+            run.wait(PATIENCE)
+        assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == wanted
+
+
+def taken(cluster: RunningCluster, node: str) -> Offloads | None:
+    def look() -> Offloads | None:
+        handle = os.open(cluster[node].namespace, os.O_RDONLY)
+        setns(handle, CLONE_NEWNET)
+        with socket.socket() as opened:
+            return offloads.taken(opened.fileno(), cluster[node].layout.nics[0].name)
+
+    return in_child(look)
 
 
 def test_offloads_stay_off_and_are_told_while_somebody_else_changes_the_cluster(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -10,6 +10,7 @@ from protocols.core.firmware import Adapter, Plug
 from testbed.engine.awaiting import Awaited
 from testbed.engine.loop import Loop
 from testbed.kernel.entering import Surroundings
+from testbed.kernel.offloads import Offloads
 
 Program = Callable[..., Coroutine[Awaited | int, None, object]]
 """A host program: ``async def program(endpoint, node)``. endpoint: what the protocol's library offers (`Agent.host`); node:
@@ -38,13 +39,13 @@ class Here:
     loop: Loop
 
 
-Offloading = Callable[[], AbstractContextManager[Collection[str]]]
-"""Gives the names of the nodes whose NICs may have offloads while no firmware is emulated on them, as it is when the run is
-over: links change. They may be switched on within its block."""
+Offloading = Callable[[], AbstractContextManager[Mapping[str, Offloads]]]
+"""Gives, by node, the offloads that its NIC may have while no firmware is emulated on it, as it is when the run is over:
+links change. They may be switched on within its block."""
 
 
-def _none() -> AbstractContextManager[Collection[str]]:
-    return nullcontext(())
+def _none() -> AbstractContextManager[Mapping[str, Offloads]]:
+    return nullcontext({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from typing import Final
 from testbed.errors import KernelError, TestbedError, reason_of
 from testbed.kernel import daemons, offloads, processes, syscalls
 from testbed.kernel.entering import enter_keeper, is_inside
+from testbed.kernel.offloads import Offloads
 from testbed.runtime import events
 from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.node import QUESTION, assembled, live
@@ -164,10 +165,10 @@ def put_back(orders: Orders, told: Path) -> None:
     back to its namespaces. What cannot be put back is an event; 'testbed up' does it then."""
     try:
         entered = _entered(orders)
-        with orders.offloading() as names:
+        with orders.offloading() as wanted:
             for place in entered.places:
-                if place.name in names:
-                    _switch_on(place)
+                if place.name in wanted:
+                    _raise(place, wanted[place.name])
     except (TestbedError, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
         events.record(told, "offloads left off", nodes=[place.name for place in orders.places], reason=reason)
@@ -188,22 +189,23 @@ def _switch_off(place: Place) -> None:
     """A NIC's offloads: the kernel's frames on its interface are whole, as the firmware's are."""
     try:
         _go_to(place)
-        if _on(place):
-            offloads.switch(place.device, False)
+        if _taken(place):
+            offloads.allow(place.device, Offloads.NONE)
     except OSError as error:
         raise KernelError(f"{place.name}: its NIC {place.device} cannot be had: {reason_of(error)}") from error
 
 
-def _switch_on(place: Place) -> None:
+def _raise(place: Place, wanted: Offloads) -> None:
     with contextlib.suppress(OSError):  # the node is gone, and its NIC with it
         _go_to(place)
-        if _on(place) is False:
-            offloads.switch(place.device, True)
+        taken = _taken(place)
+        if taken is not None and taken < wanted:
+            offloads.allow(place.device, wanted)
 
 
-def _on(place: Place) -> bool | None:
+def _taken(place: Place) -> Offloads | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
-        return offloads.on(opened.fileno(), place.device)
+        return offloads.taken(opened.fileno(), place.device)
 
 
 def _go_to(place: Place) -> None:
