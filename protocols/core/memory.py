@@ -26,7 +26,7 @@ class UnpinnedError(LookupError):
 
 
 class HostMemory:
-    """One host's pinned regions."""
+    """One host's pinned regions, each contiguous."""
 
     __slots__ = ("_next", "_regions")
 

@@ -95,7 +95,8 @@ class Loop:
         self._watched: dict[int, Callable[[int], object]] = {}
         self._tasks: dict[int, Task[Any]] = {}
         self._spawned = 0
-        self._running = False
+        self.running = False
+        """Whether `run` shall go on."""
         self._virtual = isinstance(waiter, VirtualClock)
         self._polling: list[tuple[Task[Any], object]] = []
         self._again: Final = Timer(self, self._poll)
@@ -193,9 +194,9 @@ class Loop:
     def run(self) -> None:
         """Run until `stop` is called. On a virtual clock also until nothing is left that could happen: DeadlockError if
         then tasks wait."""
-        if self._running:
+        if self.running:
             raise RuntimeError("the loop runs already")
-        self._running = True
+        self.running = True
         try:
             if isinstance(self._waiter, VirtualClock):
                 self._rounds = 0
@@ -203,24 +204,18 @@ class Loop:
                 self._poll(self.now())  # who has polled in vain until the last run ended
                 self._run_virtual(self._waiter)
             else:
-                while self._running:
+                while self.running:
                     self.turn()
         finally:
-            self._running = False
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing but what it waits for with its waiter could happen: it runs, no timer is set, and no task has been
-        woken. For its waiter."""
-        return self._running and not self.heap and not self.woken
+            self.running = False
 
     def stop(self) -> None:
         """End `run` after this turn; on a virtual clock after this callback or step of a task."""
-        self._running = False
+        self.running = False
 
     def close(self) -> None:
         """End all tasks where they wait, in the order in which they were spawned; their ``finally`` blocks run."""
-        if self._running:
+        if self.running:
             raise RuntimeError("the loop runs: stop it, and close it when run() has returned")
         for task in list(self._tasks.values()):
             task.close()
@@ -277,7 +272,7 @@ class Loop:
         pop = heappop
         next_woken = woken.popleft
         now = clock.time
-        while self._running:
+        while self.running:
             if woken:
                 next_woken().call(now)
             elif heap:

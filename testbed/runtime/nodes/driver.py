@@ -63,7 +63,7 @@ class Driver:
         """Let the NIC work, and tasks that it wakes go on, until a watched descriptor is ready or the deadline has come."""
         nic, firmware, loop = self._nic, self._firmware, self.loop
         receive, longest, take, now = self._wire.socket.recv, self._wire.longest, firmware.receive, time.monotonic_ns
-        woken, later = loop.woken, nic.later
+        woken, heap, later = loop.woken, loop.heap, nic.later
         due: int | None = 0  # what the firmware's deadline was; 0: it is looked at again
         until = now() + self.spin
         while True:
@@ -102,7 +102,7 @@ class Driver:
                 if later:
                     nic.flush()
                 nic.prompt = now() - moment < _PROMPT
-                if not loop.idle:
+                if woken or heap or not loop.running:  # else nothing but a frame, or what is watched, can make it go on
                     return ()
             elif later:
                 nic.flush()
