@@ -55,17 +55,39 @@ def test_any_number_of_pollers_do_not_hold_up_time(loop: Loop) -> None:
     assert [task.result()[0] for task in tasks] == [1_000 * (number + 1) for number in range(50)]
 
 
-def test_a_poller_sees_at_once_what_another_task_does_at_its_instant(loop: Loop) -> None:
-    event, start = Event("there"), Event("start")
+def test_a_poller_sees_at_once_what_another_task_does_behind_it(loop: Loop) -> None:
+    event = Event("there")
 
     async def other() -> None:
-        await start
         event.set()
 
-    loop.at(1_000, lambda _: None)  # something far away, for which it must not wait
+    task = loop.spawn(poll(loop, event), "poller")
     loop.spawn(other(), "other")
-    loop.at(5, lambda _: start.set())
-    assert loop.complete(poll(loop, event))[0] == 5
+    loop.at(1_000, lambda _: None)  # something far away, for which it must not wait
+    loop.run()
+    assert task.result()[0] == 0
+
+
+def test_pollers_that_wait_for_each_other_all_see_it_at_once(loop: Loop) -> None:
+    """Each was looked at before the one that it waits for."""
+    events = [Event(name) for name in ("first", "second", "third", "fourth")]
+
+    async def then(looked_for: Event, done: Event) -> int:
+        await poll(loop, looked_for)
+        done.set()
+        return loop.now()
+
+    tasks = [
+        loop.spawn(then(events[2], events[3]), "last"),
+        loop.spawn(then(events[1], events[2]), "then"),
+        loop.spawn(then(events[0], events[1]), "next"),
+    ]
+    loop.at(5, lambda _: None)
+    loop.at(10, lambda _: None)
+    loop.at(10, lambda _: events[0].set())
+    loop.at(1_000, lambda _: None)
+    loop.run()
+    assert [task.result() for task in tasks] == [10, 10, 10]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 100])
