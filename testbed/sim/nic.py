@@ -30,7 +30,7 @@ class SimNic:
     """
 
     __slots__ = (
-        "_agent", "_clock", "_core", "_fetched", "_firmware", "_is_free", "_is_telling", "_leaving", "_left", "_longest",
+        "_agent", "_clock", "_core", "_fetched", "_firmware", "_is_free", "_is_seeing", "_leaving", "_left", "_longest",
         "_loop", "_now", "_profile", "_rings", "_shown", "_stored", "_taken", "_wake", "_way", "dropped", "processor",
         "reading", "received", "sent", "writing",
     )  # fmt: skip
@@ -60,7 +60,7 @@ class SimNic:
         self._left = 0  # when all that has been sent so far has left
         self._leaving: deque[bytes] = deque()  # in the order in which they will leave
         self._shown: deque[int] = deque()  # descriptors on their way to the host
-        self._is_telling = False  # and it is being shown them at once
+        self._is_seeing = False  # and it is being shown them at once
         self._rings: deque[int] = deque()  # and to the firmware
         self._taken: deque[int] = deque()  # when the processor takes each frame that waits for it
 
@@ -87,7 +87,7 @@ class SimNic:
         firmware = self._firmware
         firmware.receive(now, frame)
         if self._shown and self._is_free:
-            self._tell(now)
+            self._let_see(now)
         deadline = firmware.deadline
         if deadline is not None and deadline < self._wake:
             self._look_ahead()
@@ -115,7 +115,7 @@ class SimNic:
             self.processor.reserve(now, self._profile.tick)
             firmware.tick(now)
             if self._shown and self._is_free:
-                self._tell(now)
+                self._let_see(now)
         self._look_ahead()
 
     def _look_ahead(self) -> None:
@@ -215,21 +215,21 @@ class SimNic:
         firmware = self._firmware
         firmware.ring(now, index)
         if self._shown and self._is_free:
-            self._tell(now)
+            self._let_see(now)
         deadline = firmware.deadline
         if deadline is not None and deadline < self._wake:
             self._look_ahead()
 
-    def _tell(self, now: int) -> None:
+    def _let_see(self, now: int) -> None:
         """The host finds what it has been shown, and what it is shown upon its answers."""
-        if self._is_telling:
+        if self._is_seeing:
             return
-        self._is_telling = True
+        self._is_seeing = True
         try:
             while self._shown:
                 self._complete(now)
         finally:
-            self._is_telling = False
+            self._is_seeing = False
 
     def _notice(self, now: int) -> None:
         """The host's core finds a descriptor."""

@@ -5,6 +5,7 @@ Little-endian, times in nanoseconds, no frame cut short, no frame check sequence
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Final, Literal
 
@@ -42,12 +43,26 @@ def interface(name: str) -> bytes:
 
 def packet(number: int, time: int, frame: bytes, bound: Bound, comment: str = "") -> bytes:
     """A frame on the interface of that number, at a time in nanoseconds."""
-    length = len(frame)
-    options = _FLAGS[bound] + _END if not comment else _option(1, comment.encode()) + _FLAGS[bound] + _END
-    padding = _PADDING[length & 3]
-    size = 32 + length + len(padding) + len(options)  # the seven words before the frame, and the one behind the options
-    header = _PACKET.pack(6, size, number, time >> 32, time & 0xFFFF_FFFF, length, length)
-    return b"".join((header, frame, padding, options, _LENGTH.pack(size)))
+    before, after = around(number, time, len(frame), bound, comment)
+    return before + frame + after
+
+
+def around(number: int, time: int, length: int, bound: Bound, comment: str = "") -> tuple[bytes, bytes]:
+    """What a frame's block has before and behind the frame, which has so many bytes."""
+    size, after = _plain_end(length, bound) if not comment else _end(length, _option(1, comment.encode()), bound)
+    return _PACKET.pack(6, size, number, time >> 32, time & 0xFFFF_FFFF, length, length), after
+
+
+def _end(length: int, options: bytes, bound: Bound) -> tuple[int, bytes]:
+    """The block's length, and what is behind the frame."""
+    rest = _PADDING[length & 3] + options + _FLAGS[bound] + _END
+    size = 32 + length + len(rest)  # the seven words before the frame, and the one behind the options
+    return size, rest + _LENGTH.pack(size)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _plain_end(length: int, bound: Bound) -> tuple[int, bytes]:
+    return _end(length, b"", bound)
 
 
 def _option(code: int, value: bytes) -> bytes:

@@ -24,7 +24,8 @@ CAPTURE: Final = "capture.pcapng"
 FATES: Final = "fates.jsonl"
 TRACE: Final = "trace.jsonl"
 
-_BUFFER: Final = 1 << 18
+_PIECES: Final = 3_000
+"""Pieces of a file that wait to be written together."""
 
 
 class Recording:
@@ -37,17 +38,20 @@ class Recording:
     def __init__(self, folder: Path, nics: list[End]) -> None:
         """nics: what is captured, as interfaces in this order; others follow when something happens there."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._capture = (folder / CAPTURE).open("wb", buffering=_BUFFER)
-        self._fates = (folder / FATES).open("w", buffering=_BUFFER)
-        self._trace = (folder / TRACE).open("w", buffering=_BUFFER)
+        self._capture = (folder / CAPTURE).open("wb")
+        self._fates = (folder / FATES).open("w", encoding="utf-8")
+        self._trace = (folder / TRACE).open("w", encoding="utf-8")
+        self._captured = [pcapng.section_header("testbed sim")]  # not written yet
+        self._told: list[str] = []
         self._interfaces: dict[End, int] = {}
         self.nics: Final = frozenset(nics)
-        self._met: list[str] = []  # what has happened to the frame that is being offered
-        self._capture.write(pcapng.section_header("testbed sim"))
+        self.met: Final[list[str]] = []
+        """What has happened to the frame that is entering a direction."""
         for nic in nics:
-            self._interface(nic)
+            self.interface(nic)
 
     def close(self) -> None:
+        self._write()
         for file in (self._capture, self._fates, self._trace):
             file.close()
 
@@ -55,70 +59,93 @@ class Recording:
         """A direction that is watched."""
         return WatchedWay(link, direction, shared, self)
 
-    def fate(self, record: Record) -> None:
-        """For a direction's log."""
-        self._fates.write(record.to_line() + "\n")
-        self._met.append(f"{record.cause}: {_phrase(record.fate)}" + (f" ({record.detail})" if record.detail else ""))
-
-    def offered(self, now: int, way: Way, frame: bytes, lost: str) -> None:
-        """A frame has entered a direction. lost: why it was lost for another reason than a fate, or empty."""
-        met = self._met
-        if lost:
-            met.append(lost)
-            self.say(now, way.source.owner, "loses a frame", link=way.link, why=lost)
-        if met or way.source in self.nics:
-            number = self._interface(way.source)
-            self._capture.write(pcapng.packet(number, now, frame, "outbound", "; ".join(met)))
-            met.clear()
-
-    def arrived(self, now: int, nic: End, frame: bytes) -> None:
-        """A frame has come to a NIC."""
-        self._capture.write(pcapng.packet(self._interfaces[nic], now, frame, "inbound"))
-
-    def say(self, now: int, node: str, what: str, **more: int | str) -> None:
-        """A line of the trace."""
-        self._trace.write(json.dumps({"time": now, "node": node, "what": what, **more}, ensure_ascii=False) + "\n")
-
-    def _interface(self, end: End) -> int:
+    def interface(self, end: End) -> int:
+        """Its number; it has one from now on."""
         number = self._interfaces.get(end)
         if number is None:
             number = self._interfaces[end] = len(self._interfaces)
-            self._capture.write(pcapng.interface(str(end)))
+            self._captured.append(pcapng.interface(str(end)))
         return number
+
+    def fate(self, record: Record) -> None:
+        """For a direction's log."""
+        self._fates.write(record.to_line() + "\n")
+        self.met.append(f"{record.cause}: {_phrase(record.fate)}" + (f" ({record.detail})" if record.detail else ""))
+
+    def capture(self, number: int, now: int, frame: bytes, bound: pcapng.Bound, comment: str = "") -> None:
+        """A frame on the interface of that number."""
+        before, after = pcapng.around(number, now, len(frame), bound, comment)
+        captured = self._captured
+        captured += (before, frame, after)
+        if len(captured) > _PIECES:
+            self._write()
+
+    def say(self, now: int, node: str, what: str, **more: int | str) -> None:
+        """A line of the trace."""
+        self.tell(json.dumps({"time": now, "node": node, "what": what, **more}, ensure_ascii=False) + "\n")
+
+    def tell(self, line: str) -> None:
+        """The same, in JSON and with its end already."""
+        told = self._told
+        told.append(line)
+        if len(told) > _PIECES:
+            self._write()
+
+    def _write(self) -> None:
+        self._capture.write(b"".join(self._captured))
+        self._trace.write("".join(self._told))
+        self._captured.clear()
+        self._told.clear()
 
 
 class WatchedWay(Way):
     """A direction whose frames are recorded: where they enter, and where they come to a NIC."""
 
-    __slots__ = ("_recording",)
+    __slots__ = ("_interface", "_recording")
 
     def __init__(self, link: Link, direction: DirectionName, shared: Shared, recording: Recording) -> None:
         super().__init__(link, direction, shared)
         self._recording = recording
+        self._interface = recording.interface(self.source) if self.source in recording.nics else -1
 
     def enter(self, now: int, frame: bytes) -> None:
-        lost, full = self.lost, self.counters.queue
+        recording, counters = self._recording, self.counters
+        lost, full, met = self.lost, counters.queue, recording.met
         super().enter(now, frame)
-        why = "the cable is out" if self.lost > lost else "queue full" if self.counters.queue > full else ""
-        self._recording.offered(now, self, frame, why)
+        if self.lost > lost:
+            self._tell_of_loss(now, "the cable is out")
+        elif counters.queue > full:
+            self._tell_of_loss(now, "queue full")
+        if met:
+            number = recording.interface(self.source)
+            recording.capture(number, now, frame, "outbound", "; ".join(met))
+            met.clear()
+        elif self._interface >= 0:
+            recording.capture(self._interface, now, frame, "outbound")
 
     def lead_to(self, receive: Receive) -> None:
         recording, end = self._recording, self.end
         if end not in recording.nics:
             super().lead_to(receive)
             return
+        number, capture = recording.interface(end), recording.capture
 
         def arrive(now: int, frame: bytes) -> None:
-            recording.arrived(now, end, frame)
+            capture(number, now, frame, "inbound")
             receive(now, frame)
 
         self.receive = arrive
+
+    def _tell_of_loss(self, now: int, why: str) -> None:
+        """The frame was lost for another reason than a fate."""
+        self._recording.met.append(why)
+        self._recording.say(now, self.source.owner, "loses a frame", link=self.link, why=why)
 
 
 class WatchedNic(SimNic):
     """A NIC whose dealings with its host are recorded."""
 
-    __slots__ = ("_name", "_recording")
+    __slots__ = ("_gives_back", "_line", "_name", "_posts", "_recording", "_sees", "_takes")
 
     def __init__(
         self, loop: Loop, name: str, way: Way, core: Server, profile: Profile, mtu: int, recording: Recording
@@ -126,6 +153,12 @@ class WatchedNic(SimNic):
         super().__init__(loop, name, way, core, profile, mtu)
         self._name = name
         self._recording = recording
+        self._line = recording.tell
+        # What stands in a line of the trace between the time and a descriptor.
+        node = f', "node": {json.dumps(name, ensure_ascii=False)}, "what": '
+        self._posts, self._takes, self._gives_back, self._sees = [
+            f'{node}"{what}", "descriptor": ' for what in ("posts", "takes", "gives back", "sees")
+        ]
 
     def begin(self, now: int, agent: Agent) -> None:
         self._recording.say(now, self._name, "begins")
@@ -142,19 +175,19 @@ class WatchedNic(SimNic):
             self._recording.say(now, self._name, "loses a frame", why="receive ring full")
 
     def doorbell(self, index: int, written: int, translated: int) -> None:
-        self._recording.say(self._loop.now(), self._name, "posts", descriptor=index)
+        self._line(f'{{"time": {self._loop.now()}{self._posts}{index}}}\n')
         super().doorbell(index, written, translated)
 
     def _ring(self, now: int, index: int) -> None:
-        self._recording.say(now, self._name, "takes", descriptor=index)
+        self._line(f'{{"time": {now}{self._takes}{index}}}\n')
         super()._ring(now, index)
 
     def show(self, index: int) -> None:
-        self._recording.say(self._now, self._name, "gives back", descriptor=index)
+        self._line(f'{{"time": {self._now}{self._gives_back}{index}}}\n')
         super().show(index)
 
     def _complete(self, now: int) -> None:
-        self._recording.say(now, self._name, "sees", descriptor=self._shown[0])
+        self._line(f'{{"time": {now}{self._sees}{self._shown[0]}}}\n')
         super()._complete(now)
 
 
