@@ -64,6 +64,7 @@ _COUNT_ONLY: Final = b"".join(
     )
 )
 _FRONT: Final = unfinished.HEADER.size  # bytes before each frame
+_KIND: Final = 1  # where these say whether it is a piece, and of what kind
 _SLOT: Final = _FRONT + LARGEST
 _SHORTEST: Final = _FRONT + 14  # with the Ethernet header
 _MSG_DONTWAIT: Final = 0x40
@@ -256,7 +257,7 @@ class PacketSocket:
                 self._look_into(ctypes.get_errno())
             return []
         now, behind = _clocks()
-        frames, longest = arena.frames, self._longest + _FRONT
+        frames, view, longest = arena.frames, arena.view, self._longest + _FRONT
         out: list[tuple[int, bytes]] = []
         begin = -_SLOT
         lengths = _LENGTH.iter_unpack(memoryview(arena.messages)[: count * _MESSAGE.size])
@@ -277,7 +278,12 @@ class PacketSocket:
                 if status & _VLAN_VALID:
                     tag = ((tpid if status & _VLAN_TPID_VALID else 0x8100) << 16 | tci).to_bytes(4, "big")
                 if status & _CSUM_NOT_READY:
-                    left = self._unfinished(begin, length, tag)
+                    if tag or frames[begin + _KIND] or length > longest:
+                        left = self._unfinished(begin, length, tag)
+                    else:  # the usual one: only its checksum is left, and the kernel knows where that is
+                        left = Unfinished(view[begin + _FRONT : begin + length])
+                        left.header = frames[begin : begin + _FRONT]
+                        self.unfinished = True
                     if left is not None:
                         out.append((when, left))
                     continue

@@ -115,19 +115,19 @@ class Carriage:
 
     def _offer_unfinished(self, frames: Iterable[Delivery]) -> None:
         """Some of these are unfinished."""
-        model = self.model
+        model, offer = self.model, self.model.offer
         stay = model.carries_pieces
         for when, frame in frames:
             if not isinstance(frame, Unfinished):
-                model.offer(when, frame)
+                offer(when, frame)
             elif not stay:
                 self.finished += 1
                 for one in frame.finish():
-                    model.offer(when, one)
+                    offer(when, one)
             else:
                 self._unfinished += 1
                 if frame.segments == 1:
-                    model.offer(when, frame)
+                    offer(when, frame)
                 else:
                     self.pieces += 1
                     model.offer_piece(when, frame, frame.segments)
