@@ -82,10 +82,18 @@ class Way(Direction):
         if self.is_cut:
             self.lost += 1
             return
-        self.offer(now, frame)
+        if self._plain and not self._shaped:  # as `offer`
+            if self._put(now, frame, self._delay):
+                self.counters.offered += 1
+            else:
+                self._full(now, len(frame))
+        else:
+            self.offer(now, frame)
         deadline = self.deadline
         if deadline is not None and deadline < self._wake:
-            self._wake_at(deadline)
+            self._wake = deadline
+            self.sequence = sequence = self._next()
+            heappush(self._heap, (deadline, sequence, None, self))
 
     def lead_to(self, receive: Receive) -> None:
         """From now on the frames come there."""
@@ -105,22 +113,26 @@ class Way(Direction):
     def call(self, now: int) -> None:
         """What is due leaves. For the loop only."""
         self._wake = NEVER
-        receive, fifo, counters = self.receive, self._fifo, self.counters
+        receive, fifo = self.receive, self._fifo
         if self._early or self._space is not None:
             for _, frame in self.poll(now):
                 receive(now, frame)
+            deadline = self.deadline
         else:  # as `poll`, but one by one
-            self.deadline = None
-            while fifo and fifo[0][0] <= now:
+            counters = self.counters
+            self.deadline = deadline = None
+            while fifo:
+                if fifo[0][0] > now:
+                    self.deadline = deadline = fifo[0][0]
+                    break
                 frame = fifo.popleft()[1]
                 counters.delivered += 1
                 counters.delivered_bytes += len(frame)
                 receive(now, frame)
-            if fifo:
-                self.deadline = fifo[0][0]
-        deadline = self.deadline
         if deadline is not None and deadline < self._wake:
-            self._wake_at(deadline)
+            self._wake = deadline
+            self.sequence = sequence = self._next()
+            heappush(self._heap, (deadline, sequence, None, self))
 
     def _wake_at(self, when: int) -> None:
         """The entry in the heap that counts is due then."""
