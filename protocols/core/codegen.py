@@ -137,6 +137,17 @@ class Format:
                     return word, part
         return None
 
+    def selectors(self) -> Iterator[tuple[Word, Part]]:
+        """The protocol's fields that say what comes next, and so which of its stacks a frame is; none twice."""
+        done: set[str] = set()
+        for stack, layers in zip(self.stacks, self.layers.values(), strict=True):
+            for below, above in pairwise(layers[1:]):
+                for field in _binding(below, above):
+                    found = self.find(stack, field)
+                    if found is not None and field not in done:
+                        done.add(field)
+                        yield found
+
     def rule_fields(self) -> dict[str, tuple[object, ...]]:
         """Name -> offset behind Ethernet, width, mask, guard: a field whose name several layers have is called by its
         layer, too; a flag by its field."""
@@ -329,22 +340,14 @@ def _constants(format_: Format) -> str:
 
 def _selectors(format_: Format) -> Iterator[str]:
     """A function for each field of the protocol that says what comes next: which `unpack_*` is the right one."""
-    done: set[str] = set()
-    for stack, layers in zip(format_.stacks, format_.layers.values(), strict=True):
-        for below, above in pairwise(layers[1:]):
-            for field in _binding(below, above):
-                found = format_.find(stack, field)
-                if found is None or field in done:
-                    continue
-                done.add(field)
-                word, part = found
-                end = word.offset + word.size
-                value = f"raw[{word.offset}]"
-                if word.size > 1:
-                    value = f'int.from_bytes(raw[{word.offset}:{end}], "big")'
-                if len(word.parts) > 1:
-                    value = f"{value} >> {part.shift} & 0x{part.mask:X}"
-                yield f'''def {field}_of(raw: Buffer) -> int:
+    for word, part in format_.selectors():
+        field, end = part.field.name, word.offset + word.size
+        value = f"raw[{word.offset}]"
+        if word.size > 1:
+            value = f'int.from_bytes(raw[{word.offset}:{end}], "big")'
+        if len(word.parts) > 1:
+            value = f"{value} >> {part.shift} & 0x{part.mask:X}"
+        yield f'''def {field}_of(raw: Buffer) -> int:
     """The {field} alone, of a frame that may be any; it says by which `unpack_*` the frame is read."""
     if len(raw) < {end}:
         raise MalformedError("short")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
-from protocols.core.firmware import Adapter, Nic
+from protocols.core.firmware import Adapter, Buffer, Nic
 from protocols.core.memory import HostMemory
-from protocols.emp import codec
 from protocols.emp import descriptors as stat
 from protocols.emp.codec import FLAGS_LAST, FRAME_SIZE, MESSAGE_SIZE, STATUS_OK, TYPE_ACK, TYPE_DATA
 from protocols.emp.counters import Counters
@@ -26,6 +25,24 @@ def _numbers(addresses: tuple[bytes, ...]) -> Mapping[bytes, int]:
     return {address: number for number, address in enumerate(addresses)}
 
 
+class Codec(Protocol):
+    """What turns fields into frames and back: `protocols.emp.codec`, or what Scapy makes of `protocols.emp.frames`."""
+
+    @property
+    def pack_frame(self) -> Callable[..., bytes]: ...
+
+    @property
+    def pack_message(self) -> Callable[..., bytes]: ...
+
+    def type_of(self, raw: Buffer) -> int: ...
+
+    def unpack_frame(self, raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, memoryview]: ...
+
+    def unpack_message(
+        self, raw: Buffer
+    ) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]: ...
+
+
 class Card:
     """One NIC's memory, counters and peers, and the actions it can take."""
 
@@ -35,7 +52,13 @@ class Card:
     )  # fmt: skip
 
     def __init__(
-        self, adapter: Adapter, nic: Nic, memory: HostMemory, descriptors: Descriptors, settings: Settings
+        self,
+        adapter: Adapter,
+        nic: Nic,
+        memory: HostMemory,
+        descriptors: Descriptors,
+        settings: Settings,
+        codec: Codec,
     ) -> None:
         self.adapter = adapter
         self.number = adapter.number

@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from protocols.core.firmware import Adapter, Nic
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import HostMemory, Scatter, UnpinnedError
-from protocols.emp import codec
 from protocols.emp import descriptors as stat
-from protocols.emp.card import Card
+from protocols.emp.card import Card, Codec
 from protocols.emp.codec import STATUS_OK, STATUS_RESTARTED, TYPE_ACK, TYPE_MESSAGE
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import SIZE, DescriptorError, Descriptors, unpack_head
@@ -41,9 +40,15 @@ class Firmware:
     )  # fmt: skip
 
     def __init__(
-        self, adapter: Adapter, nic: Nic, memory: HostMemory, descriptors: Descriptors, settings: Settings
+        self,
+        adapter: Adapter,
+        nic: Nic,
+        memory: HostMemory,
+        descriptors: Descriptors,
+        settings: Settings,
+        codec: Codec,
     ) -> None:
-        self._card = Card(adapter, nic, memory, descriptors, settings)
+        self._card = Card(adapter, nic, memory, descriptors, settings, codec)
         self.settings = settings
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)

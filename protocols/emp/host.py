@@ -11,7 +11,9 @@ from typing import Final, NamedTuple
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Buffer, Nic, Plug
 from protocols.core.memory import PAGE, HostMemory
+from protocols.emp import codec
 from protocols.emp import descriptors as stat
+from protocols.emp.card import Codec
 from protocols.emp.descriptors import (
     ANY_SOURCE,
     MOST_PAGES,
@@ -224,13 +226,13 @@ def any_tag(context: int = 0) -> int:
     return -(context << 24) - 1
 
 
-def plug(settings: Settings | None = None) -> Plug:
-    """EMP, for whatever builds NICs."""
+def plug(settings: Settings | None = None, codec: Codec = codec) -> Plug:
+    """EMP, for whatever builds NICs. codec: another one than the generated (`protocols.core.scapy_codec`)."""
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         own = settings if settings is not None else Settings()
         memory, descriptors = HostMemory(), Descriptors(own.descriptors)
-        firmware = Firmware(adapter, nic, memory, descriptors, own)
+        firmware = Firmware(adapter, nic, memory, descriptors, own, codec)
         return Agent(firmware, Endpoint(adapter, nic, memory, descriptors))
 
     return build

@@ -7,6 +7,7 @@ from emp_talk import TIMEOUT, content, counted, nics
 
 from protocols.core.firmware import Adapter
 from protocols.core.memory import PAGE, HostMemory, Page
+from protocols.emp import codec
 from protocols.emp import descriptors as stat
 from protocols.emp.descriptors import Descriptors, list_of
 from protocols.emp.firmware import Firmware
@@ -128,7 +129,7 @@ class BareNic:
         self.sent: list[bytes] = []
         addresses = [bytes([2, 0, 0, 0, 0, 1]), bytes([2, 0, 0, 0, 0, 2])]
         self.firmware = Firmware(
-            Adapter(0, addresses), self, self.memory, self.descriptors, Settings(descriptors=count)
+            Adapter(0, addresses), self, self.memory, self.descriptors, Settings(descriptors=count), codec
         )
 
     def fetch(self, pieces: list[memoryview]) -> bytes:

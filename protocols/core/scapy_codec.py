@@ -1,0 +1,89 @@
+"""A protocol's codec by Scapy itself: what the generated one does, done by the layers that it was generated from.
+
+It is some hundred times slower and serves to show that both say the same, down to whole exchanges on a wire. Nothing that
+runs imports this module; who wants it asks for it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial, reduce
+from operator import truediv
+from types import ModuleType
+
+from scapy.packet import Raw
+
+from protocols.core.codegen import Format, Part, Stack, Word
+from protocols.core.firmware import Buffer
+from protocols.core.malformed import MalformedError
+
+Value = int | bytes
+
+
+def scapy_codec(frames: ModuleType) -> ModuleType:
+    """A module with the functions of the codec that is generated from frames: `pack_*`, `unpack_*`, and the `*_of` that
+    tells which to take."""
+    format_ = Format(frames)
+    module = ModuleType(f"{frames.__name__}, by Scapy")
+    for stack in format_.stacks:
+        setattr(module, f"pack_{stack.name}", partial(_pack, format_, stack))
+        setattr(module, f"unpack_{stack.name}", partial(_unpack, format_, stack))
+        for word, part in format_.selectors():
+            if part in stack.parts:
+                setattr(module, f"{part.field.name}_of", partial(_select, format_, stack, word, part))
+    return module
+
+
+def _pack(format_: Format, stack: Stack, *arguments: Value | memoryview) -> bytes:
+    """arguments: the free fields, and the payload, if there is any."""
+    free = format_.free(stack)
+    payload = bytes(*arguments[len(free) :])
+    fixed = {part: part.allowed[0] for part in stack.parts if len(part.allowed) == 1}
+    return _built(format_, stack, {**fixed, **dict(zip(free, arguments, strict=False))}, payload)
+
+
+def _built(format_: Format, stack: Stack, values: Mapping[Part, Value | memoryview], payload: bytes) -> bytes:
+    headers = {layer: layer() for layer in format_.layers[stack.name]}
+    for part, value in values.items():
+        headers[part.layer].setfieldval(part.field.name, value.hex(":") if isinstance(value, bytes) else value)
+    return bytes(reduce(truediv, [*headers.values(), Raw(payload)] if payload else headers.values()))
+
+
+def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryview, ...]:
+    if len(raw) < stack.size:
+        raise MalformedError("short")
+    values = _dissected(format_, stack, raw)
+    for part, value in values.items():
+        if (part.allowed and value not in part.allowed) or value in part.barred:
+            raise MalformedError(part.name.strip("_"))
+    end = len(raw)
+    if length := format_.find(stack, format_.length):
+        end = stack.size + int(values[length[1]])
+        if end > len(raw):
+            raise MalformedError(format_.length)
+    if check := format_.find(stack, format_.check):
+        without = {part: value for part, value in values.items() if part != check[1]}
+        if _built(format_, stack, without, bytes(raw[stack.size : end])) != bytes(raw[:end]):
+            raise MalformedError(format_.check)
+    return (*(values[part] for part in format_.free(stack)), memoryview(raw)[stack.size : end])
+
+
+def _dissected(format_: Format, stack: Stack, raw: Buffer) -> dict[Part, Value]:
+    """All fields of frame headers that are there, whatever they say."""
+    values: dict[Part, Value] = {}
+    begin = 0
+    for layer in format_.layers[stack.name]:
+        words = [word for word in stack.words if word.parts[0].layer is layer]
+        end = words[-1].offset + words[-1].size
+        packet = layer(bytes(raw[begin:end]))
+        for part in (part for word in words for part in word.parts):
+            value = packet.getfieldval(part.field.name)
+            values[part] = bytes.fromhex(value.replace(":", "")) if isinstance(value, str) else int(value)
+        begin = end
+    return values
+
+
+def _select(format_: Format, stack: Stack, word: Word, part: Part, raw: Buffer) -> int:
+    if len(raw) < word.offset + word.size:
+        raise MalformedError("short")
+    return int(_dissected(format_, stack, bytes(raw).ljust(stack.size, b"\0"))[part])

@@ -1,0 +1,77 @@
+"""EMP with its frames made and read by Scapy itself: the same frames on the wire, and a peer that notices nothing."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import cast
+
+import pytest
+from frames import opened, received
+
+from protocols.core.scapy_codec import scapy_codec
+from protocols.emp import codec, frames
+from protocols.emp.card import Codec
+from protocols.emp.host import Endpoint, plug
+from protocols.emp.settings import Settings
+from testbed import Cluster
+from testbed.cluster.running import RunningCluster
+from testbed.controller.agents import agents
+from testbed.runtime.nodes.places import Here
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 60.0  # s
+SIZES = (0, 4, 1456, 1457, 9_000)
+PATIENT = Settings(
+    timeout=20_000_000_000, longest_timeout=20_000_000_000
+)  # ns: nothing is sent twice on a slow machine
+
+
+async def talk(endpoint: Endpoint, node: Here) -> list[bytes]:
+    """To and fro, one message at a time, so that what a node sends has one order."""
+    peer, came = 1 - node.number, []
+    for number, size in enumerate(SIZES):
+        buffer = bytearray(size)
+        message = bytes((place * 7 + number) & 0xFF for place in range(size))
+        if (number + node.number) % 2:
+            await endpoint.send(peer, number, message)
+        else:
+            await endpoint.receive(peer, number, buffer)
+            came.append(bytes(buffer))
+    return came
+
+
+def exchange(cluster: RunningCluster, used: Codec) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
+    """What each program got, and the frames that came to each node, as if both NICs had run for the first time."""
+    with ExitStack() as stack:
+        ears = {
+            node.name: stack.enter_context(opened(node.namespace, node.layout.nics[0].name, codec.ETHERTYPE))
+            for node in cluster
+        }
+        programs = {node.name: talk for node in cluster}
+        with agents(cluster, plug(PATIENT, used), codec.ETHERTYPE, programs) as run:
+            outcome = run.wait(PATIENCE)
+        heard = {name: [at_first(frame) for frame in received(ear)] for name, ear in ears.items()}
+    return dict(outcome.results), heard
+
+
+def at_first(frame: bytes) -> bytes:
+    """The frame with 1 for the incarnations that it names, which are the times at which the NICs began."""
+    of_message = codec.type_of(frame) == codec.TYPE_MESSAGE
+    unpack, pack = (codec.unpack_message, codec.pack_message) if of_message else (codec.unpack_frame, codec.pack_frame)
+    fields = list(unpack(frame))
+    assert pack(*fields) == frame, "the codec would have made another frame of these fields"
+    sender = 4 if of_message else 5
+    fields[sender : sender + 2] = [min(int(incarnation), 1) for incarnation in fields[sender : sender + 2]]
+    return bytes(pack(*fields))
+
+
+def test_an_exchange_by_scapy_is_the_same_on_the_wire() -> None:
+    by_scapy = cast("Codec", scapy_codec(frames))
+    with Cluster.back_to_back().up() as cluster:
+        expected, heard = exchange(cluster, codec)
+        got, heard_of_scapy = exchange(cluster, by_scapy)
+    assert got == expected
+    assert [len(message) for message in [*got["n1"], *got["n2"]]] == [*SIZES[::2], *SIZES[1::2]]
+    assert heard_of_scapy == heard
+    assert all(len(frames_of_one) > len(SIZES) for frames_of_one in heard.values())

@@ -1,0 +1,79 @@
+"""Scapy itself as a codec says of every frame, and of everything that is none, what the generated codec says."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from frame_strategies import drawn_frames
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_codec import MODULES
+
+from protocols.core.malformed import MalformedError
+from protocols.core.scapy_codec import scapy_codec
+
+EVERY_STACK = pytest.mark.parametrize(
+    ("frames", "codec", "by_scapy", "stack"),
+    [
+        pytest.param(frames, codec, scapy_codec(frames), stack, id=f"{frames.__name__}-{stack}")
+        for frames, codec in MODULES
+        for stack in frames.STACKS
+    ],
+)
+
+
+def said(codec: ModuleType, function: str, frame: bytes) -> object:
+    """What it gives, or why it takes nothing."""
+    try:
+        return getattr(codec, function)(frame)
+    except MalformedError as error:
+        return error.reason
+
+
+@EVERY_STACK
+@given(data=st.data())
+@settings(max_examples=30)
+def test_both_pack_the_same_bytes(
+    frames: ModuleType, codec: ModuleType, by_scapy: ModuleType, stack: str, data: st.DataObject
+) -> None:
+    drawn = data.draw(drawn_frames(frames, stack))
+    packed = getattr(by_scapy, f"pack_{stack}")(*drawn.arguments, drawn.payload)
+    assert packed == getattr(codec, f"pack_{stack}")(*drawn.arguments, drawn.payload)
+    if not drawn.payload:
+        assert packed == getattr(by_scapy, f"pack_{stack}")(*drawn.arguments)
+
+
+@EVERY_STACK
+@given(data=st.data(), padding=st.binary(max_size=20), cut=st.integers(0, 80), flips=st.lists(st.integers(0, 799)))
+@settings(max_examples=50)
+def test_both_say_the_same_of_whole_frames_and_of_broken_ones(
+    frames: ModuleType,
+    codec: ModuleType,
+    by_scapy: ModuleType,
+    stack: str,
+    data: st.DataObject,
+    padding: bytes,
+    cut: int,
+    flips: list[int],
+) -> None:
+    drawn = data.draw(drawn_frames(frames, stack))
+    frame = bytearray(getattr(codec, f"pack_{stack}")(*drawn.arguments, drawn.payload) + padding)
+    assert said(by_scapy, f"unpack_{stack}", bytes(frame)) == said(codec, f"unpack_{stack}", bytes(frame))
+    for bit in flips:
+        frame[(bit >> 3) % len(frame)] ^= 1 << (bit & 7)
+    for broken in (bytes(frame), bytes(frame[: len(frame) - cut])):
+        assert said(by_scapy, f"unpack_{stack}", broken) == said(codec, f"unpack_{stack}", broken)
+
+
+@pytest.mark.parametrize(("frames", "codec"), MODULES, ids=lambda module: module.__name__)
+@given(frame=st.binary(max_size=100))
+@settings(max_examples=30)
+def test_both_say_the_same_of_random_bytes(frames: ModuleType, codec: ModuleType, frame: bytes) -> None:
+    by_scapy = scapy_codec(frames)
+    for stack in frames.STACKS:
+        assert said(by_scapy, f"unpack_{stack}", frame) == said(codec, f"unpack_{stack}", frame)
+    selectors = [name for name in vars(codec) if name.endswith("_of")]
+    assert selectors == [name for name in vars(by_scapy) if name.endswith("_of")]
+    for name in selectors:
+        assert said(by_scapy, name, frame) == said(codec, name, frame)
