@@ -13,12 +13,12 @@ from typing import Final
 from protocols.core.firmware import Agent
 from testbed.engine.loop import Loop
 from testbed.engine.server import Server
-from testbed.sim import pcapng
 from testbed.sim.nic import SimNic
 from testbed.sim.profile import Profile
 from testbed.sim.way import DirectionName, Receive, Shared, Way
 from testbed.spec.layout import End, Link
-from testbed.wire.fates import Fate, Record
+from testbed.wire import pcapng
+from testbed.wire.fates import Record
 
 CAPTURE: Final = "capture.pcapng"
 FATES: Final = "fates.jsonl"
@@ -70,7 +70,7 @@ class Recording:
     def fate(self, record: Record) -> None:
         """For a direction's log."""
         self._fates.write(record.to_line() + "\n")
-        self.met.append(f"{record.cause}: {_phrase(record.fate)}" + (f" ({record.detail})" if record.detail else ""))
+        self.met.append(record.in_words())
 
     def capture(self, number: int, now: int, frame: bytes, bound: pcapng.Bound, comment: str = "") -> None:
         """A frame on the interface of that number."""
@@ -189,19 +189,3 @@ class WatchedNic(SimNic):
     def _complete(self, now: int) -> None:
         self._line(f'{{"time": {now}{self._sees}{self._shown[0]}}}\n')
         super()._complete(now)
-
-
-def _phrase(fate: Fate) -> str:
-    """What was done to a frame, in words."""
-    done = []
-    if fate.drop:
-        done.append("dropped")
-    if fate.delay:
-        done.append(f"{fate.delay} ns later")
-    if fate.flips:
-        done.append(f"{fate.flips} bits flipped" if fate.flips > 1 else "1 bit flipped")
-    if fate.duplicate:
-        done.append("twice")
-    if fate.reorder:
-        done.append("out of order")
-    return ", ".join(done)

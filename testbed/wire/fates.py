@@ -118,6 +118,26 @@ class Record:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"not a record of a fate: {line[:80]!r}") from error
 
+    def in_words(self) -> str:
+        """For people: what was done to the frame, by what, and which frame it was."""
+        detail = f" {self.detail!r}" if self.detail else ""
+        return f"{_done(self.fate)} by {self.cause}{detail}, frame {self.n} of flow {self.flow}"
+
+
+def _done(fate: Fate) -> str:
+    done = []
+    if fate.drop:
+        done.append("dropped")
+    if fate.delay:
+        done.append(f"delayed for {fate.delay} ns")
+    if fate.flips:
+        done.append(f"{fate.flips} bits flipped" if fate.flips > 1 else "1 bit flipped")
+    if fate.duplicate:
+        done.append("duplicated")
+    if fate.reorder:
+        done.append("sent ahead")
+    return " and ".join(done) or "passed"
+
 
 _FATE_KEYS: Final = ("drop", "delay", "flips", "positions", "duplicate", "reorder")
 

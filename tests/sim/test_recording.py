@@ -12,11 +12,11 @@ from one_recorded_run import record
 from scapy.utils import RawPcapNgReader
 from tiny_agents import TinyEndpoint, TinyPlug
 
-from testbed.sim import pcapng
 from testbed.sim.node import SimNode
 from testbed.sim.recording import CAPTURE, FATES, TRACE
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
+from testbed.wire import pcapng
 from testbed.wire.fates import Record, Replay
 from testbed.wire.headers import standard_fields
 from testbed.wire.rules import RuleSet
@@ -88,9 +88,11 @@ def test_a_frame_that_meets_a_fate_says_so_where_it_met_it(tmp_path: Path) -> No
         simulation.run_until(100_000)
     told = [(name, time, comment) for name, time, _, comment in captured(tmp_path / CAPTURE) if comment]
     # Each direction counts by itself: the first that reaches it is lost.
-    dropped = "rule: dropped (drop eth.type == 0x88b6 and nth(1))"
+    (fate,) = [Record.from_line(line) for line in (tmp_path / FATES).read_text().splitlines()]
+    words = fate.in_words()
+    assert words.startswith("dropped by rule 'drop eth.type == 0x88b6 and nth(1)', frame 1 of flow 0x88b6 ")
     assert told == [
-        ("n1:eth0", 0, dropped),
+        ("n1:eth0", 0, words),
         ("s1:2", 6_000, "the cable is out"),
         ("s1:2", 7_000, "the cable is out"),
         ("s1:2", 8_000, "the cable is out"),

@@ -17,6 +17,9 @@ _SECTION: Final = struct.Struct("<IIIHHq")
 _INTERFACE: Final = struct.Struct("<IIHHI")
 _PACKET: Final = struct.Struct("<IIIIIII")
 _LENGTH: Final = struct.Struct("<I")
+_STATISTICS: Final = struct.Struct("<IIIII")
+_TIME: Final = struct.Struct("<II")
+_COUNT: Final = struct.Struct("<Q")
 _OPTION: Final = struct.Struct("<HH")
 _FLAGS: Final = {
     "inbound": _OPTION.pack(2, 4) + _LENGTH.pack(1),
@@ -34,9 +37,10 @@ def section_header(application: str) -> bytes:
     return _SECTION.pack(0x0A0D0D0A, size, 0x1A2B3C4D, 1, 0, -1) + options + _LENGTH.pack(size)
 
 
-def interface(name: str) -> bytes:
+def interface(name: str, description: str = "") -> bytes:
     """An interface of Ethernet; the first of a file has number 0."""
-    options = _option(2, name.encode()) + _option(9, bytes([_NANOSECONDS])) + _END
+    said = _option(3, description.encode()) if description else b""
+    options = _option(2, name.encode()) + said + _option(9, bytes([_NANOSECONDS])) + _END
     size = _INTERFACE.size + len(options) + 4
     return _INTERFACE.pack(1, size, _ETHERNET, 0, 0) + options + _LENGTH.pack(size)
 
@@ -51,6 +55,22 @@ def around(number: int, time: int, length: int, bound: Bound, comment: str = "")
     """What a frame's block has before and behind the frame, which has so many bytes."""
     size, after = _plain_end(length, bound) if not comment else _end(length, _option(1, comment.encode()), bound)
     return _PACKET.pack(6, size, number, time >> 32, time & 0xFFFF_FFFF, length, length), after
+
+
+def statistics(number: int, begin: int, end: int, received: int, dropped: int) -> bytes:
+    """What is known of an interface's capture at its end. begin, end: times in nanoseconds. received: frames, those that
+    the file lacks included. dropped: those, since nobody took them in time."""
+    options = b"".join(
+        (
+            _option(2, _TIME.pack(begin >> 32, begin & 0xFFFF_FFFF)),
+            _option(3, _TIME.pack(end >> 32, end & 0xFFFF_FFFF)),
+            _option(4, _COUNT.pack(received)),
+            _option(5, _COUNT.pack(dropped)),
+            _END,
+        )
+    )
+    size = _STATISTICS.size + len(options) + 4
+    return _STATISTICS.pack(5, size, number, end >> 32, end & 0xFFFF_FFFF) + options + _LENGTH.pack(size)
 
 
 def _end(length: int, options: bytes, bound: Bound) -> tuple[int, bytes]:
