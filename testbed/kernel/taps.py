@@ -67,7 +67,7 @@ class Tap:
     def __init__(self, namespace: str, device: str, accepted: bytes, buffer: int) -> None:
         """namespace: its path. accepted: a filter, see `any_of`. buffer: bytes that may wait; without root the machine's
         limit holds. OSError when there is no such interface."""
-        self._socket = _socket_in(namespace, 0)
+        self._socket = socket_in(namespace, 0)
         try:
             try:
                 self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer)
@@ -125,7 +125,7 @@ class Sender:
     """A way to send frames out by an interface."""
 
     def __init__(self, namespace: str, device: str) -> None:
-        self._socket = _socket_in(namespace, 0)
+        self._socket = socket_in(namespace, 0)
         try:
             self._socket.bind((device, 0))
         except BaseException:
@@ -146,7 +146,7 @@ class Sender:
         return True
 
 
-def _socket_in(namespace: str, protocol: int) -> socket.socket:
+def socket_in(namespace: str, protocol: int) -> socket.socket:
     """A packet socket that was opened in another namespace."""
     handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
