@@ -38,6 +38,7 @@ class Driver:
         self._nic = nic
         self._firmware = firmware
         self._frames_in_a_row = 0
+        self._deadline: int | None = None  # the one that the kernel knows
         self._others = select.poll()
         self._waiter = Waiter(0)
         self._waiter.watch(wire.fileno())
@@ -129,6 +130,12 @@ class Driver:
                 nic.flush()
 
     def _sleep(self, deadline: int | None) -> Sequence[int]:
-        """Until there is a frame, or the deadline has come, or something else is ready, which is returned."""
-        wire = self._wire.fileno()
-        return [descriptor for descriptor in self._waiter.wait(deadline) if descriptor != wire]
+        """Until there is a frame, or the deadline has come, or something else is ready, which is returned.
+
+        A deadline that is put off, or called off, with every message is not told to the kernel each time: it may wake us at
+        the earlier one, at which there is nothing to do.
+        """
+        wire, known = self._wire.fileno(), self._deadline
+        if known is None or known <= time.monotonic_ns() or (deadline is not None and deadline < known):
+            self._deadline = known = deadline
+        return [descriptor for descriptor in self._waiter.wait(known) if descriptor != wire]
