@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 from testbed.wire import hashing
 from testbed.wire.fields import ETHERNET_HEADER, IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, Fields, Located, Reader, locate
 
-MOST_CACHED: Final = 65_536
+MOST_CACHED: Final = 32_768
 """Entries in each shortcut from bytes to a flow; then it is emptied. Flows themselves are never forgotten."""
 
 _TCP: Final = 6
@@ -65,10 +65,8 @@ class Counted:
     A start is computed when it is first asked for: most directions ask for one of the six, or none.
     """
 
-    __slots__ = ("_key", "bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "own", "reorder")
+    __slots__ = ("_key", "bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "reorder")
 
-    own: int
-    """Where all its hashes begin."""
     loss: int
     corrupt: int
     duplicate: int
@@ -84,12 +82,9 @@ class Counted:
 
     def __getattr__(self, name: str) -> int:
         """Called for a slot that is still empty, and fills it."""
-        if name == "own":
-            start = hashing.flow_key(self._key, *self.flow)
-        elif name in _STREAMS:
-            start = hashing.absorb(self.own, _STREAMS[name])
-        else:
+        if name not in _STREAMS:
             raise AttributeError(name)
+        start = hashing.chain(self._key, (*hashing.flow_words(*self.flow), _STREAMS[name]))
         setattr(self, name, start)
         return start
 
@@ -107,7 +102,7 @@ class Classifier:
     """From a frame's bytes to its flow, with shortcuts: the same for all directions that know the same fields, which may
     share it. All that it remembers can be found again."""
 
-    __slots__ = ("_by_mac", "_finer", "_readers", "_takers", "by_port")
+    __slots__ = ("_by_mac", "_finer", "_places", "_readers", "_takers", "by_port")
 
     def __init__(self, fields: Fields) -> None:
         """fields: which protocols name a flow key."""
@@ -123,6 +118,7 @@ class Classifier:
             for ethertype in self._readers
             if ethertype not in (IPV4, IPV6, *TAGS) and (spans := fields.flow_spans(ethertype))
         }
+        self._places: dict[Located, Located] = {}  # few different ones, of many flows
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
     def of(self, frame: bytes) -> Known:
@@ -150,7 +146,9 @@ class Classifier:
     def _remember(self, shortcut: dict[Key, Known], key: Key, frame: bytes) -> Known:
         if len(shortcut) >= MOST_CACHED:
             shortcut.clear()
-        known = shortcut[key] = self._find(frame)
+            self._places.clear()
+        flow, located, first = self._find(frame)
+        known = shortcut[key] = flow, self._places.setdefault(located, located), first
         return known
 
     def _find(self, frame: bytes) -> Known:
