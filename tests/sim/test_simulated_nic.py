@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiny_agents import TinyEndpoint, TinyPlug
+from tiny_agents import TinyEndpoint, TinyFirmware, TinyPlug
 
 from testbed.sim.node import SimNode
 from testbed.sim.profile import IDEAL, Profile
@@ -134,6 +134,44 @@ def test_a_nic_that_starts_again_forgets_and_has_the_next_incarnation(profile: P
         old.cancel()
         simulation.run()
         assert new.result()[0] >= 52_000_000
+
+
+@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
+    profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_work: list[str] = []
+    receive, ring = TinyFirmware.receive, TinyFirmware.ring
+
+    def received(self: TinyFirmware, now: int, frame: bytes) -> None:
+        at_work.append("receive")
+        receive(self, now, frame)
+        at_work.pop()
+
+    def rung(self: TinyFirmware, now: int, index: int) -> None:
+        assert at_work == []
+        ring(self, now, index)
+
+    monkeypatch.setattr(TinyFirmware, "receive", received)
+    monkeypatch.setattr(TinyFirmware, "ring", rung)
+
+    async def keep_asking(endpoint: TinyEndpoint, node: SimNode) -> int:
+        asked = [endpoint.ask(1, b"")]
+
+        def ask_again(_: object) -> None:
+            if len(asked) < 10:
+                asked.append(endpoint.ask(1, b""))
+                asked[-1].add_callback(ask_again)
+
+        asked[0].add_callback(ask_again)
+        while not asked[-1].done:
+            await asked[-1]
+        return node.now()
+
+    with Simulation(LINE, TinyPlug(), profile=profile) as simulation:
+        task = simulation.spawn("n1", keep_asking)
+        simulation.run()
+        assert task.result() >= 10 * 2_000
 
 
 def test_a_run_that_stands_still_says_who_waits_for_what() -> None:

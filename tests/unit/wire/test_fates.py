@@ -247,3 +247,43 @@ def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> N
         counted, located = flows.count(frame)
         assert (counted.flow, located) == (flow_of(frame, readers), locate(frame))
         assert flows.count(frame)[0] is flows.count(frame)[0]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(KINDS), max_size=120), st.integers(0, 2**63 - 1))
+def test_the_short_way_for_losses_says_the_same_as_the_long_one(frames: list[bytes], seed: int) -> None:
+    schedule = list(enumerate(frames))
+    _, short = fates_of(Impairment(loss=0.3), schedule, seed=seed)
+    assert fates_of(Impairment(loss=0.3, duplicate=1e-18), schedule, seed=seed)[1] == short
+    # The first frame of a flow is drawn without a start that is kept, the later ones with one.
+    expected = []
+    counts: dict[Flow, int] = defaultdict(int)
+    for frame in frames:
+        flow = flow_of(frame, {})
+        counts[flow] += 1
+        key = hashing.flow_key(hashing.direction_key(seed, LINK, "forward"), *flow)
+        if hashing.draw(hashing.absorb(key, hashing.LOSS), counts[flow]) >> 11 < hashing.threshold(0.3):
+            expected.append((flow, counts[flow]))
+    assert [(record.flow, record.n) for record in short] == expected
+
+
+def test_directions_that_share_a_classifier_count_apart_and_draw_apart() -> None:
+    classifier = Classifier(standard_fields())
+    schedule = [(now, KINDS[now % len(KINDS)]) for now in range(200)]
+    alone = [fates_of(Impairment(loss=0.3), schedule, link=link)[1] for link in ("a--b", "b--c")]
+    together: list[list[Record]] = [[], []]
+    wires = [
+        direction(Impairment(loss=0.3), link=link, log=log.append, classifier=classifier)
+        for link, log in zip(("a--b", "b--c"), together, strict=True)
+    ]
+    for now, frame in schedule:
+        for wire in wires:
+            wire.offer(now, frame)
+    assert together == alone
+    assert alone[0] != alone[1]
+
+
+def test_flows_are_not_forgotten_when_the_shortcuts_to_them_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.wire.flows.MOST_CACHED", 2)
+    _, log = fates_of(Impairment(loss=1.0), list(enumerate(KINDS * 3)))
+    assert [record.n for record in log] == [n for n in (1, 2, 3) for _ in KINDS]
