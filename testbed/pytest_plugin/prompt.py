@@ -1,0 +1,53 @@
+"""--cli-on-error: a prompt between a failing test and the end of its cluster, with the command's own sub-commands."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Collection
+from typing import Final
+
+_TESTBED: Final = (sys.executable, "-c", "from testbed.cli.main import main; main()")
+
+
+def how_to(cluster: str, nodes: Collection[str]) -> list[str]:
+    """The commands that look at a cluster from another terminal."""
+    node = next(iter(nodes), "n1")
+    return [
+        f"testbed status --name {cluster}",
+        f"testbed shell --name {cluster} {node}",
+        f"testbed exec --name {cluster} {node} -- ip address",
+    ]
+
+
+def ask(cluster: str, nodes: Collection[str], say: Callable[[str], object]) -> None:
+    """Read commands from the terminal until its end; where there is none, say what another terminal could have done."""
+    say(f"cluster {cluster} is up:")
+    for line in how_to(cluster, nodes):
+        say(f"  {line}")
+    if not sys.stdin.isatty():
+        say("this is no terminal: no prompt is opened (--keep-cluster leaves the cluster up)")
+        return
+    say("NODE: a shell there; NODE COMMAND: run it there; status, inject, heal, ...: on this cluster; ctrl-D: go on")
+    while True:
+        try:
+            words = shlex.split(input(f"{cluster}> "))
+        except EOFError:
+            say("")
+            return
+        except (KeyboardInterrupt, ValueError) as error:  # a line given up, or with an open quote
+            say(str(error))
+            continue
+        if words:
+            subprocess.run(command(cluster, nodes, words), check=False)
+
+
+def command(cluster: str, nodes: Collection[str], words: list[str]) -> list[str]:
+    """What a line of the prompt means."""
+    first, *rest = words
+    if first not in nodes:
+        return [*_TESTBED, first, "--name", cluster, *rest]
+    if rest:
+        return [*_TESTBED, "exec", "--name", cluster, first, "--", *rest]
+    return [*_TESTBED, "shell", "--name", cluster, first]

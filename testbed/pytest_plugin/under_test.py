@@ -1,0 +1,126 @@
+"""What the fixture ``cluster`` gives: one face for a simulated cluster and for one of namespaces.
+
+::
+
+    def test_it_arrives_though_frames_are_lost(cluster):
+        with cluster.inject("n1", loss="30%"):
+            outcome = cluster.run({"n1": send, "n2": receive})
+        assert outcome.results["n2"] == 100
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Unpack
+
+from testbed.errors import UnsupportedError
+from testbed.pytest_plugin.asking import Mode
+from testbed.spec.layout import Layout, Node
+from testbed.spec.resolving import resolve
+
+if TYPE_CHECKING:
+    from testbed.cluster.api import Cluster
+    from testbed.cluster.running import RunningCluster, RunningNode
+    from testbed.pytest_plugin.laying import Overlay
+    from testbed.spec.elements import ImpairmentKeys
+
+
+class ClusterUnderTest:
+    """A cluster for one test. nodes: by name, with their NICs and addresses. folder: what is put there is among the
+    artefacts when the test fails. protocol, scenario: what `run` takes if it is not told."""
+
+    mode: ClassVar[Mode]
+
+    def __init__(self, description: Cluster, folder: Path, protocol: str, scenario: object = None) -> None:
+        self.description = description
+        self.layout: Layout = resolve(description)
+        self.nodes: Mapping[str, Node] = {node.name: node for node in self.layout.nodes}
+        self.folder = folder
+        self.protocol = protocol
+        self.scenario = scenario
+
+    def __repr__(self) -> str:
+        return f"<cluster {self.name} of {len(self.nodes)} nodes, {self.mode}>"
+
+    @property
+    def name(self) -> str:
+        """The cluster's name: in live mode this test's own, for ``testbed status --name``."""
+        return self.description.name
+
+    @property
+    def live(self) -> RunningCluster:
+        """The cluster in its namespaces. UnsupportedError in simulation."""
+        raise UnsupportedError("a simulated cluster has no namespaces: mark the test with mode='live'")
+
+    def __getitem__(self, node: str) -> RunningNode:
+        """The node in its namespace, for programs of the machine: ``cluster["n1"].run(["ping", "-c1", "n2"])``."""
+        return self.live[node]
+
+    @contextmanager
+    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
+        """Impair links within the block; target and direction as for `RunningCluster.inject`. In simulation it counts for
+        the runs that begin in the block."""
+        raise NotImplementedError
+
+
+class SimulatedCluster(ClusterUnderTest):
+    """Every run is a simulation of its own, of the description as it is then."""
+
+    mode = "sim"
+
+    def __init__(self, description: Cluster, folder: Path, protocol: str, scenario: object = None) -> None:
+        super().__init__(description, folder, protocol, scenario)
+        self._overlays: list[Overlay] = []
+
+    @contextmanager
+    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
+        from testbed.pytest_plugin.laying import Overlay, laid_over
+        from testbed.spec.elements import Impairments
+
+        overlay = Overlay(target, Impairments(**impairments), direction)
+        laid_over(self.description, [*self._overlays, overlay])  # what cannot be is said here, not at the next run
+        self._overlays.append(overlay)
+        try:
+            yield
+        finally:
+            self._overlays.remove(overlay)
+
+
+class LiveCluster(ClusterUnderTest):
+    """Namespaces, from the beginning of the test to its end."""
+
+    mode = "live"
+
+    def __init__(
+        self,
+        description: Cluster,
+        folder: Path,
+        protocol: str,
+        scenario: object = None,
+        *,
+        running: RunningCluster,
+    ) -> None:
+        super().__init__(description, folder, protocol, scenario)
+        from testbed.cluster.state import Store
+        from testbed.controller.checking import baseline
+
+        self._running = running
+        self.directory: Final = Store().directory(running.name)
+        """Where the cluster's state is."""
+        self.begun: Final = baseline(running)
+        """An account of the network at the test's beginning."""
+
+    @property
+    def name(self) -> str:
+        return self._running.name
+
+    @property
+    def live(self) -> RunningCluster:
+        return self._running
+
+    @contextmanager
+    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
+        with self._running.inject(target, direction=direction, **impairments):
+            yield
