@@ -1,5 +1,6 @@
 """What a test may need of the machine, each found out by trying; ``@pytest.mark.requires("root", "ping")`` asks for it.
 
+They are the pytest plug-in's, and those that only our own tests have.
 A requirement that the machine does not meet skips the test with its reason. The tools that ci/test installs itself are
 never a reason in a strict run: one that is missing there is a failure.
 """
@@ -14,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from testbed.kernel import cgroups, loss_classifier, syscalls
+from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
-from testbed.kernel.userns import is_root
+from testbed.pytest_plugin import requirements as plugin
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,6 @@ class Requirement:
 
 def _tool(name: str) -> Requirement:
     return Requirement(lambda: "" if shutil.which(name) else f"there is no program {name}", ours=True)
-
-
-def _root() -> str:
-    return "" if is_root() else "not run as root with its capabilities"
 
 
 def _user_namespace() -> str:
@@ -61,7 +58,7 @@ def _strace() -> str:
 
 def _overlay() -> str:
     """A read-only or changed view of a directory is made with an overlay."""
-    if reason := _root():
+    if reason := plugin.missing("root"):
         return reason
 
     def mount() -> str:
@@ -85,23 +82,10 @@ def _overlay() -> str:
     return in_child(mount)
 
 
-def _netem() -> str:
-    from testbed.kernel.abilities import abilities
-
-    return _root() or ("" if abilities().netem else abilities().lack("netem"))
-
-
-REQUIREMENTS = {
-    "root": Requirement(_root),
+REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREMENTS.items()} | {
     "userns": Requirement(_user_namespace),
-    "bpf": Requirement(lambda: _root() or loss_classifier.probe()),
-    "netem": Requirement(_netem),
     "steady-time": Requirement(lambda: "an emulated machine's time is coarse" if os.environ.get("TESTBED_VM") else ""),
     "overlay": Requirement(_overlay),
-    "cgroup-cpu": Requirement(lambda: cgroups.refusal(1.0, 0)),
-    "cgroup-memory": Requirement(lambda: cgroups.refusal(0.0, 1 << 20)),
-    "two-cpus": Requirement(lambda: "" if len(os.sched_getaffinity(0)) > 1 else "one CPU only"),
-    "ipv6": Requirement(lambda: "" if os.path.exists("/proc/sys/net/ipv6") else "the kernel has no IPv6"),
     "vm": Requirement(lambda: "" if os.environ.get("TESTBED_VM") else "runs in the virtual machine of ci/vm"),
     "strace": Requirement(_strace, ours=bool(not shutil.which("strace"))),
     "compiler": Requirement(lambda: "" if shutil.which("cc") else "there is no C compiler (cc)"),
