@@ -24,6 +24,7 @@ _COMMANDS = {
     "load": ("faults", "Use up processors, fill links."),
     "heal": ("faults", "Lift what was injected."),
     "check": ("check", "Measure what links do, and judge it: trusted, degraded or invalid."),
+    "capture": ("capture", "Capture frames of links, with what they met."),
     "events": ("look", "Show what was done to a cluster and what happened to it."),
     "exec": ("enter", "Run a program in a node."),
     "shell": ("enter", "Open a shell in a node."),

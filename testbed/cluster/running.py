@@ -15,6 +15,7 @@ from testbed.cluster.state import State, Store
 from testbed.spec.layout import Node
 
 if TYPE_CHECKING:
+    from testbed.observe.capturing import Capture
     from testbed.spec.elements import ImpairmentKeys
 
 
@@ -229,6 +230,20 @@ class RunningCluster:
     def heal(self) -> None:
         """Lift everything that is injected; what the description declares stays."""
         injecting.heal(self._store, self.name)
+
+    def capture(self, target: str, path: str | Path) -> Capture:
+        """Capture frames into a file of pcapng for the time of a block, with a comment at each that met a fate::
+
+            with cluster.capture("n1", "n1.pcapng") as capture:
+                ...
+            assert capture.result.whole
+
+        target: a link, a node or a switch (all its links), or "all". Raises NotFoundError, and at the beginning of the
+        block TestbedError when the file cannot be written or the links cannot be heard.
+        """
+        from testbed.observe.capturing import Capture
+
+        return Capture(self._store, self.name, target, path)
 
     def round_trip(self, one: str, other: str) -> RoundTrip | None:
         """What a round trip between two nodes sees of declared and injected impairments; None where there is no way."""

@@ -1,16 +1,21 @@
-"""Calling a function in a forked child: what it does to its own namespaces ends with it."""
+"""Functions in forked children: what one does to its own namespaces ends with it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import signal
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from testbed.errors import TestbedError
 
 T = TypeVar("T")
+
+_BEGUN: Final = b"\n"  # no pickle begins with it
+_END: Final = b"\n"
 
 
 def in_child(function: Callable[[], T]) -> T:
@@ -24,13 +29,67 @@ def in_child(function: Callable[[], T]) -> T:
     with open(reader, "rb") as answers:
         answer = answers.read()
     os.waitpid(child, 0)
+    result: T = _result(answer)
+    return result
+
+
+class Companion(Generic[T]):
+    """A function that runs beside this process, in a child, until it is told to end, or this process ends."""
+
+    def __init__(self, function: Callable[[Callable[[], None], int], T]) -> None:
+        """function(begun, stop): it calls begun() when it is ready, which is when this returns, and ends when the descriptor
+        `stop` can be read. Raises its TestbedError or OSError if it ends by one before it is ready."""
+        stop, self._stop = os.pipe()
+        self._answers, answer = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            os.close(self._stop)
+            os.close(self._answers)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, who tells us
+
+            def begun() -> None:
+                os.write(answer, _BEGUN)
+
+            _answer(answer, lambda: function(begun, stop))
+        os.close(stop)
+        os.close(answer)
+        try:
+            said = os.read(self._answers, len(_BEGUN))
+        except BaseException:
+            self._close()
+            raise
+        if said != _BEGUN:
+            with open(self._answers, "rb", closefd=False) as rest:
+                answered = said + rest.read()
+            self._close()
+            _result(answered)
+            raise TestbedError("a child process ended before it was ready")
+
+    def end(self) -> T:
+        """Tell it to end, and wait for its result; its TestbedError or OSError is raised."""
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            os.write(self._stop, _END)  # a forked process may have this end, too: closing it would not tell
+        try:
+            with open(self._answers, "rb", closefd=False) as answers:
+                answered = answers.read()
+        finally:
+            self._close()
+        result: T = _result(answered)
+        return result
+
+    def _close(self) -> None:
+        os.close(self._stop)
+        os.close(self._answers)
+        os.waitpid(self._child, 0)
+
+
+def _result(answer: bytes) -> Any:
     if not answer:
         raise TestbedError("a helper process died; what it said is above")
     good, value = pickle.loads(answer)  # written by our own child
     if not good:
         raise value
-    result: T = value
-    return result
+    return value
 
 
 def _answer(writer: int, function: Callable[[], T]) -> None:

@@ -172,6 +172,8 @@ class PacketSocket:
         """Whether the last batch was a full one, so that more may be waiting."""
         self.unfinished = False
         """Whether frames of the last batch are `Unfinished`."""
+        self.behind = 0
+        """By how much the wall clock was ahead of the monotonic one when the last batch was read."""
         self._batch = BATCH
         self._pieces = False  # the last batch had frames of several segments
         self._arena = arena
@@ -257,6 +259,7 @@ class PacketSocket:
                 self._look_into(ctypes.get_errno())
             return []
         now, behind = _clocks()
+        self.behind = behind
         frames, view, longest = arena.frames, arena.view, self._longest + _FRONT
         out: list[tuple[int, bytes]] = []
         begin = -_SLOT

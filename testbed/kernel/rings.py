@@ -102,6 +102,10 @@ class Ring:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def forget_error(self) -> None:
+        """The interface went down or away; until this is called the ring is always ready to be read."""
+        self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
     def close(self) -> None:
         self._memory.close()
         self._socket.close()

@@ -24,6 +24,7 @@ from testbed.runtime import events
 from testbed.runtime.calls import Later, Listener
 from testbed.runtime.orders import Orders, Places
 from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, Relay
+from testbed.runtime.watching import Watchers
 from testbed.wire.fates import Record
 
 _WATCH: Final = 1_000_000_000  # ns between two looks at whether we keep up
@@ -40,6 +41,7 @@ class Process:
         self._loop = Loop(self._waiter)
         self._route = RouteSocket()
         self._relay = Relay(self._loop, known_fields(), self._unclaimed)
+        self._watchers = Watchers(self._loop, places.directory)
         self._begun = time.time_ns()
         self._told: dict[Carriage, tuple[int, int]] = {}
         self._log: int | None = None
@@ -75,6 +77,9 @@ class Process:
             case "report":
                 replace_file(self._places.report(self._number), json.dumps(self._report()))
                 return {}
+            case "watch":
+                self._watchers.attend(self._relay.links)
+                return {}
             case other:
                 return {"error": f"the relay does not know how to {other}"}
 
@@ -87,7 +92,9 @@ class Process:
     def _load(self) -> dict[str, int]:
         orders = self._places.read_orders() or Orders(0)
         self._open_log(orders.log)
-        return self._relay.load(orders.share(self._number), self._write)
+        early = self._relay.load(orders.share(self._number), self._write)
+        self._watchers.attend(self._relay.links)
+        return early
 
     def _open_log(self, path: str) -> None:
         if path == self._log_path:
@@ -99,6 +106,7 @@ class Process:
         self._log = os.open(path, flags, 0o644) if path else None
 
     def _write(self, record: Record) -> None:
+        self._watchers.note(record)
         if self._log is not None:
             os.write(self._log, record.to_line().encode() + b"\n")
 

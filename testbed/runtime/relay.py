@@ -22,7 +22,7 @@ from testbed.kernel.unfinished import Unfinished
 from testbed.runtime.aside import Aside
 from testbed.runtime.logs import read_log
 from testbed.runtime.orders import Carried, Orders, Treated
-from testbed.wire.direction import Delivery, Direction
+from testbed.wire.direction import Delivery, Direction, Outcome
 from testbed.wire.fates import Record, Replay
 from testbed.wire.fields import Fields
 from testbed.wire.rules import Handle, RuleSet
@@ -74,11 +74,13 @@ class Carriage:
 
     __slots__ = (
         "_handles", "_last", "_now", "_out", "_rules", "_source", "_timer", "_unfinished", "finished", "lateness", "model",
-        "pieces",
+        "offer", "pieces",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, model: Direction, rules: RuleSet, source: PacketSocket, out: PacketSocket) -> None:
         self.model = model
+        self.offer: Callable[[int, bytes], Outcome] = model.offer
+        """How a frame enters the model; whoever watches steps in between."""
         self.lateness = Lateness()
         self.pieces = 0
         """What came as one piece of several frames, and was carried so."""
@@ -100,7 +102,7 @@ class Carriage:
         if self._source.unfinished:
             self._offer_unfinished(frames)
         else:
-            offer = self.model.offer
+            offer = self.offer
             for when, frame in frames:
                 offer(when, frame)
         if frames:
@@ -115,7 +117,7 @@ class Carriage:
 
     def _offer_unfinished(self, frames: Iterable[Delivery]) -> None:
         """Some of these are unfinished."""
-        model, offer = self.model, self.model.offer
+        model, offer = self.model, self.offer
         stay = model.carries_pieces
         for when, frame in frames:
             if not isinstance(frame, Unfinished):

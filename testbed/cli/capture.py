@@ -1,0 +1,94 @@
+"""``capture``: the frames of links as they pass, into a file or as lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from testbed.cli.options import name_option
+
+if TYPE_CHECKING:
+    from testbed.observe.capturing import Captured
+    from testbed.observe.writing import Sink
+
+
+@click.command("capture", short_help="Capture frames of links, with what they met.")
+@click.argument("target", metavar="LINK|NODE|all")
+@click.option("-w", "--write", "path", metavar="FILE", help="Write pcapng to this file; '-' is standard output.")
+@click.option("--for", "duration", metavar="TIME", help="End after this time, such as 10s.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many frames.")
+@name_option
+def capture_command(target: str, path: str | None, duration: str | None, count: int | None, name: str | None) -> None:
+    """Capture the frames of a link, or of all links of a node, in both directions, until Ctrl-C.
+
+    \b
+    testbed capture n1                        a line for every frame
+    testbed capture n1--s1 -w n1.pcapng       for Wireshark: an interface for each end, in the order of time
+    testbed capture all -w - | wireshark -k -i -
+
+    A frame that is dropped, duplicated, corrupted or delayed on purpose or by chance is seen where it enters the link, with
+    a comment that says so. '>' leaves the end that is named, '<' comes to it. Nothing of it disturbs the link.
+    """
+    from testbed.cluster.state import Store
+    from testbed.observe.capturing import capture, enter
+    from testbed.observe.writing import CaptureFile, Lines
+
+    seconds = _seconds(duration)
+    store = Store()
+    cluster = store.choose(name).name
+    if path is None:
+        sink: Sink = Lines(click.echo)
+    else:
+        # Before we enter anything: it is this user's file.
+        sink = CaptureFile(
+            1 if path == "-" else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        )
+    stop, stopped = os.pipe()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: os.write(stopped, b"\n"))
+    enter(store, cluster)
+
+    def begun() -> None:
+        if not (seconds or count):
+            click.echo(f"capturing {target} of {cluster}: Ctrl-C ends it", err=True)
+
+    captured = capture(store, cluster, target, sink, stop, seconds=seconds, count=count or 0, begun=begun)
+    sys.stdout.flush()
+    _tell(captured)
+
+
+def _tell(captured: Captured) -> None:
+    """The sum, and what is lacking, on standard error: standard output may be the capture."""
+    total = sum(captured.frames.values())
+    by = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
+    click.echo(f"{total} frames in {captured.seconds:.1f} s" + (f": {by}" if total else ""), err=True)
+    if captured.met:
+        click.echo("met: " + ", ".join(f"{number} {cause}" for cause, number in sorted(captured.met.items())), err=True)
+    if captured.gone:
+        click.echo("the cluster was taken down", err=True)
+    for end, number in captured.dropped.items():
+        click.echo(f"warning: {number} frames at {end} are lacking: they came faster than they were read", err=True)
+    for number, words in (
+        (captured.cut, "frames were longer than what is kept of one"),
+        (captured.untold, "frames have met something that is not told beside them"),
+        (captured.late, "frames came late and are out of order"),
+    ):
+        if number:
+            click.echo(f"warning: {number} {words}", err=True)
+
+
+def _seconds(duration: str | None) -> float:
+    from testbed.spec.units import UnitError, parse_duration
+
+    try:
+        nanoseconds = parse_duration(duration) if duration is not None else 0
+    except UnitError as error:
+        raise click.BadParameter(str(error), param_hint="--for") from error
+    if duration is not None and nanoseconds == 0:
+        raise click.BadParameter("a time longer than 0", param_hint="--for")
+    return nanoseconds / 1e9

@@ -1,0 +1,1 @@
+"""What can be seen of a running cluster: captures of its links."""

@@ -1,0 +1,111 @@
+"""Frames of several interfaces in the order of time, each with what it met on its way.
+
+Frames come from rings, block by block; what they met comes from the relay, by another way, earlier or later. So frames
+are held back for a moment, and then given out in order, with what has been told of them until then. A frame is recognised
+by the kernel's stamp, which is the same for the relay and for us, and by its content. The relay's idea of the stamp may be
+off by the time between two readings of clocks, or be a neighbour's where two processors stamp frames: then the nearest
+frame of the same content is meant, in the same direction, that has met nothing yet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final
+from zlib import crc32
+
+from testbed.kernel.rings import Passed
+from testbed.observe.points import Point
+from testbed.runtime.watching import Met
+
+NEAR: Final = 1_000_000
+"""Nanoseconds by which a stamp that the relay tells may differ from the frame's."""
+
+_WHEN: Final = attrgetter("when")
+
+
+@dataclass(slots=True)
+class Seen:
+    """A frame at a place. when: wall clock, nanoseconds. entering: it enters the link there, else it leaves it. met: what
+    it met, and who decided that; nothing for most."""
+
+    when: int
+    point: Point
+    entering: bool
+    frame: bytes
+    met: str = ""
+    causes: tuple[str, ...] = field(default=())
+
+
+class Joining:
+    """unplaced: frames that met something and that we have not heard, or no more when we were told of it. late: frames that
+    came when later ones had been given out."""
+
+    def __init__(self, begun: int) -> None:
+        """begun: frames until that time are nobody's business."""
+        self.unplaced = 0
+        self.late = 0
+        self._begun = begun
+        self._released = begun  # frames until then have been given out
+        self._seen: list[Seen] = []
+        self._met: list[Met] = []
+        self._entering: dict[tuple[str, str], dict[int, list[Seen]]] = {}  # by link and direction, then by stamp
+
+    def hear(self, point: Point, frames: Iterable[Passed]) -> None:
+        """Frames that have passed there."""
+        begun, released, mirrored, seen = self._begun, self._released, point.mirrored, self._seen
+        entered = self._entering.setdefault((point.link, point.direction), {}) if point.datapath == "relay" else None
+        for when, left, frame in frames:
+            if when <= released:
+                if when <= begun:
+                    continue
+                self.late += 1
+            entering = left is not mirrored
+            one = Seen(when, point, entering, frame)
+            seen.append(one)
+            if entering and entered is not None:
+                entered.setdefault(when, []).append(one)
+
+    def tell(self, met: Iterable[Met]) -> None:
+        """What frames have met that have come, or are still to come."""
+        self._met += met
+
+    def ready(self, until: int) -> list[Seen]:
+        """The frames until that time that have not been given out yet."""
+        if self._met:
+            self._place(until)
+        self._seen.sort(key=_WHEN)  # nearly sorted already
+        count = bisect_right(self._seen, until, key=_WHEN)
+        given, self._seen = self._seen[:count], self._seen[count:]
+        for entered in self._entering.values():
+            for stamp in [stamp for stamp in entered if stamp <= until]:
+                del entered[stamp]
+        self._released = until
+        return given
+
+    def _place(self, until: int) -> None:
+        """Put what is known of frames until then beside them."""
+        later: list[Met] = []
+        for met in self._met:
+            seen = self._find(met) if met.stamp <= until + NEAR else None
+            if seen is not None:
+                seen.met, seen.causes = met.words, met.causes
+            elif met.stamp > until:
+                later.append(met)
+            elif met.stamp > self._begun:
+                self.unplaced += 1
+        self._met = later
+
+    def _find(self, met: Met) -> Seen | None:
+        entered = self._entering.get((met.link, met.direction), {})
+        for seen in entered.get(met.stamp, ()):
+            if not seen.met and crc32(seen.frame) == met.check:
+                return seen
+        near = sorted((abs(stamp - met.stamp), stamp) for stamp in entered if abs(stamp - met.stamp) <= NEAR)
+        for _, stamp in near:
+            for seen in entered[stamp]:
+                if not seen.met and crc32(seen.frame) == met.check:
+                    return seen
+        return None

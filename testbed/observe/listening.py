@@ -1,0 +1,203 @@
+"""Hearing links of a running cluster: rings on all their places, what the relay tells of their frames, and both joined.
+
+Who carries a link may change while it is heard, and with it the places where it is to be heard: the state says so.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Final
+
+from testbed.cluster.injections import links_of
+from testbed.cluster.state import State, Store
+from testbed.errors import ConflictError, KernelError, NotFoundError
+from testbed.kernel.rings import Ring
+from testbed.observe.joining import Joining, Seen
+from testbed.observe.points import Point, points
+from testbed.runtime.watching import Watch
+
+HOLD: Final = 300_000_000
+"""Nanoseconds for which a frame is held back, so that what it met can be told with it."""
+
+PATIENCE: Final = 10.0
+"""Seconds for another command's work on the cluster to be over."""
+
+_MOMENT: Final = 20  # ms between two looks at the state
+_MEMORY: Final = 128 << 20  # bytes of all rings together, of which none has more or less than this
+_MOST, _LEAST = 16 << 20, 1 << 20
+
+
+class Listening:
+    """It hears from `begin` until `close`. dropped: by end, frames that the kernel dropped since we had not read in time."""
+
+    def __init__(self, store: Store, cluster: str, target: str) -> None:
+        """target: as for injections: a link, a node or a switch (all its links), "all". NotFoundError says what there is."""
+        self.dropped: Counter[str] = Counter()
+        self.cut = 0
+        """Frames that were longer than what a ring holds of them."""
+        self.gone = False
+        """Whether the cluster has been taken down."""
+        self.begun = 0
+        self._store = store
+        self._cluster = cluster
+        self._target = target
+        self._path = store.directory(cluster) / "state.json"
+        self._known = (0, 0)  # of the state's file
+        self._rings: dict[tuple[str, str], tuple[Ring, Point]] = {}
+        self._stack = ExitStack()
+        self._poll = select.poll()
+        self._joining = Joining(0)
+        links_of(store.choose(cluster).layout, target)
+
+    def begin(self) -> None:
+        """Hear every frame that passes after this has returned. KernelError for a place that is not there."""
+        deadline = time.monotonic() + PATIENCE
+        while (state := self._read()) is not None and state.phase != "up":
+            if time.monotonic() > deadline:
+                raise ConflictError(f"another testbed command is at work on cluster {self._cluster}")
+            time.sleep(_MOMENT / 1000)
+        if state is None:
+            raise NotFoundError(f"cluster {self._cluster} has been taken down")
+        self._watch = Watch(self._path.parent)
+        self._stack.callback(self._watch.close)
+        self._stack.callback(self._close_rings)
+        self._follow(state, hurry=False)
+        self._watch.begin()
+        for ring, _ in self._rings.values():
+            ring.look().dropped = 0
+        self.begun = time.time_ns()
+        self._joining = Joining(self.begun)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @property
+    def points(self) -> list[Point]:
+        """Where it hears now."""
+        return [point for _, point in self._rings.values()]
+
+    @property
+    def late(self) -> int:
+        """Frames that came when later ones had been given out."""
+        return self._joining.late
+
+    @property
+    def untold(self) -> int:
+        """Frames that met something of which the relay could not tell us in time, or that we did not hear."""
+        return self._watch.untold + self._joining.unplaced
+
+    def wait(self, stop: int) -> bool:
+        """Until frames have come, or for a moment; whether the descriptor `stop` can be read."""
+        self._poll.register(stop, select.POLLIN)
+        ready = self._sleep()
+        self._poll.unregister(stop)
+        return stop in ready
+
+    def frames(self, until: int | None = None) -> list[Seen]:
+        """Those that are ready, in the order of time. until: wall clock, nanoseconds; if not said, what has been held back
+        for long enough."""
+        now = time.time_ns()
+        self._take()
+        self._look()
+        return self._joining.ready(now - HOLD if until is None else until)
+
+    def rest(self) -> Iterator[list[Seen]]:
+        """All that have passed until now, as they become ready."""
+        end = time.time_ns()
+        while time.time_ns() <= end + HOLD:
+            self._sleep()
+            yield self.frames(min(end, time.time_ns() - HOLD))
+        yield self.frames(end)
+
+    def account(self) -> None:
+        """Bring the counts up to date."""
+        for ring, point in self._rings.values():
+            self._account(ring, point)
+
+    def _sleep(self) -> dict[int, int]:
+        ready = dict(self._poll.poll(_MOMENT))
+        for ring, _ in self._rings.values():
+            if ready.get(ring.fileno(), 0) & select.POLLERR:
+                ring.forget_error()
+        return ready
+
+    def _take(self) -> None:
+        for ring, point in self._rings.values():
+            while frames := ring.read():
+                self._joining.hear(point, frames)
+        self._joining.tell(self._watch.read())
+
+    def _look(self) -> None:
+        """Whether the cluster is wired otherwise by now."""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            self.gone = True
+            return
+        if (found.st_ino, found.st_mtime_ns) != self._known:
+            state = self._read()
+            if state is not None:
+                self._follow(state, hurry=True)
+
+    def _read(self) -> State | None:
+        with suppress(FileNotFoundError):
+            found = os.stat(self._path)
+            self._known = found.st_ino, found.st_mtime_ns
+        return self._store.read(self._cluster)
+
+    def _follow(self, state: State, *, hurry: bool) -> None:
+        """Hear where the links are to be heard now. hurry: a place that is not there yet is looked for again.
+
+        While they are being wired otherwise, the old places are heard, too.
+        """
+        try:
+            wanted = points(state, links_of(state.layout, self._target))
+        except NotFoundError:
+            wanted = []  # it has gone from the cluster
+        kept = {(point.namespace, point.device): point for point in wanted}
+        for place, (ring, point) in list(self._rings.items()):
+            if place in kept and ring.still_there():
+                if state.phase == "up" or kept[place].end == point.end:
+                    self._rings[place] = ring, kept[place]
+            elif state.phase == "up" or not ring.still_there():
+                self._drop(place, ring, point)
+        size = max(_LEAST, min(_MOST, _MEMORY // max(1, len(kept))))
+        for place, point in kept.items():
+            if place in self._rings:
+                continue
+            try:
+                ring = Ring(*place, size)
+            except OSError as error:
+                if not hurry:
+                    reason = error.strerror or error
+                    raise KernelError(
+                        f"{point.end} of {point.link} cannot be heard at {point.device}: {reason}"
+                    ) from error
+                self._known = 0, 0
+                continue
+            self._rings[place] = ring, point
+            self._poll.register(ring.fileno(), select.POLLIN)
+
+    def _drop(self, place: tuple[str, str], ring: Ring, point: Point) -> None:
+        while frames := ring.read():
+            self._joining.hear(point, frames)
+        self._account(ring, point)
+        self._poll.unregister(ring.fileno())
+        ring.close()
+        del self._rings[place]
+
+    def _account(self, ring: Ring, point: Point) -> None:
+        counts = ring.look()
+        self.dropped[str(point.end)] += counts.dropped
+        self.cut += counts.cut
+        counts.dropped = counts.cut = 0
+
+    def _close_rings(self) -> None:
+        for ring, _ in self._rings.values():
+            ring.close()
+        self._rings.clear()

@@ -1,0 +1,119 @@
+"""A frame in a line: what it is, from whom, to whom, and how long it is.
+
+Read from its bytes by the headers' layouts and the protocols' codecs; a broken frame is told of as far as it goes.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from protocols.core.malformed import MalformedError
+from protocols.emp import codec as emp
+from testbed.wire.fields import ETHERNET_HEADER, IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, locate
+
+_ARP: Final = 0x0806
+_ICMP, _TCP, _UDP, _ICMP6 = 1, 6, 17, 58
+_TCP_FLAGS: Final = "FSRPAUEW"  # from the lowest bit
+_IPV4_PROTOCOL: Final = {_ICMP: "ICMP", _TCP: "TCP", _UDP: "UDP", _ICMP6: "ICMPv6"}
+_ECHO: Final = {
+    (_ICMP, 8): "echo request",
+    (_ICMP, 0): "echo reply",
+    (_ICMP6, 128): "echo request",
+    (_ICMP6, 129): "echo reply",
+    (_ICMP6, 135): "who has",
+    (_ICMP6, 136): "neighbour is at",
+}
+_EMP: Final = {emp.TYPE_MESSAGE: "MESSAGE", emp.TYPE_DATA: "DATA", emp.TYPE_ACK: "ACK"}
+_EMP_ANOTHERS: Final = ("short", "version")  # what says that the frame is of another protocol with that EtherType
+
+
+def named(frame: bytes) -> str:
+    """One line, without its end."""
+    try:
+        what = _described(frame)
+    except IndexError:
+        what = "cut short"
+    tag = ""
+    if len(frame) >= ETHERNET_HEADER + 4 and _number(frame, 12, 2) in TAGS:
+        tag = f"VLAN {_number(frame, 14, 2) & 0xFFF}, "
+    return f"{tag}{what}, {len(frame)} bytes"
+
+
+def _described(frame: bytes) -> str:
+    ethertype, network, protocol, transport = locate(frame)
+    between = f"{frame[6:12].hex(':')} > {frame[:6].hex(':')}"
+    if ethertype == IPV4:
+        between = f"{_address(frame, network + 12, 4)} > {_address(frame, network + 16, 4)}"
+        return f"{between} {_internet(frame, protocol, transport)}"
+    if ethertype == IPV6:
+        between = f"{_address(frame, network + 8, 16)} > {_address(frame, network + 24, 16)}"
+        return f"{between} {_internet(frame, protocol, transport)}"
+    if ethertype == _ARP:
+        return _arp(frame, network)
+    if ethertype == emp.ETHERTYPE and network == ETHERNET_HEADER and (words := _emp(frame)):
+        return f"{between} {words}"
+    if ethertype < 0:
+        return "no Ethernet frame"
+    kind = "length" if ethertype < SMALLEST_ETHERTYPE else "EtherType"
+    return f"{between} {kind} 0x{ethertype:04x}"
+
+
+def _internet(frame: bytes, protocol: int, at: int) -> str:
+    name = _IPV4_PROTOCOL.get(protocol, f"protocol {protocol}")
+    if at < 0:
+        return f"{name}, a later fragment or broken"
+    if protocol in (_TCP, _UDP):
+        name += f" {_number(frame, at, 2)} > {_number(frame, at + 2, 2)}"
+    if protocol == _TCP:
+        flags = frame[at + 13]
+        letters = "".join(letter for bit, letter in enumerate(_TCP_FLAGS) if flags >> bit & 1)
+        name += f" [{letters}] seq {_number(frame, at + 4, 4)} ack {_number(frame, at + 8, 4)}"
+    elif protocol in (_ICMP, _ICMP6):
+        kind = frame[at]
+        name += f" {_ECHO.get((protocol, kind), f'type {kind} code {frame[at + 1]}')}"
+        if _ECHO.get((protocol, kind), "").startswith("echo"):
+            name += f" {_number(frame, at + 4, 2)} seq {_number(frame, at + 6, 2)}"
+    return name
+
+
+def _arp(frame: bytes, at: int) -> str:
+    sender, target = _address(frame, at + 14, 4), _address(frame, at + 24, 4)
+    match _number(frame, at + 6, 2):
+        case 1:
+            return f"ARP who has {target}? tell {sender}"
+        case 2:
+            return f"ARP {sender} is at {frame[at + 8 : at + 14].hex(':')}"
+        case other:
+            return f"ARP operation {other}"
+
+
+def _emp(frame: bytes) -> str:
+    """Empty for what is not EMP's."""
+    try:
+        kind = emp.type_of(frame)
+        if kind == emp.TYPE_MESSAGE:
+            _, _, flags, _, _, _, message, number, _, source, destination, tag, total, _, payload = emp.unpack_message(
+                frame
+            )
+            more = f", node {source} to {destination}, tag 0x{tag:x}, {len(payload)} of {total} bytes"
+        else:
+            _, _, _, flags, _, _, _, message, number, status, payload = emp.unpack_frame(frame)
+            restarted = ", RESTARTED" if status == emp.STATUS_RESTARTED else ""
+            more = f", {len(payload)} bytes" if kind == emp.TYPE_DATA else restarted
+    except MalformedError as error:
+        return "" if str(error) in _EMP_ANOTHERS else f"EMP, broken ({error})"
+    last = " LAST" if flags & emp.FLAGS_LAST else ""
+    return f"EMP {_EMP[kind]}{last} message {message} frame {number}{more}"
+
+
+def _address(frame: bytes, at: int, size: int) -> str:
+    if len(frame) < at + size:
+        raise IndexError
+    return socket.inet_ntop(socket.AF_INET if size == 4 else socket.AF_INET6, frame[at : at + size])
+
+
+def _number(frame: bytes, at: int, size: int) -> int:
+    if len(frame) < at + size:
+        raise IndexError
+    return int.from_bytes(frame[at : at + size], "big")
