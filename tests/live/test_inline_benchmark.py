@@ -16,10 +16,25 @@ BENCH = Path(__file__).parents[2] / "ci" / "bench"
 @pytest.mark.requires("compiler")
 def test_emp_is_measured_in_short(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    command = [BENCH, "emp", "--repeat", "1", "--count", "40", "--messages", "2", "--nodes", "3", "--output", output]
+    command = [
+        BENCH,
+        "emp",
+        "--repeat",
+        "1",
+        "--count",
+        "40",
+        "--messages",
+        "2",
+        "--small",
+        "300",
+        "--nodes",
+        "3",
+        "--output",
+        output,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    assert {row["subject"] for row in rows} == {"spinning", "blocking", "stream", "nodes", "target"}
+    assert {row["subject"] for row in rows} == {"spinning", "blocking", "stream", "count", "nodes", "target"}
     assert all(row["samples"] and row["environment"]["kernel"] for row in rows if row["subject"] != "target")
     assert all(row["found"] is not None for row in rows if row["subject"] == "target")

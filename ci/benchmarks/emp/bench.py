@@ -1,4 +1,4 @@
-"""``ci/bench emp``: round trips spinning and blocking, streams, and a hundred node processes."""
+"""``ci/bench emp``: round trips spinning and blocking, streams, messages that count, and a hundred node processes."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from benchmarks.links.traffic import Traffic
 from benchmarks.rows import REPOSITORY, Row
 from benchmarks.session import Session
 
-SUBJECTS = (SPINNING, BLOCKING, "stream", "nodes")
+SUBJECTS = (SPINNING, BLOCKING, "stream", "count", "nodes")
 OUTPUT = REPOSITORY / "results" / "bench-emp.jsonl"
 
 
@@ -22,6 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--repeat", "10", "turns that count")
     session.option(parser, "--count", "10000", "round trips of a turn")
     session.option(parser, "--messages", "200", "messages of 1 MiB of a turn")
+    session.option(parser, "--small", "100000", "messages of 4 bytes that are counted")
     session.option(parser, "--nodes", "100", "node processes at once")
     session.subjects(parser, SUBJECTS)
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
@@ -38,6 +39,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         SPINNING: lambda nodes: measuring.trips(nodes, traffic, SPINNING, repeat, count, progress),
         BLOCKING: lambda nodes: measuring.trips(nodes, traffic, BLOCKING, repeat, count // 4, progress),
         "stream": lambda nodes: measuring.streams(nodes, repeat, int(options.messages), progress),
+        "count": lambda nodes: measuring.counted(nodes, int(options.small), progress),
         "nodes": lambda nodes: measuring.many(nodes, int(options.nodes), repeat, progress),
     }
     with closing(Nodes()) as nodes:

@@ -4,6 +4,7 @@ sizes, which is as fast as this language gets."""
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ FRAME = 1514  # bytes on the wire, with the Ethernet header
 RAW = 0x88B6  # IEEE 802 local experimental EtherType 2
 _MTU = 1500
 _POSTED = 8  # receives of the stream's sink, and sends of its source, under way
+_COUNTING = 64  # messages under way that count
 _QUIET = 0.2  # s without a frame after which a stream of raw frames is over
 
 Program = Callable[..., Coroutine[Any, None, object]]
@@ -105,6 +107,36 @@ async def emp_sink(endpoint: Endpoint, node: Here, *, messages: int) -> None:
         await posted.pop(0)
         if number + len(buffers) < messages:
             posted.append(endpoint.post_receive(peer, 1, buffers[number % len(buffers)]))
+
+
+async def emp_counter(endpoint: Endpoint, node: Here, *, messages: int) -> float:
+    """Messages that count, as many at once as may be; messages/s, from the first post to the last acknowledgement."""
+    peer = node.numbers[PONG]
+    await endpoint.receive(peer, 2, bytearray(MESSAGE))  # it is ready
+    begun = time.monotonic_ns()
+    under_way: deque[Completion[Any]] = deque()
+    for number in range(messages):
+        if len(under_way) == _COUNTING:
+            await under_way.popleft()
+        under_way.append(endpoint.post_send(peer, 1, number.to_bytes(MESSAGE, "big")))
+    for sent in under_way:
+        await sent
+    return messages * 1e9 / (time.monotonic_ns() - begun)
+
+
+async def emp_checker(endpoint: Endpoint, node: Here, *, messages: int) -> int:
+    """How many messages were not the next one."""
+    peer, wrong = node.numbers[PING], 0
+    buffers = [bytearray(MESSAGE) for _ in range(min(_COUNTING, messages))]
+    posted = deque(endpoint.post_receive(peer, 1, buffer) for buffer in buffers)
+    await endpoint.send(peer, 2, bytes(MESSAGE))
+    for number in range(messages):
+        received = await posted.popleft()
+        buffer = buffers[number % _COUNTING]
+        wrong += received.length != MESSAGE or int.from_bytes(buffer, "big") != number
+        if number + len(buffers) < messages:
+            posted.append(endpoint.post_receive(peer, 1, buffer))
+    return wrong
 
 
 # Packet sockets
@@ -205,11 +237,12 @@ async def raw_sink(_: object, node: Here, *, frames: int, pair: Pair) -> dict[st
 
 
 def programs(kind: str, pair: Pair, count: int) -> dict[str, Program]:
-    """kind: "emp trip", "raw trip", "emp stream" (count: messages) or "raw stream" (count: frames)."""
+    """kind: "emp trip", "raw trip", "emp stream" or "emp count" (count: messages), or "raw stream" (count: frames)."""
     found: dict[str, tuple[Program, Program]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "raw trip": (partial(raw_ping, count=count, pair=pair), partial(raw_pong, count=count, pair=pair)),
         "emp stream": (partial(emp_source, messages=count), partial(emp_sink, messages=count)),
+        "emp count": (partial(emp_counter, messages=count), partial(emp_checker, messages=count)),
         "raw stream": (partial(raw_source, frames=count, pair=pair), partial(raw_sink, frames=count, pair=pair)),
     }
     ping, pong = found[kind]

@@ -17,6 +17,7 @@ EMP, RAW, TCP = "EMP, inline", "packet sockets, Python", "kernel TCP, C"
 TRIP, TRIP_SHARE, CPU = "round trip, p50", "round trip, {}", "CPU per round trip, one side"
 STREAM = "1 MiB messages in 1500-byte frames"
 BEGIN, END, PRIVATE, PROPORTIONAL = "all listen", "all ended", "memory of one, private", "memory of one, its share"
+COUNTED, WRONG = "4-byte messages, 64 under way", "of those, lost or out of order"
 SPINNING, BLOCKING = "spinning", "blocking"
 _SHARES = ("min", "p90", "p99", "p99.9")
 _FRAMES_OF_A_MESSAGE = 750  # that many bare frames beside it, as many bytes
@@ -105,6 +106,15 @@ def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Ite
     }  # fmt: skip
     for contender, samples in found.items():
         yield Row("stream", contender, STREAM, 2, "bit/s", tuple(samples), settings)
+
+
+def counted(nodes: Nodes, messages: int, progress: Progress) -> Iterator[Row]:
+    """Messages that count, so that one that is lost, comes twice or overtakes another is seen."""
+    progress(f"{messages} messages that count")
+    run = nodes.run("emp count", messages, True)
+    settings = {"cluster": "two nodes, one pair of interfaces", "messages": messages, "resent": run["resent"]}
+    for measure, node, unit in ((COUNTED, "n1", "/s"), (WRONG, "n2", "")):
+        yield Row("count", EMP, measure, 2, unit, (float(run["results"][node]),), settings)
 
 
 def many(nodes: Nodes, count: int, repeat: int, progress: Progress) -> Iterator[Row]:

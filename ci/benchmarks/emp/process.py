@@ -18,7 +18,8 @@ from testbed.errors import TestbedError
 from testbed.runtime.nodes.places import Here
 from testbed.runtime.nodes.run import Run
 
-PATIENCE = 120.0  # s
+PATIENCE = 3600.0  # s
+PROGRESS = 60.0  # s without any
 SPIN = 10_000_000_000  # ns: for ever
 
 
@@ -46,7 +47,7 @@ class Nodes:
         pinned = dict(zip((PING, PONG), cpus, strict=True))
         budget = SPIN if spin else 0
         with agents(self._cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=pinned) as run:
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(PATIENCE, patience=PROGRESS)
         resent = sum(report.counted["frames_resent"] for report in outcome.reports.values())
         return {"results": dict(outcome.results), "invalid": outcome.invalid, "resent": resent}
 

@@ -36,6 +36,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             upper_end(ratios(m.BLOCKING, m.TCP, m.TRIP)),
         ),
         Target("stream: of packet sockets", OF_RAW, "×", median(ratios("stream", m.RAW, m.STREAM)), least=True),
+        Target("messages that count: lost or out of order", 0, "", median(samples("count", m.EMP, m.WRONG))),
         Target("node processes: all listen", BEGIN, "s", median(samples("nodes", m.EMP, m.BEGIN))),
         Target("node processes: memory of one", MEMORY, "B", median(samples("nodes", m.EMP, m.PRIVATE)), strict=True),
     ]
