@@ -1,0 +1,79 @@
+"""assert_loss: the binomial distribution decides, and a sample that can show nothing is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.controller.statistics import enough_for
+from testbed.pytest_plugin import SampleTooSmallError, assert_loss
+from testbed.pytest_plugin.assertions import two_sided
+
+
+def exactly(hits: int, samples: int, share: float) -> float:
+    """The same in whole fractions."""
+    chance = Fraction(share)
+    side = range(hits, samples + 1) if hits > samples * share else range(hits + 1)
+    total = sum(math.comb(samples, k) * chance**k * (1 - chance) ** (samples - k) for k in side)
+    return float(min(Fraction(1), 2 * total))
+
+
+@given(samples=st.integers(1, 150), share=st.floats(0.001, 0.999), data=st.data())
+def test_the_chance_of_a_sample_is_the_binomial_distributions(samples: int, share: float, data: st.DataObject) -> None:
+    hits = data.draw(st.integers(0, samples))
+    assert two_sided(hits, samples, share) == pytest.approx(exactly(hits, samples, share), rel=1e-9, abs=1e-300)
+
+
+def test_a_million_frames_take_no_time() -> None:
+    assert two_sided(300_000, 1_000_000, 0.3) == pytest.approx(1, abs=0.01)
+    assert two_sided(302_300, 1_000_000, 0.3) == pytest.approx(5.2e-7, rel=0.05)  # 5.02 standard deviations
+
+
+def test_a_sound_link_passes_and_one_that_is_off_by_a_fifth_fails() -> None:
+    chance = random.Random(1)
+    sent = enough_for(0.3, 0.3 * 0.7)
+    failed = 0
+    for _ in range(200):
+        assert_loss("30%", sum(chance.random() < 0.3 for _ in range(sent)), sent)
+        try:
+            assert_loss(0.3, sum(chance.random() < 0.24 for _ in range(sent)), sent)
+        except AssertionError:
+            failed += 1
+    assert failed >= 190, "99 of 100 were to be found"
+
+
+def test_what_it_saw_is_in_its_message() -> None:
+    with pytest.raises(
+        AssertionError, match=r"1,200 of 10,000 frames were lost, 0\.12; asked for was 0\.3\. Chance .*3,000"
+    ):
+        assert_loss(0.3, 1_200, 10_000)
+
+
+def test_too_few_frames_are_refused_whatever_they_say() -> None:
+    for lost in (0, 30, 100):
+        with pytest.raises(SampleTooSmallError, match=r"100 frames cannot show .* send 3,040 or more"):
+            assert_loss(0.3, lost, 100)
+    with pytest.raises(SampleTooSmallError, match="no frame was sent"):
+        assert_loss(0, 0, 0)
+
+
+def test_no_loss_and_nothing_but_loss_leave_no_room() -> None:
+    assert_loss(0, 0, 1)
+    assert_loss("100%", 7, 7)
+    with pytest.raises(AssertionError, match="exactly 0"):
+        assert_loss(0, 1, 10_000)
+    with pytest.raises(AssertionError, match="exactly 7"):
+        assert_loss(1, 6, 7)
+
+
+def test_numbers_that_cannot_be_are_refused() -> None:
+    for lost, sent in ((5, 4), (-1, 4)):
+        with pytest.raises(ValueError, match="cannot be lost"):
+            assert_loss(0.5, lost, sent)
+    with pytest.raises(ValueError, match="did you mean .30%"):
+        assert_loss("30", 1, 4)

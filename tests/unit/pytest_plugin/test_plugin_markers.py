@@ -1,0 +1,122 @@
+"""What markers say adds up to a description; what they cannot say is a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed import Cluster
+from testbed.errors import DescriptionError, NotFoundError
+from testbed.pytest_plugin import requirements
+from testbed.pytest_plugin.asking import Asked, MarkerError, asked, modes
+from testbed.pytest_plugin.laying import Overlay, laid_over
+from testbed.pytest_plugin.prompt import command
+from testbed.spec.elements import Impairments
+from testbed.spec.resolving import resolve
+
+cluster = pytest.mark.cluster
+
+
+def found(*markers: pytest.MarkDecorator, base: Path = Path(), source: object = None) -> Asked:
+    return asked([decorator.mark for decorator in markers], base, source)
+
+
+def test_impairments_count_for_all_links_and_those_of_one_link_more() -> None:
+    wanted = found(
+        cluster("star-4", loss="1%", delay="2ms", links={"n1": {"delay": "5ms", "direction": "out"}}, seed=9)
+    )
+    layout = resolve(wanted.description())
+    assert layout.seed == 9
+    first, *others = layout.links
+    assert (first.forward.delay, first.backward.delay) == (5_000_000, 2_000_000)
+    for link in others:
+        assert (link.forward.delay, link.backward.delay) == (2_000_000, 2_000_000)
+    assert {way.loss for link in layout.links for way in (link.forward, link.backward)} == {0.01}
+
+
+def test_the_nearest_marker_that_names_a_cluster_begins_and_nearer_ones_add_to_it() -> None:
+    of_module, of_class = cluster("ring-4", loss="9%"), cluster("star-4", loss="1%", delay="1ms")
+    wanted = found(cluster(loss="3%", links={"n1": {"rate": "1mbit"}}), of_class, of_module)
+    assert wanted.source == "star-4"
+    assert wanted.impairments == {"loss": "3%", "delay": "1ms"}
+    assert wanted.links == {"n1": {"rate": "1mbit"}}
+
+
+def test_a_parameter_is_stronger_than_the_marker() -> None:
+    layout = resolve(found(cluster("star-4", loss="1%"), source="star-2").description())
+    assert (layout.name, layout.links[0].forward.loss) == ("star-2", 0.01)
+
+
+def test_a_description_made_in_python_is_taken_as_it_is() -> None:
+    star = Cluster.star(3, delay="1ms")
+    assert found(cluster(star)).description() == star
+    assert found(cluster(star)).origin == ""
+
+
+def test_a_file_lies_beside_the_test(tmp_path: Path) -> None:
+    (tmp_path / "two.toml").write_text('[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[link]]\nends = ["a", "b"]\n')
+    wanted = found(cluster("two.toml", loss="5%"), base=tmp_path)
+    assert resolve(wanted.description()).links[0].backward.loss == 0.05
+    assert wanted.origin == str(tmp_path / "two.toml")
+
+
+@pytest.mark.parametrize(
+    ("decorator", "error", "sentence"),
+    [
+        (cluster(), MarkerError, "does not say which cluster"),
+        (cluster("star-4", "star-5"), MarkerError, "takes one cluster"),
+        (cluster(4), MarkerError, "found 4, expected a topology's name"),
+        (cluster("sta-4"), NotFoundError, "did you mean 'star-4'"),
+        (cluster("star-4", los="1%"), DescriptionError, "did you mean 'loss'"),
+        (cluster("star-4", links="n1"), MarkerError, "links: found 'n1'"),
+        (cluster("star-4", links={"n9": {"loss": "1%"}}), NotFoundError, "no link, node or switch 'n9'"),
+        (cluster("star-4", jitter="1ms", rate="1mbit", rate_trace="x"), DescriptionError, "rate"),
+        (cluster("star-4", requires=[3]), MarkerError, "requires"),
+    ],
+)
+def test_what_a_marker_cannot_say(decorator: pytest.MarkDecorator, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        found(decorator).description()
+
+
+def test_a_test_runs_in_the_modes_that_it_can_run_in() -> None:
+    anywhere, live = [cluster("star-4").mark], [cluster("star-4", mode="live").mark]
+    assert modes(anywhere, "both") == (("sim", "live"), "")
+    assert modes(anywhere, "sim") == (("sim",), "")
+    assert modes(live, "both") == (("live",), "")
+    assert modes(live, "sim") == (("live",), "it runs in live mode only, and --testbed-mode is sim")
+    with pytest.raises(MarkerError, match="expected 'sim', 'live' or 'both'"):
+        modes([cluster(mode="real").mark], "sim")
+
+
+def test_later_overlays_lie_over_earlier_ones() -> None:
+    star = Cluster.star(2, loss="1%", delay="1ms")
+    overlays = [Overlay("all", Impairments(loss="5%", rate="1gbit")), Overlay("n1", Impairments(loss="9%"), "in")]
+    first, second = resolve(laid_over(star, overlays)).links
+    assert (first.forward.loss, first.backward.loss, second.forward.loss) == (0.05, 0.09, 0.05)
+    assert {way.delay for way in (first.forward, first.backward, second.backward)} == {1_000_000}
+    assert {way.rate for way in (first.forward, first.backward, second.backward)} == {1_000_000_000}
+
+
+def test_a_requirement_that_is_not_met_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"sunshine": lambda: "it rains", "air": lambda: ""}
+    monkeypatch.setattr(requirements, "REQUIREMENTS", known)
+    assert requirements.unmet(Asked(requires=("air",))) == ""
+    assert requirements.unmet(Asked(requires=("air", "sunshine"))) == "requires sunshine: it rains"
+    assert requirements.unmet(Asked(programs=("sh", "no-such-program"))) == "there is no program no-such-program"
+    with pytest.raises(MarkerError, match="no requirement is named 'sun'; there are sunshine, air"):
+        requirements.unmet(Asked(requires=("sun",)))
+
+
+def test_a_line_of_the_prompt_is_a_shell_a_program_or_a_command() -> None:
+    nodes = ["n1", "n2"]
+    assert command("c-1", nodes, ["n2"])[-4:] == ["shell", "--name", "c-1", "n2"]
+    assert command("c-1", nodes, ["n1", "ip", "-br", "a"])[-8:] == [
+        *("exec", "--name", "c-1", "n1"),
+        *("--", "ip", "-br", "a"),
+    ]
+    assert command("c-1", nodes, ["inject", "n1", "--loss", "5%"])[-6:] == [
+        *("inject", "--name", "c-1"),
+        *("n1", "--loss", "5%"),
+    ]
