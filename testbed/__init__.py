@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from testbed.cluster.programs import CommandError, CommandTimeoutError
     from testbed.cluster.running import Fault, RunningCluster, RunningNode
     from testbed.controller.checking import baseline, check, verdict
+    from testbed.controller.running import RunResult, run
     from testbed.controller.verdicts import Grade, Verdict
     from testbed.errors import TestbedError
 
@@ -26,12 +27,14 @@ _HOMES = {
     "CommandTimeoutError": "testbed.cluster.programs",
     "Fault": "testbed.cluster.running",
     "Grade": "testbed.controller.verdicts",
+    "RunResult": "testbed.controller.running",
     "RunningCluster": "testbed.cluster.running",
     "RunningNode": "testbed.cluster.running",
     "TestbedError": "testbed.errors",
     "Verdict": "testbed.controller.verdicts",
     "baseline": "testbed.controller.checking",
     "check": "testbed.controller.checking",
+    "run": "testbed.controller.running",
     "verdict": "testbed.controller.checking",
 }
 
@@ -41,12 +44,14 @@ __all__ = [
     "CommandTimeoutError",
     "Fault",
     "Grade",
+    "RunResult",
     "RunningCluster",
     "RunningNode",
     "TestbedError",
     "Verdict",
     "baseline",
     "check",
+    "run",
     "verdict",
 ]
 

@@ -1,0 +1,31 @@
+"""What a testbed must know of a protocol to run programs on its NICs.
+
+A package that has one names it as an entry point, and it is as good as those that come with the testbed:
+
+    [project.entry-points."testbed.protocols"]
+    mine = "my_package.protocol:PROTOCOL"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from protocols.core.firmware import Plug
+
+if TYPE_CHECKING:
+    from protocols.mpi.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """plug: makes its NICs. ethertype: of its frames, from 0x0600 on. device: MPI's device on a node's host library, which
+    is what its plug gave as `Agent.host`; called once for each NIC. fields, flow: its headers, as a generated codec's FIELDS
+    and FLOW say them, so that rules can name them and every flow has fates of its own; may be left out."""
+
+    plug: Plug
+    ethertype: int
+    device: Callable[[Any], Device]
+    fields: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    flow: tuple[str, ...] = ()

@@ -1,0 +1,108 @@
+"""What both modes have in common: what one execution of a workload is told, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from protocols.core.protocol import Protocol as NicProtocol
+from protocols.mpi.comm import Comm
+from protocols.mpi.device import Device
+from testbed.controller.folders import Part
+from testbed.controller.verdicts import Verdict
+from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
+from testbed.runtime.journal import Lines
+from testbed.spec.layout import Layout
+from testbed.workloads.finding import Chosen
+from testbed.workloads.form import Clock, Node
+from testbed.workloads.history import HistoryDevice
+
+if TYPE_CHECKING:
+    from testbed.cluster.running import RunningCluster
+    from testbed.runtime.nodes.run import Run
+    from testbed.sim.simulation import Simulation
+    from testbed.wire.rules import RuleSet
+
+_CONTEXTS = 4
+"""Two communicators: the workload's, and that of barriers and gathering."""
+
+
+class Beside(Protocol):
+    """What happens while programs run, such as a scenario of faults. It is told of each repetition's beginning."""
+
+    def simulated(self, simulation: Simulation, rules: RuleSet) -> object:
+        """Programs are about to begin. What shall happen is spawned or set on its loop; rules that it adds are in force."""
+        ...
+
+    def live(self, cluster: RunningCluster, run: Run) -> AbstractContextManager[object]:
+        """Programs have begun; at the end of the block they have ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """timeout: seconds for a repetition. patience: seconds without progress, see `Run.wait`; live only. history: whether one
+    is written. capture: whether the simulation writes frames."""
+
+    chosen: Chosen
+    protocol: NicProtocol
+    seed: int
+    timeout: float
+    patience: float | None = None
+    history: bool = False
+    capture: bool = False
+    beside: Sequence[Beside] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Of one repetition. results, counted (the firmware's counters): by node."""
+
+    results: Mapping[str, Any]
+    counted: Mapping[str, Mapping[str, int]]
+    verdict: Verdict
+
+
+class TimeIsUpError(TestbedError):
+    """A run has taken longer than it may."""
+
+
+def names_of(layout: Layout, chosen: Chosen) -> tuple[str, ...]:
+    """The nodes by rank. Raises UnsupportedError where one has no NIC, DescriptionError where there are too few."""
+    for node in layout.nodes:
+        if not node.nics:
+            raise UnsupportedError(f"node {node.name} has no NIC: a workload runs on all nodes of a cluster")
+    if len(layout.nodes) < chosen.least:
+        found = f"{len(layout.nodes)} node" + ("s" if len(layout.nodes) != 1 else "")
+        raise DescriptionError(layout.name, [Problem("", found, f"at least {chosen.least} for workload {chosen.name}")])
+    return tuple(node.name for node in layout.nodes)
+
+
+async def one_rank(plan: Plan, part: Part, names: Sequence[str], number: int, device: Device, clock: Clock) -> object:
+    """What runs on a node: the workload between a communicator and the files of its repetition. Raises TestbedError for a
+    protocol with too few contexts."""
+    if device.contexts < _CONTEXTS:
+        raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
+    name = names[number]
+    tell = partial(_numbered, part) if part.number else part.rows.write
+    control = Comm(device, 1)
+    node = Node(name, names, plan.seed, clock, control, tell)
+    if not plan.history:
+        return await plan.chosen.rank(Comm(device), node)
+    history = Lines(part.history / f"{name}.jsonl")
+    try:
+        recorded = HistoryDevice(device, clock.now, history.write)
+        return await plan.chosen.rank(Comm(cast(Device, recorded)), node)
+    finally:
+        history.close()
+
+
+def _numbered(part: Part, row: Mapping[str, object]) -> None:
+    part.rows.write({"repeat": part.number, **row})
+
+
+Follow = Callable[[str], object]
+"""Told in a phrase what a run is at."""

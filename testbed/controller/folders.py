@@ -1,0 +1,179 @@
+"""The folder of a run, from which everything that is told of it can be told again:
+
+    run.json        what was asked for: cluster, workload, settings, protocol, mode, seed, command; and where
+    cluster.json    the cluster with everything derived; cluster.toml, its description, where there is one
+    rows.jsonl      the rows, each written when it was measured
+    events.jsonl    what happened, and in namespaces what happened to the cluster
+    logs/n1.log     what the programs printed (also warm.log, of the node processes' parent)
+    history/n1.jsonl  what the application on a node sent, received and was told, where that was asked for
+    fates.jsonl     in the simulation: every fate that is not a pass; with a capture, also capture.pcapng and trace.jsonl
+    result.json     how it ended: status, verdict, results, counters; not there if the run was killed
+
+What belongs to one of several repetitions is in ``repeat-1``, ``repeat-2``, ...; rows say theirs. Both JSON files carry the
+format's version. Within one, keys may be added; what is there keeps its name and meaning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError, reason_of
+from testbed.runtime.journal import Journal, UnwritableError, read
+
+FORMAT: Final = 1
+USUAL: Final = Path("results/runs")
+"""Where the command puts runs, seen from where it is called."""
+
+_RUN, _RESULT, _ROWS, _EVENTS = "run.json", "result.json", "rows.jsonl", "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where one repetition's files are. number: counted from 1; 0 where there is only one. rows: shared by all."""
+
+    folder: Path
+    number: int
+    rows: Journal
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def history(self) -> Path:
+        return self.folder / "history"
+
+
+class RunFolder:
+    """A run's folder, while it is written."""
+
+    def __init__(self, path: Path, asked: Mapping[str, object], description: str, layout: Mapping[str, object]) -> None:
+        """description: in TOML, or empty. Raises ConflictError where something is there already, UnwritableError."""
+        self.path: Final = path.absolute()
+        with _writing(self.path):
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise ConflictError(f"{path} is there already, and not empty: a run has a folder of its own")
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._put(_RUN, {"format": FORMAT, **asked})
+        self._put("cluster.json", layout)
+        with _writing(self.path):
+            if description:
+                (self.path / "cluster.toml").write_text(description, encoding="utf-8")
+            (self.path / _ROWS).touch()
+        self.rows: Final = Journal(self.path / _ROWS)
+        self._events = Journal(self.path / _EVENTS)
+
+    def part(self, number: int, of: int) -> Part:
+        """The place of one repetition, counted from 1."""
+        folder = self.path if of == 1 else self.path / f"repeat-{number}"
+        part = Part(folder, number if of > 1 else 0, self.rows)
+        with _writing(folder):
+            part.logs.mkdir(parents=True, exist_ok=True)
+        return part
+
+    def event(self, event: str, **facts: object) -> None:
+        self.events([{"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **facts}])
+
+    def events(self, told: list[Mapping[str, object]]) -> None:
+        """Those that somebody else has noted."""
+        for document in told:
+            self._events.write(document)
+
+    def close(self, result: Mapping[str, object]) -> None:
+        """The run is over."""
+        self.rows.close()
+        self._events.close()
+        self._put(_RESULT, {"format": FORMAT, **result})
+
+    def _put(self, name: str, document: Mapping[str, object]) -> None:
+        """The whole file, or none of it."""
+        text = json.dumps(document, default=repr, ensure_ascii=False, indent=1) + "\n"
+        draft = self.path / f".{name}.new"
+        with _writing(self.path):
+            try:
+                draft.write_text(text, encoding="utf-8", errors="replace")
+                os.replace(draft, self.path / name)
+            except OSError:
+                draft.unlink(missing_ok=True)
+                raise
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A run as its folder tells of it. result: empty where the run has not ended, or was killed."""
+
+    folder: Path
+    asked: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+    @property
+    def status(self) -> str:
+        return str(self.result.get("status", "unfinished"))
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        return read(self.folder / _ROWS)
+
+    def events(self) -> Iterator[Mapping[str, Any]]:
+        return read(self.folder / _EVENTS)
+
+
+def recorded(folder: Path) -> Recorded:
+    """Raises NotFoundError where there is no run, UnsupportedError for one of a newer version, TestbedError for a broken
+    file."""
+    asked = _take(folder / _RUN)
+    if asked is None:
+        raise NotFoundError(f"{folder} is no folder of a run: it has no {_RUN}")
+    return Recorded(folder, asked, _take(folder / _RESULT) or {})
+
+
+def runs(place: Path) -> tuple[list[Recorded], list[str]]:
+    """The runs in a directory, the oldest first, and a sentence for each that cannot be read."""
+    found, unreadable = [], []
+    try:
+        folders = sorted(each for each in place.iterdir() if (each / _RUN).exists())
+    except OSError:
+        folders = []
+    for folder in folders:
+        try:
+            found.append(recorded(folder))
+        except TestbedError as error:
+            unreadable.append(str(error))
+    return sorted(found, key=lambda run: float(run.asked.get("began", 0))), unreadable
+
+
+def _take(path: Path) -> Mapping[str, Any] | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        version = document["format"]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise TestbedError(f"{path} cannot be read: {reason_of(error)}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise TestbedError(f"{path} cannot be understood: it is damaged, or no run's") from error
+    if not isinstance(version, int) or version > FORMAT:
+        raise UnsupportedError(
+            f"{path.parent} was written by a newer version of testbed (format {version}; this one reads up to {FORMAT})"
+        )
+    found: Mapping[str, Any] = document
+    return found
+
+
+class _writing:  # noqa: N801  a context manager, named as what happens in it
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise UnwritableError(
+                f"results cannot be written to {self._path}: {reason_of(error)}; what was written before is whole"
+            ) from error

@@ -1,0 +1,185 @@
+"""Runs: a workload on all nodes of a cluster, in the simulation or in namespaces, from its description to its results.
+
+    import testbed
+
+    result = testbed.run("star-4", "pingpong", mode="sim", settings={"count": 100})
+    result.rows                # what was measured: dicts, as in the folder's rows.jsonl
+    result.results["n1"]       # what the program on n1 returned (of the last repetition)
+    result.verdict.grade       # trusted, degraded or invalid
+    result.folder              # where all of it is (see `folders`), None unless output was given
+
+    async def hello(comm, node, *, tag: int = 7):        # a workload of one's own: see `testbed.workloads`
+        if comm.rank == 0:
+            await comm.send("hello", 1, tag=tag)
+        elif comm.rank == 1:
+            return await comm.recv(source=0, tag=tag)
+
+    testbed.run(Cluster.star(2, loss="5%"), hello, protocol="emp", seed=3).results["n2"]
+
+cluster: a description, the name of one that is shipped or its file, or a `RunningCluster`, which is used and stays. A name
+under which a cluster is up means that one. Everything else is brought up for the run, with a name of its own, and taken down
+after it, however it ends; in the simulation nothing is brought up at all.
+
+What goes wrong is an exception: ProgramError (a program's traceback, with its node's name), NodeDiedError, StuckError or
+StalledError (who waits for what), TimeIsUpError, UnwritableError, and what bringing up raises. By then all has been cleaned
+up, and the folder has what was measured and a result.json that says how it ended.
+
+What happens beside the programs (a scenario of faults) is given as `beside`: see `executing.Beside`. With ``history=True``
+what each application sent, received and was told is written, for checkers: see `testbed.workloads.history`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from protocols.core.protocol import Protocol
+from testbed import registry
+from testbed.controller.executing import Beside, Execution, Follow, Plan
+from testbed.controller.folders import Part
+from testbed.controller.recording import kept
+from testbed.controller.verdicts import Verdict, verdict_of
+from testbed.controller.whereabouts import Whereabouts, find
+from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
+from testbed.runtime.journal import read
+from testbed.workloads.finding import Form, choose
+
+if TYPE_CHECKING:
+    from testbed.cluster.running import RunningCluster
+    from testbed.spec.model import Description
+
+Mode: TypeAlias = Literal["sim", "live"]
+
+TIMEOUT: Final = 60.0
+"""Seconds that a repetition may take if nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run has come to. results: what the programs returned, by node, and counted: the counters of their NICs'
+    firmware; both of the last repetition, of which `repetitions` has all. verdict: of all repetitions together."""
+
+    cluster: str
+    workload: str
+    protocol: str
+    mode: Mode
+    seed: int
+    settings: Mapping[str, object]
+    rows: Sequence[Mapping[str, Any]]
+    repetitions: Sequence[Execution]
+    verdict: Verdict
+    folder: Path | None
+    seconds: float
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        return self.repetitions[-1].results
+
+    @property
+    def counted(self) -> Mapping[str, Mapping[str, int]]:
+        return self.repetitions[-1].counted
+
+
+def run(
+    cluster: str | Path | Description | RunningCluster,
+    workload: Form,
+    *,
+    protocol: str = "emp",
+    mode: Mode = "live",
+    settings: Mapping[str, object] | None = None,
+    seed: int | None = None,
+    repeat: int = 1,
+    output: str | Path | None = None,
+    timeout: float = TIMEOUT,
+    patience: float | None = None,
+    history: bool = False,
+    capture: bool = False,
+    beside: Sequence[Beside] = (),
+    follow: Follow = lambda _: None,
+) -> RunResult:
+    """Run a workload on all nodes of a cluster.
+
+    protocol: a registered one's name. settings: of the workload, as texts or values. seed: of the links' fates and of the
+    workload's chance; by default the description's; repetition k, from 0 on, has seed + k, but a cluster that is up keeps
+    its links' seed. output: the run's folder, which must not be there yet; without one nothing is kept. timeout: seconds for
+    each repetition, in the simulation of virtual time and on this machine. patience: seconds for which nothing may get any
+    further, in namespaces. capture: let the simulation write every frame. follow: is told what the run is at.
+    """
+    _check(mode, repeat, timeout, patience)
+    chosen, stack_of = choose(workload, settings), protocol_of(protocol, mode)
+    where = find(cluster, mode, seed)
+    first = where.layout.seed if seed is None else seed
+    asked = {
+        "kind": "workload", "cluster": where.name, "origin": where.origin, "workload": chosen.name,
+        "settings": chosen.settings, "protocol": protocol, "mode": mode, "seed": first, "repeat": repeat,
+        "timeout": timeout, "patience": patience,
+    }  # fmt: skip
+    begun = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        if output is None:
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-run-"))
+        folder = stack.enter_context(kept(Path(output or temporary), asked, where))
+        executions = []
+        with where.ready(follow, folder) as running:
+            for number in range(1, repeat + 1):
+                follow(f"{chosen.name} on {where.name}" + (f", {number} of {repeat}" if repeat > 1 else ""))
+                plan = Plan(chosen, stack_of, first + number - 1, timeout, patience, history, capture, tuple(beside))
+                part = folder.part(number, repeat)
+                folder.event("repetition begins", number=number, seed=plan.seed)
+                executions.append(_execute(where, running, plan, part))
+                folder.event("repetition ends", number=number)
+        seconds = time.monotonic() - begun
+        findings = [finding for one in executions for finding in one.verdict.findings]
+        notes = dict.fromkeys(note for one in executions for note in one.verdict.notes)
+        verdict = verdict_of(findings, notes, sum(one.verdict.seconds for one in executions))
+        folder.done(
+            seconds=seconds,
+            verdict=verdict,
+            results=[one.results for one in executions],
+            counted=[one.counted for one in executions],
+        )
+        rows = list(read(folder.path / "rows.jsonl"))
+    kept_in = Path(output).absolute() if output is not None else None
+    return RunResult(
+        where.name, chosen.name, protocol, mode, first, chosen.settings, rows, executions, verdict, kept_in, seconds
+    )
+
+
+def protocol_of(name: str, mode: Mode) -> Protocol:
+    """A registered protocol. Raises NotFoundError, UnsupportedError where it does not run in this mode."""
+    found = registry.load(registry.PROTOCOLS, name)
+    if not isinstance(found, Protocol):
+        raise TestbedError(f"what is registered as protocol {name!r} is a {type(found).__name__}, no Protocol")
+    if mode == "sim" and not found.ethertype:
+        raise UnsupportedError(f"{name} is the kernel's own: it runs in live; in sim, only protocols on NICs do")
+    return found
+
+
+def _check(mode: str, repeat: int, timeout: float, patience: float | None) -> None:
+    problems = []
+    if mode not in ("sim", "live"):
+        problems.append(Problem("mode", repr(mode), "sim or live"))
+    if repeat < 1:
+        problems.append(Problem("repeat", str(repeat), "1 or more"))
+    if not timeout > 0:
+        problems.append(Problem("timeout", str(timeout), "seconds, more than 0"))
+    if patience is not None and not patience > 0:
+        problems.append(Problem("patience", str(patience), "seconds, more than 0"))
+    if problems:
+        raise DescriptionError("the run", problems)
+
+
+def _execute(where: Whereabouts, running: RunningCluster | None, plan: Plan, part: Part) -> Execution:
+    """Each mode is imported only when it is used."""
+    if running is None:
+        from testbed.controller.simulating import simulate
+
+        return simulate(where.layout, where.base, plan, part)
+    from testbed.controller.living import live
+
+    return live(running, plan, part)

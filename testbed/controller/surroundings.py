@@ -1,0 +1,40 @@
+"""Where and with what a run was made: what a figure needs beside its settings to be measured again."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_DISTRIBUTIONS = ("netns-testbed", "pyroute2", "pydantic")
+
+
+def surroundings() -> Mapping[str, object]:
+    return {
+        "kernel": f"{platform.release()} {platform.version()}",
+        "cpu": _processor(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "load_average": os.getloadavg()[0],
+        "python": sys.version,
+        "versions": {name: _version(name) for name in _DISTRIBUTIONS},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""

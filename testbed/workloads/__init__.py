@@ -1,0 +1,36 @@
+"""Workloads: what programs do on all nodes of a cluster at once, on any protocol, and what comes of it as rows.
+
+A workload is a class whose fields are its settings (`form.Workload`), or just an ``async def`` function:
+
+    from testbed.workloads.form import Comm, Node, Workload
+    from testbed.workloads.settings import Size
+
+
+    class Greeting(Workload):
+        \"\"\"Rank 0 greets everybody.\"\"\"
+
+        size: Size = 64       # --set size=1KiB
+        count: int = 3        # --set count=5
+
+        async def rank(self, comm: Comm, node: Node) -> int:
+            for number in range(self.count):
+                if comm.rank == 0:
+                    begun = node.now()
+                    for other in range(1, comm.size):
+                        await comm.Send(bytes(self.size), other)
+                    node.row(number=number, greeted_ns=node.now() - begun)   # one line of rows.jsonl
+                else:
+                    await comm.Recv(bytearray(self.size), 0)
+            await node.barrier()
+            return self.count                                                # outcome.results["n1"]
+
+
+    async def hello(comm, node, *, count: int = 3): ...                      # a function: keywords are settings
+
+``testbed run star-4 ./greeting.py:Greeting --set count=5`` runs it, and so does ``testbed.run("star-4", Greeting(count=5))``
+(see `testbed.controller.running`). A package names its workloads as entry points of the group "testbed.workloads".
+
+It uses `comm` (MPI's point-to-point, awaited) and `node` (time, rows, barriers, chance) and nothing else, so the same one
+runs in the simulation and in namespaces. It verifies what it moves and raises `form.VerificationError`. A row's keys end
+with their unit where they have one: ``_ns``, ``_bytes``, ``_bit_s``, ``_per_s``.
+"""

@@ -1,0 +1,109 @@
+"""Workloads by what a user writes: a registered name, ``./my_workload.py:PingPong``, or a class, object or function."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed import registry
+from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError
+from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.settings import checked
+
+Rank = Callable[..., Coroutine[Any, Any, object]]
+"""``async def rank(comm, node)``, and keywords of a function's own."""
+
+Form = str | type[Workload] | Workload | Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A workload with its settings. name: what it is called in results. rank: what every rank does. least: nodes."""
+
+    name: str
+    settings: Mapping[str, object]
+    rank: Callable[[Comm, Node], Coroutine[Any, Any, object]]
+    least: int = 1
+
+
+def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
+    """settings: as a user writes them, or values. Raises NotFoundError, DescriptionError for settings, TestbedError with a
+    traceback for a file that raises when it is imported."""
+    name = form if isinstance(form, str) else _name(form)
+    found: object = _loaded(form) if isinstance(form, str) else form
+    if isinstance(form, str) and ":" in form:
+        name = form.rpartition(":")[2]
+    given = dict(settings or {})
+    if isinstance(found, Workload):
+        if given:
+            raise DescriptionError(name, [Problem("", "settings", "none: this workload has got its settings already")])
+        return Chosen(name, asdict(found), found.rank, found.least)
+    if inspect.isclass(found) and issubclass(found, Workload):
+        try:
+            workload = found(**checked(found, given, name))
+        except ValueError as error:
+            raise DescriptionError(f"the settings of {name}", [Problem("", "", str(error))]) from error
+        return Chosen(name, asdict(workload), workload.rank, workload.least)
+    if inspect.iscoroutinefunction(found):
+        return _function(name, found, checked(found, given, name))
+    raise DescriptionError(
+        name, [Problem("", type(found).__name__, "a subclass of Workload, or an 'async def' function of (comm, node)")]
+    )
+
+
+def _function(name: str, function: Rank, values: dict[str, Any]) -> Chosen:
+    async def rank(comm: Comm, node: Node) -> object:
+        return await function(comm, node, **values)
+
+    return Chosen(name, values, rank)
+
+
+def _name(form: object) -> str:
+    named = form if inspect.isclass(form) or inspect.isfunction(form) else type(form)
+    return str(getattr(named, "__name__", "workload"))
+
+
+def _loaded(text: str) -> object:
+    """A registered name, or FILE:NAME; the name may be left out where the file has but one workload."""
+    path, colon, name = text.rpartition(":")
+    if not colon:
+        path, name = text, ""
+    if not (path.endswith(".py") or "/" in path):
+        return registry.load(registry.WORKLOADS, text)
+    module = _imported(Path(path))
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__
+        and ((inspect.isclass(value) and issubclass(value, Workload)) or inspect.iscoroutinefunction(value))
+    }
+    if not name:
+        if len(own) != 1:
+            raise NotFoundError(f"{path} has {len(own)} workloads ({', '.join(own)}): write {path}:NAME")
+        return next(iter(own.values()))
+    if not hasattr(module, name):
+        raise NotFoundError(f"{path} has no workload {name!r}; it has {', '.join(own) or 'none'}")
+    value: object = getattr(module, name)
+    return value
+
+
+def _imported(path: Path) -> Any:
+    if not path.is_file():
+        raise NotFoundError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"workload_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise NotFoundError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look there
+    sys.path.insert(0, str(path.parent.absolute()))  # what stands beside it can be imported, as for a script
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TestbedError(f"{path} cannot be imported:\n{traceback.format_exc()}") from error
+    return module

@@ -1,0 +1,130 @@
+"""The form of a workload, and what each of its ranks is given: a communicator and a node."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, dataclass_transform
+
+from protocols.mpi.comm import Comm
+from testbed.errors import TestbedError
+
+if TYPE_CHECKING:
+    from testbed.engine.tasks import Task, Work
+
+__all__ = ["Clock", "Comm", "Node", "VerificationError", "Workload"]
+
+T = TypeVar("T")
+Tell = Callable[[Mapping[str, object]], object]
+
+_GATHER: Final = 1
+_BARRIER: Final = 2
+
+
+class VerificationError(TestbedError):
+    """What has come is not what was sent: lost, twice, out of order or changed."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What programs do on all nodes at once. Its fields are its settings; what cannot be is a ValueError of `__post_init__`.
+
+    least: nodes that it needs. summary: its docstring's first sentence, in lists.
+    """
+
+    least: ClassVar[int] = 2
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    async def rank(self, comm: Comm, node: Node) -> object:
+        """What one rank does: node number r of the description is rank r of `comm`. What it returns, plain data, 128 KiB at
+        most, is this node's result."""
+        raise NotImplementedError
+
+
+class Clock(Protocol):
+    """Time and the processor on a node, in either mode; nanoseconds."""
+
+    def now(self) -> int: ...
+
+    def cpu(self) -> int:
+        """Processor time used by the node until now: the host's core in the simulation, the process in namespaces."""
+        ...
+
+    async def sleep(self, nanoseconds: int) -> None: ...
+
+    async def compute(self, nanoseconds: int) -> None: ...
+
+    def spawn(self, work: Work[Any], name: str) -> Task[Any]: ...
+
+
+class Node:
+    """Where a rank runs. name: the node's. names: all, by rank. seed: the run's."""
+
+    __slots__ = ("_clock", "_control", "_tell", "cpu", "name", "names", "now", "seed")
+
+    def __init__(self, name: str, names: Sequence[str], seed: int, clock: Clock, control: Comm, tell: Tell) -> None:
+        """control: a communicator that the workload's messages cannot meet. tell: is given the rows."""
+        self.name = name
+        self.names = names
+        self.seed = seed
+        self.now = clock.now
+        """Nanoseconds; of no clock that another node could be compared with."""
+        self.cpu = clock.cpu
+        """Nanoseconds of processor time that this node has used."""
+        self._clock = clock
+        self._control = control
+        self._tell = tell
+
+    async def sleep(self, nanoseconds: int) -> None:
+        """Let time pass; 0 lets go on what is due now."""
+        await self._clock.sleep(nanoseconds)
+
+    async def compute(self, nanoseconds: int) -> None:
+        """Use the processor for so long: nothing else of this host goes on meanwhile."""
+        await self._clock.compute(nanoseconds)
+
+    def spawn(self, work: Work[T], name: str) -> Task[T]:
+        """A task beside this one; await it, or what it raises ends the run."""
+        return self._clock.spawn(work, name)
+
+    def random(self, what: str = "") -> random.Random:
+        """A source of chance of this node alone: the same for the same seed, node and purpose."""
+        return random.Random(f"{self.seed}/{self.name}/{what}")
+
+    def row(self, **values: object) -> None:
+        """Tell a row of the results. It is written at once: what comes later cannot lose it."""
+        self._tell({"node": self.name, "rank": self._control.rank, "clock_ns": self.now(), **values})
+
+    async def barrier(self) -> None:
+        """Go on when every rank has come here. In log2(n) rounds (Hensgen, Finkel, Manber, "Two algorithms for barrier
+        synchronization", 1988)."""
+        comm = self._control
+        distance = 1
+        while distance < comm.size:
+            sent = await comm.Isend(None, (comm.rank + distance) % comm.size, _BARRIER)
+            await comm.Recv(None, (comm.rank - distance) % comm.size, _BARRIER)
+            await sent.Wait()
+            distance *= 2
+
+    async def gather(self, value: object) -> list[Any] | None:
+        """At rank 0 everybody's value, by rank; None elsewhere."""
+        comm = self._control
+        if comm.rank:
+            await comm.send(value, 0, _GATHER)
+            return None
+        return [value] + [await comm.recv(source=source, tag=_GATHER) for source in range(1, comm.size)]
+
+    async def share(self, value: T) -> T:
+        """Rank 0's value, at every rank."""
+        comm = self._control
+        if comm.rank:
+            shared: Any = await comm.recv(source=0, tag=_GATHER)
+            return shared  # type: ignore[no-any-return]  # what rank 0 has given
+        for other in range(1, comm.size):
+            await comm.send(value, other, _GATHER)
+        return value

@@ -1,0 +1,146 @@
+"""A workload's settings: from what a user writes to typed values, all mistakes at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from testbed.errors import DescriptionError, Problem
+from testbed.spec import units
+from testbed.spec.units import UnitError
+
+
+def parse_sizes(value: object) -> tuple[int, ...]:
+    """``1,4,64KiB``, or ``4..1MiB``: the powers of two from the first to the last, which both count. Raises UnitError."""
+    if not isinstance(value, str):
+        return tuple(units.parse_size(each) for each in (value if isinstance(value, list | tuple) else [value]))
+    sizes: list[int] = []
+    for part in value.split(","):
+        first, dots, last = part.partition("..")
+        size, most = units.parse_size(first.strip()), units.parse_size((last or first).strip())
+        if dots and size > most:
+            raise UnitError(part, "sizes that grow, such as '4..1MiB'")
+        while size < most:
+            sizes.append(size)
+            size = 2 * size or 1
+        sizes.append(most)
+    return tuple(sizes)
+
+
+Duration: TypeAlias = Annotated[int, units.parse_duration]
+"""Nanoseconds; written with a unit."""
+Size: TypeAlias = Annotated[int, units.parse_size]
+"""Bytes."""
+Rate: TypeAlias = Annotated[int, units.parse_rate]
+"""Bit/s; written with a unit."""
+Share: TypeAlias = Annotated[float, units.parse_probability]
+"""0 to 1; may be written in per cent."""
+Sizes: TypeAlias = Annotated[tuple[int, ...], parse_sizes]
+"""Bytes: see `parse_sizes`."""
+
+_KINDS: Final = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """type: as its annotation says it. default: MISSING where there is none."""
+
+    name: str
+    type: Any
+    default: object
+
+
+def settings_of(form: Any) -> list[Setting]:
+    """Of a workload class, its fields; of a function, its keyword-only parameters."""
+    if is_dataclass(form):
+        hints = get_type_hints(form, include_extras=True)
+        return [Setting(one.name, hints[one.name], one.default) for one in fields(form) if one.init]
+    hints = get_type_hints(form, include_extras=True)
+    return [
+        Setting(one.name, hints.get(one.name, str), MISSING if one.default is one.empty else one.default)
+        for one in inspect.signature(form).parameters.values()
+        if one.kind is one.KEYWORD_ONLY
+    ]
+
+
+def checked(form: Any, given: Mapping[str, object], whose: str) -> dict[str, Any]:
+    """The values for what is given, by name. Raises DescriptionError with everything that is wrong."""
+    known = {setting.name: setting for setting in settings_of(form)}
+    problems: list[Problem] = []
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            expected = f"one of the settings {', '.join(known)}" if known else "no settings: it has none"
+            problems.append(Problem("", f"unknown setting {name!r}", expected, near[0] if near else ""))
+            continue
+        try:
+            values[name] = _value(known[name].type, value)
+        except UnitError as error:
+            problems.append(Problem(name, repr(value), error.expected, error.suggestion))
+    for name, setting in known.items():
+        if setting.default is MISSING and name not in given:
+            problems.append(Problem(name, "", "a value: it has no default"))
+    if problems:
+        raise DescriptionError(f"the settings of {whose}", problems)
+    return values
+
+
+def pairs(texts: tuple[str, ...]) -> dict[str, object]:
+    """``("count=3", ...)`` by name. Raises DescriptionError."""
+    given: dict[str, object] = {}
+    problems = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            problems.append(Problem("", repr(text), "a setting as NAME=VALUE"))
+        given[name.strip().replace("-", "_")] = value.strip()
+    if problems:
+        raise DescriptionError("--set", problems)
+    return given
+
+
+def _value(kind: Any, value: object) -> object:
+    origin = get_origin(kind)
+    if origin is Annotated:
+        base, parse = get_args(kind)[:2]
+        if base in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
+            return _plain(base, value)  # in the base unit already
+        return parse(value) if callable(parse) else _value(base, value)
+    if origin is Literal:
+        return _choice(get_args(kind), value)
+    if origin in (Union, UnionType):
+        some = [one for one in get_args(kind) if one is not NoneType]
+        return None if value in (None, "none") else _value(some[0], value)
+    if origin is tuple:
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple):
+            raise UnitError(value, "a list, with commas between")
+        return tuple(_value(get_args(kind)[0], part) for part in parts)
+    if kind is bool:
+        return _choice(tuple(_TRUTHS), value) and _TRUTHS[str(value).lower()]
+    if kind not in _KINDS:
+        return value
+    return _plain(kind, value)
+
+
+def _choice(allowed: tuple[object, ...], value: object) -> object:
+    shown = str(value).lower() if isinstance(value, bool) else value
+    if shown not in allowed:
+        near = get_close_matches(str(value), [str(one) for one in allowed], 1)
+        raise UnitError(value, f"one of {', '.join(str(one) for one in allowed)}", near[0] if near else "")
+    return shown
+
+
+def _plain(kind: Callable[[Any], object], value: object) -> object:
+    if isinstance(value, bool) or (kind is int and isinstance(value, float)):
+        raise UnitError(value, _KINDS[kind])  # type: ignore[index]  # int, float or str
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise UnitError(value, _KINDS[kind]) from None  # type: ignore[index]
