@@ -4,7 +4,7 @@
 
     @pytest.mark.cluster("star-4", loss="1%", delay="2ms")
     def test_everything_arrives(cluster):
-        assert cluster.run(exchange, protocol="emp").results["n1"] == 100
+        assert cluster.run(exchange).results["n2"] == 100
 
 ``--testbed-mode both`` runs it in both. Every pytest run loads this file: it imports nothing that a project without
 clusters would pay for.
@@ -65,9 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--testbed-strict", action="store_true", help="a test whose requirement this machine does not meet fails"
     )
-    group.addoption(
-        "--pcap-on-failure", action="store_true", help="capture all links and log fates; failing tests leave the files"
-    )
+    group.addoption("--pcap-on-failure", action="store_true", help="capture all links; of failing tests the files stay")
     group.addoption("--cli-on-error", action="store_true", help="after a failure, open shells in the cluster's nodes")
     group.addoption("--keep-cluster", action="store_true", help="leave the clusters of failing tests up")
     for name, default in _DEFAULTS.items():
@@ -92,17 +90,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from testbed.pytest_plugin.asking import MarkerError, modes
 
     config, test = metafunc.config, metafunc.definition
-    usual = _said(config, "testbed_mode")
     parametrised = [str(mark.args[0]) for mark in test.iter_markers("parametrize") if mark.args]
     if not any("testbed_mode" in names for names in parametrised):
         try:
-            found, refusal = modes(test.iter_markers("cluster"), usual)
+            found, refusal = modes(test.iter_markers("cluster"), said(config, "testbed_mode"))
         except MarkerError as error:
             raise pytest.Collector.CollectError(f"{test.nodeid}: {error}") from None
         marks = [pytest.mark.skip(reason=refusal)] if refusal else []
-        if found != (usual,):
-            metafunc.parametrize("testbed_mode", [pytest.param(mode, marks=marks) for mode in found])
-    protocols = _said(config, "testbed_protocol").split(",")
+        metafunc.parametrize("testbed_mode", [pytest.param(mode, marks=marks) for mode in found])
+    protocols = said(config, "testbed_protocol").split(",")
     if len(protocols) > 1 and not any("protocol" in names for names in parametrised):
         metafunc.parametrize("protocol", protocols)
 
@@ -110,13 +106,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def testbed_mode(pytestconfig: pytest.Config) -> str:
     """Where this test runs: "sim" or "live"."""
-    return _said(pytestconfig, "testbed_mode")
+    return said(pytestconfig, "testbed_mode")
 
 
 @pytest.fixture
 def protocol(pytestconfig: pytest.Config) -> str:
     """What `cluster.run` runs programs over if not told; ``@pytest.mark.parametrize("protocol", ["emp", "tcp"])``."""
-    return _said(pytestconfig, "testbed_protocol")
+    return said(pytestconfig, "testbed_protocol")
 
 
 @pytest.fixture
@@ -136,12 +132,16 @@ def cluster(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if report.failed and CASE in item.stash:
-        from testbed.pytest_plugin.life import has_failed
+    if CASE not in item.stash:
+        return (yield)
+    from testbed.pytest_plugin.life import has_failed, shorten
 
+    if call.excinfo is not None and not item.config.getoption("fulltrace"):
+        shorten(call.excinfo)
+    report = yield
+    if report.failed:
         has_failed(item, report)
     return report
 
@@ -159,6 +159,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"testbed: {folder}")
 
 
-def _said(config: pytest.Config, name: str) -> str:
+def said(config: pytest.Config, name: str) -> str:
     """An option, or else the ini file's value."""
     return str(config.getoption(name) or config.getini(name))

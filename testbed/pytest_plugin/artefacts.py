@@ -2,14 +2,13 @@
 
 report.txt          why it failed, and what it printed
 description.toml    the cluster as the test had it
-environment.json    versions, kernel, processors, seed, and the command that runs the test again
-state.json          live: the cluster with who carried which link, and what was injected when the test failed
+environment.json    the command that runs the test again, seed, versions, kernel, processors
+state.json          live: the cluster with everything decided, and who carried which link
 events.jsonl        live: what was done to it and what happened to it
 processes.log       live: what relay and steward have to say of themselves
 verdict.txt         live: whether the network did what was asked of it, or lost frames of its own
-fates.jsonl         with --pcap-on-failure, live: every fate that was not a pass
-capture.pcapng      with --pcap-on-failure, live: the frames of all links
-runs/N/             what each `cluster.run` left
+capture.pcapng      live, with --pcap-on-failure: the frames of all links, with what befell them
+runs/N/             what each `cluster.run` left: rows, logs, its result; simulated, with --pcap-on-failure, its frames
 ...                 what the test itself has put into ``cluster.folder``
 """
 
@@ -17,22 +16,19 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from testbed.controller.surroundings import surroundings
 from testbed.errors import TestbedError
 from testbed.pytest_plugin.under_test import ClusterUnderTest, LiveCluster
 
-FATES: Final = "fates.jsonl"
 CAPTURE: Final = "capture.pcapng"
-RUNS: Final = "runs"
 
 _OF_CLUSTER: Final = ("state.json", "events.jsonl", "processes.log")
 
@@ -79,11 +75,7 @@ def _environment(cluster: ClusterUnderTest, report: pytest.TestReport) -> dict[s
         "again": f"{sys.executable} -m pytest '{report.nodeid}' --testbed-mode {cluster.mode}",
         "mode": cluster.mode,
         "seed": cluster.description.seed,
-        "testbed": version("netns-testbed"),
-        "pytest": pytest.__version__,
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
-        "processors": len(os.sched_getaffinity(0)),
         "root": os.geteuid() == 0,
+        "pytest": pytest.__version__,
+        **surroundings(),
     }

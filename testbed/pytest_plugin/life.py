@@ -11,18 +11,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import Final
 
 import pytest
 
+import testbed
 from testbed.errors import PermissionDeniedError, TestbedError, UnsupportedError
-from testbed.pytest_plugin import CASE, artefacts, prompt
-from testbed.pytest_plugin.asking import Asked, asked
+from testbed.pytest_plugin import CASE, artefacts, prompt, said
+from testbed.pytest_plugin.asking import asked
 from testbed.pytest_plugin.requirements import unmet
 from testbed.pytest_plugin.under_test import ClusterUnderTest, LiveCluster, SimulatedCluster
-
-if TYPE_CHECKING:
-    from testbed.cluster.api import Cluster
 
 _LONGEST: Final = 40  # characters of a test's name in its cluster's; a name may have 63
 _numbers = count(1)
@@ -30,11 +29,11 @@ _numbers = count(1)
 
 @dataclass(slots=True)
 class Case:
-    """A test that has its cluster. captures: what is to end before the files are looked at. failed: it has."""
+    """A test that has its cluster. ending: what takes the cluster down. captures: what ends before files are looked at."""
 
     cluster: ClusterUnderTest
+    ending: ExitStack
     captures: ExitStack = field(default_factory=ExitStack)
-    failed: bool = False
 
 
 def cluster_of(
@@ -42,47 +41,37 @@ def cluster_of(
 ) -> Iterator[ClusterUnderTest]:
     """The fixture's life. mode: "sim" or "live"."""
     item, config = request.node, request.config
-    with ExitStack() as ending:
-        folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="testbed-test-")))
+    with tempfile.TemporaryDirectory(prefix="testbed-test-") as temporary, ExitStack() as ending:
+        folder = Path(temporary)
         try:
             wanted = asked(item.iter_markers("cluster"), request.path.parent, getattr(request, "param", None))
             if reason := unmet(wanted):
                 raise _unable(config, reason)
             description = wanted.description()
+            captures = config.getoption("--pcap-on-failure")
             if mode == "sim":
-                case = Case(SimulatedCluster(description, folder, protocol, scenario))
+                case = Case(SimulatedCluster(description, folder, protocol, scenario, captures=captures), ending)
             else:
-                case = _bring_up(wanted, description, folder, protocol, scenario, request)
+                running = description.up(
+                    _name(item.name),
+                    keep=config.getoption("--keep-cluster"),
+                    origin=wanted.origin,
+                    datapath=wanted.datapath,
+                )
+                ending.callback(running.down)
+                case = Case(LiveCluster(description, folder, protocol, scenario, running=running), ending)
+                if captures:
+                    case.captures.enter_context(running.capture("all", folder / artefacts.CAPTURE))
         except (PermissionDeniedError, UnsupportedError) as error:
             raise _unable(config, f"this machine cannot bring it up: {error}") from None
         except TestbedError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         item.stash[CASE] = case
-        ending.callback(item.stash.__delitem__, CASE)
-        if isinstance(case.cluster, LiveCluster):
-            ending.callback(_take_down, case, config)
-        ending.enter_context(case.captures)
-        yield case.cluster
-
-
-def _bring_up(
-    wanted: Asked, description: Cluster, folder: Path, protocol: str, scenario: object, request: pytest.FixtureRequest
-) -> Case:
-    """A live one, with its captures if the command line asks for them."""
-    captures = request.config.getoption("--pcap-on-failure")
-    running = description.up(
-        _name(request.node.name),
-        keep=request.config.getoption("--keep-cluster"),
-        origin=wanted.origin,
-        datapath=wanted.datapath,
-        fates=folder / artefacts.FATES if captures else "",
-    )
-    return Case(LiveCluster(description, folder, protocol, scenario, running=running))
-
-
-def _take_down(case: Case, config: pytest.Config) -> None:
-    if not (case.failed and config.getoption("--keep-cluster")):
-        case.cluster.live.down()
+        try:
+            with case.captures:
+                yield case.cluster
+        finally:
+            del item.stash[CASE]  # what fails from now on has no cluster any more
 
 
 def _unable(config: pytest.Config, reason: str) -> BaseException:
@@ -98,25 +87,42 @@ def _name(test: str) -> str:
     return f"{words}-{os.getpid()}-{next(_numbers)}"
 
 
+def shorten(error: pytest.ExceptionInfo[BaseException]) -> None:
+    """Leave of a TestbedError's traceback what is the test's own: its message says what went wrong, and where."""
+    if not isinstance(error.value, TestbedError):
+        return
+    own = f"{Path(testbed.__file__).parent}/"
+    entries, entry = [], error.tb
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    kept: TracebackType | None = None
+    for entry in reversed(entries):
+        if not entry.tb_frame.f_code.co_filename.startswith(own):
+            kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    if kept is not None:
+        error.traceback = type(error.traceback)(kept)
+        error.value.__cause__, error.value.__suppress_context__ = None, True
+
+
 def has_failed(item: pytest.Item, report: pytest.TestReport) -> None:
     """Keep what there is of the test, while its cluster is still up, and let somebody look at it."""
-    case = item.stash[CASE]
-    case.failed = True
-    case.captures.close()
-    config = item.config
-    place = config.rootpath / (config.getoption("--testbed-artefacts") or config.getini("testbed_artefacts"))
-    folder = place / _slug(item.nodeid)
-    verdict = artefacts.verdict_in_words(case.cluster) if isinstance(case.cluster, LiveCluster) else []
-    artefacts.keep(case.cluster, folder, report, verdict)
-    lines = [f"artefacts: {folder}"]
+    case, config = item.stash[CASE], item.config
+    folder = config.rootpath / said(config, "testbed_artefacts") / _slug(item.nodeid)
+    lines, verdict = [f"artefacts: {folder}"], []
     if isinstance(case.cluster, LiveCluster):
+        verdict = artefacts.verdict_in_words(case.cluster)
         lines.append(f"the network meanwhile: {'; '.join(verdict)}")
-        if config.getoption("--keep-cluster"):
-            name = case.cluster.name
-            lines += [
-                f"cluster {name} stays up:",
-                *(f"  {line}" for line in [*prompt.how_to(name, case.cluster.nodes), f"testbed down --name {name}"]),
-            ]
+    for step in (case.captures.close, lambda: artefacts.keep(case.cluster, folder, report, verdict)):
+        try:
+            step()
+        except (TestbedError, OSError) as error:  # the test's own failure is to be told, whatever else fails
+            lines.append(f"the artefacts are not whole: {error}")
+    if isinstance(case.cluster, LiveCluster) and config.getoption("--keep-cluster"):
+        case.ending.pop_all()
+        name = case.cluster.name
+        commands = [*prompt.how_to(name, case.cluster.nodes), f"testbed down --name {name}"]
+        lines += [f"cluster {name} stays up:", *(f"  {line}" for line in commands)]
     report.sections.append(("testbed", "\n".join(lines)))
     report.user_properties.append(("testbed-artefacts", f"{item.nodeid}: {folder}"))
     if isinstance(case.cluster, LiveCluster) and config.getoption("--cli-on-error"):

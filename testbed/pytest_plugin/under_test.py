@@ -2,10 +2,10 @@
 
 ::
 
-    def test_it_arrives_though_frames_are_lost(cluster):
+    def test_everything_arrives_though_frames_are_lost(cluster):
         with cluster.inject("n1", loss="30%"):
-            outcome = cluster.run({"n1": send, "n2": receive})
-        assert outcome.results["n2"] == 100
+            result = cluster.run(exchange, count=100)
+        assert result.results["n2"] == 100
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 
+from testbed.cluster.state import Store
+from testbed.controller.checking import baseline
+from testbed.controller.running import TIMEOUT, run
 from testbed.errors import UnsupportedError
-from testbed.pytest_plugin.asking import Mode
+from testbed.pytest_plugin.asking import MarkerError, Mode
+from testbed.pytest_plugin.laying import Overlay, laid_over
+from testbed.spec.elements import Impairments
 from testbed.spec.layout import Layout, Node
 from testbed.spec.resolving import resolve
 
 if TYPE_CHECKING:
     from testbed.cluster.api import Cluster
     from testbed.cluster.running import RunningCluster, RunningNode
-    from testbed.pytest_plugin.laying import Overlay
+    from testbed.controller.executing import Beside
+    from testbed.controller.running import RunResult
     from testbed.spec.elements import ImpairmentKeys
+    from testbed.workloads.finding import Form
 
 
 class ClusterUnderTest:
@@ -33,13 +40,23 @@ class ClusterUnderTest:
 
     mode: ClassVar[Mode]
 
-    def __init__(self, description: Cluster, folder: Path, protocol: str, scenario: object = None) -> None:
+    def __init__(
+        self,
+        description: Cluster,
+        folder: Path,
+        protocol: str = "emp",
+        scenario: object = None,
+        *,
+        captures: bool = False,
+    ) -> None:
         self.description = description
         self.layout: Layout = resolve(description)
         self.nodes: Mapping[str, Node] = {node.name: node for node in self.layout.nodes}
         self.folder = folder
         self.protocol = protocol
         self.scenario = scenario
+        self._captures = captures
+        self._runs = 0
 
     def __repr__(self) -> str:
         return f"<cluster {self.name} of {len(self.nodes)} nodes, {self.mode}>"
@@ -58,6 +75,50 @@ class ClusterUnderTest:
         """The node in its namespace, for programs of the machine: ``cluster["n1"].run(["ping", "-c1", "n2"])``."""
         return self.live[node]
 
+    def run(
+        self,
+        workload: Form,
+        *,
+        protocol: str = "",
+        seed: int | None = None,
+        repeat: int = 1,
+        timeout: float = TIMEOUT,
+        patience: float | None = None,
+        history: bool = False,
+        **settings: object,
+    ) -> RunResult:
+        """Run a workload on all nodes and wait for its end::
+
+            async def hello(comm, node, *, text="hello"): ...
+
+            cluster.run(hello, text="good morning").results["n2"]
+            cluster.run("pingpong", count=100, protocol="tcp").rows
+
+        workload: what `testbed.run` takes: a name, a class, an ``async def``. protocol: the test's if not said. settings:
+        the workload's, by name; one that is called like a parameter of this method is given to its class instead. The
+        others, what it returns and what it raises are those of `testbed.run`. Its folder is among the test's artefacts.
+        """
+        self._runs += 1
+        return run(
+            self._place(),
+            workload,
+            protocol=protocol or self.protocol,
+            mode=self.mode,
+            settings=settings,
+            seed=seed,
+            repeat=repeat,
+            output=self.folder / "runs" / str(self._runs),
+            timeout=timeout,
+            patience=patience,
+            history=history,
+            capture=self._captures,
+            beside=_beside(self.scenario),
+        )
+
+    def _place(self) -> Cluster | RunningCluster:
+        """What a run takes place on."""
+        raise NotImplementedError
+
     @contextmanager
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
         """Impair links within the block; target and direction as for `RunningCluster.inject`. In simulation it counts for
@@ -70,15 +131,23 @@ class SimulatedCluster(ClusterUnderTest):
 
     mode = "sim"
 
-    def __init__(self, description: Cluster, folder: Path, protocol: str, scenario: object = None) -> None:
-        super().__init__(description, folder, protocol, scenario)
+    def __init__(
+        self,
+        description: Cluster,
+        folder: Path,
+        protocol: str = "emp",
+        scenario: object = None,
+        *,
+        captures: bool = False,
+    ) -> None:
+        super().__init__(description, folder, protocol, scenario, captures=captures)
         self._overlays: list[Overlay] = []
+
+    def _place(self) -> Cluster:
+        return laid_over(self.description, self._overlays)
 
     @contextmanager
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
-        from testbed.pytest_plugin.laying import Overlay, laid_over
-        from testbed.spec.elements import Impairments
-
         overlay = Overlay(target, Impairments(**impairments), direction)
         laid_over(self.description, [*self._overlays, overlay])  # what cannot be is said here, not at the next run
         self._overlays.append(overlay)
@@ -97,15 +166,12 @@ class LiveCluster(ClusterUnderTest):
         self,
         description: Cluster,
         folder: Path,
-        protocol: str,
+        protocol: str = "emp",
         scenario: object = None,
         *,
         running: RunningCluster,
     ) -> None:
         super().__init__(description, folder, protocol, scenario)
-        from testbed.cluster.state import Store
-        from testbed.controller.checking import baseline
-
         self._running = running
         self.directory: Final = Store().directory(running.name)
         """Where the cluster's state is."""
@@ -120,7 +186,19 @@ class LiveCluster(ClusterUnderTest):
     def live(self) -> RunningCluster:
         return self._running
 
+    def _place(self) -> RunningCluster:
+        return self._running
+
     @contextmanager
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
         with self._running.inject(target, direction=direction, **impairments):
             yield
+
+
+def _beside(scenario: object) -> tuple[Beside, ...]:
+    """What happens beside the programs. Raises MarkerError for what cannot happen there."""
+    if scenario is None:
+        return ()
+    if not (hasattr(scenario, "simulated") and hasattr(scenario, "live")):
+        raise MarkerError(f"scenario: found {scenario!r}, expected what `testbed.run` takes as 'beside'")
+    return (cast("Beside", scenario),)
