@@ -92,14 +92,15 @@ def shorten(error: pytest.ExceptionInfo[BaseException]) -> None:
     if not isinstance(error.value, TestbedError):
         return
     own = f"{Path(testbed.__file__).parent}/"
-    entries, entry = [], error.tb
+    entries: list[TracebackType] = []
+    entry: TracebackType | None = error.tb
     while entry is not None:
         entries.append(entry)
         entry = entry.tb_next
     kept: TracebackType | None = None
-    for entry in reversed(entries):
-        if not entry.tb_frame.f_code.co_filename.startswith(own):
-            kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    for one in reversed(entries):
+        if not one.tb_frame.f_code.co_filename.startswith(own):
+            kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
     if kept is not None:
         error.traceback = type(error.traceback)(kept)
         error.value.__cause__, error.value.__suppress_context__ = None, True
