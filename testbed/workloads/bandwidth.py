@@ -1,0 +1,83 @@
+"""Bandwidth between two ranks: one way, in windows, and in both directions at once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from testbed.workloads.contents import Contents
+from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.quantiles import warm_up
+from testbed.workloads.settings import Duration, Sizes
+from testbed.workloads.streams import enough, receive_stream, send_stream, tell, told
+
+Pattern = Literal["all", "one-way", "windowed", "bidirectional"]
+
+
+class Bandwidth(Workload):
+    """Bandwidth between two ranks, for messages of each size.
+
+    one-way: `window` messages always under way, and one acknowledgement behind the last. windowed: `window` messages, then
+    their acknowledgement, again and again. bidirectional: one-way in both directions at once; the sum. most: time for one
+    size, after which fewer messages have to do.
+    """
+
+    pattern: Pattern = "all"
+    sizes: Sizes = (0, 1024, 4096, 16384, 65536, 262144, 1048576)
+    count: int = 1000
+    window: int = 64
+    peer: int = 1
+    most: Duration = 1_000_000_000
+
+    def __post_init__(self) -> None:
+        if min(self.count, self.window, self.peer) < 1:
+            raise ValueError("count, window and peer: 1 or more")
+
+    async def rank(self, comm: Comm, node: Node) -> None:
+        if self.peer >= comm.size:
+            raise ValueError(f"peer {self.peer}: there are ranks 0 to {comm.size - 1}")
+        if comm.rank not in (0, self.peer):
+            return
+        contents = Contents(node.seed, "bandwidth", max(self.sizes))
+        patterns = ("one-way", "windowed", "bidirectional") if self.pattern == "all" else (self.pattern,)
+        for pattern in patterns:
+            for size in self.sizes:
+                await self._point(comm, node, contents, pattern, size)
+
+    async def _point(self, comm: Comm, node: Node, contents: Contents, pattern: str, size: int) -> None:
+        tried = min(warm_up(self.count), self.window)
+        took = await self._measure(comm, node, contents, pattern, size, tried)
+        if comm.rank:
+            await self._measure(comm, node, contents, pattern, size, await told(comm, 0))
+            return
+        count = enough(self.count, tried, took, self.most)
+        await tell(comm, self.peer, count)
+        used = node.cpu()
+        took = await self._measure(comm, node, contents, pattern, size, count)
+        used = node.cpu() - used
+        moved = count * (2 if pattern == "bidirectional" else 1)
+        node.row(
+            pattern=pattern,
+            size_bytes=size,
+            count=count,
+            bandwidth_bit_s=8e9 * size * moved / max(1, took),
+            messages_per_s=1e9 * moved / max(1, took),
+            cpu_ns=used // moved,
+        )
+
+    async def _measure(self, comm: Comm, node: Node, contents: Contents, pattern: str, size: int, count: int) -> int:
+        """Nanoseconds, at rank 0."""
+        peer, window = self.peer - comm.rank, self.window
+        if pattern == "bidirectional":
+            coming = node.spawn(receive_stream(comm, peer, contents, size, count, window), "receiver")
+            took = await send_stream(comm, node, peer, contents, size, count, window)
+            await coming
+            return took
+        each = window if pattern == "windowed" else count
+        took = 0
+        for first in range(0, count, each):
+            some = min(each, count - first)
+            if comm.rank == 0:
+                took += await send_stream(comm, node, peer, contents, size, some, window)
+            else:
+                await receive_stream(comm, peer, contents, size, some, window)
+        return took

@@ -1,0 +1,68 @@
+"""COMB's post-work-wait method (Lawry, Wilson, Maccabe, Brightwell, "COMB: a portable benchmark suite for assessing MPI
+overlap", CLUSTER 2002): how much of the processor a program keeps while messages move."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from testbed.workloads.contents import Contents
+from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.settings import Duration, Size
+
+_DATA, _READY = 1, 2
+
+
+class Comb(Workload):
+    """Post receives, send, work, wait: bandwidth against the processor's share that the work got, and the time in each call.
+
+    Ranks 0 and 1 exchange `batch` messages each way; rank 0 works in between, from nothing up to `work` in `steps` steps.
+    Where a NIC runs in its host's process (`inline`), nothing moves during the work, and the figures say so.
+    """
+
+    size: Size = 65536
+    batch: int = 10
+    work: Duration = 10_000_000
+    steps: int = 6
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.steps, self.rounds) < 1:
+            raise ValueError("batch, steps and rounds: 1 or more")
+
+    async def rank(self, comm: Comm, node: Node) -> None:
+        if comm.rank > 1:
+            return
+        contents = Contents(node.seed, "comb", self.size)
+        for step in range(self.steps):
+            work = self.work * step // max(1, self.steps - 1)
+            calls = [await self._round(comm, node, contents, work if comm.rank == 0 else 0) for _ in range(self.rounds)]
+            if comm.rank:
+                continue
+            posting, sending, working, waiting = (round(median(times)) for times in zip(*calls, strict=True))
+            whole = max(1, posting + sending + working + waiting)
+            node.row(
+                size_bytes=self.size, work_ns=work, availability=work / whole,
+                bandwidth_bit_s=8e9 * self.size * self.batch * 2 / whole,
+                post_ns=posting, send_ns=sending, worked_ns=working, wait_ns=waiting,
+            )  # fmt: skip
+
+    async def _round(self, comm: Comm, node: Node, contents: Contents, work: int) -> tuple[int, int, int, int]:
+        """Nanoseconds for posting, sending, working and waiting."""
+        peer, now = 1 - comm.rank, node.now
+        buffers = [bytearray(self.size) for _ in range(self.batch)]
+        begun = now()
+        coming = [await comm.Irecv(buffer, peer, _DATA) for buffer in buffers]
+        posted = now()
+        await comm.Sendrecv(None, peer, _READY, None, peer, _READY)
+        ready = now()
+        going = [await comm.Isend(contents.of(number, self.size), peer, _DATA) for number in range(self.batch)]
+        sent = now()
+        if work:
+            await node.compute(work)
+        worked = now()
+        for request in (*coming, *going):
+            await request.Wait()
+        waited = now()
+        for number, buffer in enumerate(buffers):
+            contents.check(number, buffer, f"from rank {peer}")
+        return posted - begun, sent - ready, worked - sent, waited - worked

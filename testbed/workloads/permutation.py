@@ -1,0 +1,66 @@
+"""Permutations: all ranks send at once, each to one other, so that links and switches are shared as each pattern has it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from testbed.workloads.contents import Contents
+from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.settings import Size
+from testbed.workloads.streams import receive_stream, send_stream
+
+Pattern = Literal["all", "shift", "neighbour", "bisection"]
+
+
+class Permutation(Workload):
+    """All ranks send at once: the aggregate rate, and the slowest and fastest sender's.
+
+    shift: rank r to r + by, in a circle. neighbour: 0 with 1, 2 with 3, and so on. bisection: every rank of the lower half
+    with one of the upper half. A rank without a partner does nothing.
+    """
+
+    pattern: Pattern = "all"
+    by: int = 1
+    size: Size = 65536
+    count: int = 100
+    window: int = 8
+
+    def __post_init__(self) -> None:
+        if min(self.count, self.window, self.by) < 1:
+            raise ValueError("count, window and by: 1 or more")
+
+    async def rank(self, comm: Comm, node: Node) -> None:
+        contents = Contents(node.seed, "permutation", self.size)
+        for pattern in ("shift", "neighbour", "bisection") if self.pattern == "all" else (self.pattern,):
+            destination, source = partners(pattern, comm.rank, comm.size, self.by)
+            await node.barrier()
+            took = 0
+            if destination != comm.rank:
+                coming = node.spawn(
+                    receive_stream(comm, source, contents, self.size, self.count, self.window), f"receiver, {pattern}"
+                )
+                took = await send_stream(comm, node, destination, contents, self.size, self.count, self.window)
+                await coming
+            all_took = [time for time in await node.gather(took) or () if time]
+            if all_took:
+                bits = 8e9 * self.size * self.count
+                node.row(
+                    pattern=pattern,
+                    senders=len(all_took),
+                    size_bytes=self.size,
+                    count=self.count,
+                    aggregate_bit_s=bits * len(all_took) / max(all_took),
+                    slowest_bit_s=bits / max(all_took),
+                    fastest_bit_s=bits / min(all_took),
+                )
+
+
+def partners(pattern: str, rank: int, size: int, by: int = 1) -> tuple[int, int]:
+    """To whom a rank sends and from whom it receives; itself where it has no partner."""
+    if pattern == "shift":
+        return (rank + by) % size, (rank - by) % size
+    half = size // 2
+    other = rank ^ 1 if pattern == "neighbour" else (rank + half if rank < half else rank - half)
+    if other >= size or (pattern == "bisection" and rank >= 2 * half):
+        other = rank
+    return other, other

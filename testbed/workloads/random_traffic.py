@@ -1,0 +1,139 @@
+"""Random traffic with verification: everybody to everybody, and every message exactly once, in order, with its content."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Final
+
+from protocols.mpi.requests import Request
+from testbed.workloads.contents import Contents
+from testbed.workloads.form import Comm, Node, VerificationError, Workload
+from testbed.workloads.quantiles import quantiles
+from testbed.workloads.settings import Duration, Size
+
+_HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, LAST or not
+_LAST: Final = 1
+
+
+class RandomTraffic(Workload):
+    """Random sizes to random ranks under random tags, verified: content, exactly once, and order for each sender and tag.
+
+    messages: of each rank. largest: content of one. tags: how many. outstanding: sends of a rank that are under way at most,
+    and receives for each tag. over: the time for which each rank's messages are spread; 0: as fast as it goes.
+    """
+
+    messages: int = 100
+    largest: Size = 20_000
+    tags: int = 3
+    outstanding: int = 8
+    over: Duration = 0
+
+    def __post_init__(self) -> None:
+        if self.messages < 0 or min(self.tags, self.outstanding) < 1:
+            raise ValueError("messages: 0 or more; tags and outstanding: 1 or more")
+
+    async def rank(self, comm: Comm, node: Node) -> dict[str, int]:
+        contents = Contents(node.seed, "random", self.largest)
+        receivers = [_Receiver(comm, tag, contents, self.largest, self.outstanding) for tag in range(self.tags)]
+        for receiver in receivers:
+            await receiver.begin()
+        await node.barrier()
+        begun = node.now()
+        tasks = [node.spawn(receiver.run(), f"receiver of tag {receiver.tag}") for receiver in receivers]
+        times = await self._send(comm, node, contents)
+        for task in tasks:
+            await task
+        received = sum(receiver.received for receiver in receivers)
+        moved = sum(receiver.moved for receiver in receivers)
+        node.row(
+            sent=self.messages, received=received, received_bytes=moved, took_ns=node.now() - begun, **quantiles(times)
+        )
+        return {"sent": self.messages, "received": received}
+
+    async def _send(self, comm: Comm, node: Node, contents: Contents) -> list[int]:
+        """How long each send took, in nanoseconds."""
+        chance, rank, now = node.random(), comm.rank, node.now
+        numbers: dict[tuple[int, int], int] = {}
+        under_way: deque[tuple[int, Request]] = deque()
+        times: list[int] = []
+
+        async def end_one() -> None:
+            began, request = under_way.popleft()
+            await request.Wait()
+            times.append(now() - began)
+
+        async def post(other: int, tag: int, size: int, last: int) -> None:
+            if len(under_way) == self.outstanding:
+                await end_one()
+            number = numbers.get((other, tag), 0)
+            numbers[other, tag] = number + 1
+            message = _HEAD.pack(rank, number, size, last) + contents.of(_shift(rank, number), size)
+            under_way.append((now(), await comm.Isend(message, other, tag)))
+
+        begun = now()
+        for count in range(self.messages):
+            wait = begun + self.over * count // self.messages - now()
+            if self.over and wait > 0:
+                await node.sleep(wait)
+            other = (rank + chance.randrange(1, comm.size)) % comm.size
+            await post(other, chance.randrange(self.tags), _size(chance.random(), self.largest), 0)
+        for other in range(comm.size):
+            if other != rank:
+                for tag in range(self.tags):
+                    await post(other, tag, 0, _LAST)
+        while under_way:
+            await end_one()
+        return times
+
+
+class _Receiver:
+    """All messages of one tag, from everybody. Receives that were begun earlier get what came earlier."""
+
+    def __init__(self, comm: Comm, tag: int, contents: Contents, largest: int, outstanding: int) -> None:
+        self.tag = tag
+        self.received = 0
+        self.moved = 0
+        self._comm = comm
+        self._contents = contents
+        self._buffers = [bytearray(_HEAD.size + largest) for _ in range(outstanding)]
+        self._begun: deque[tuple[bytearray, Request]] = deque()
+        self._expected = [0] * comm.size
+        self._open = comm.size - 1  # ranks that have not sent their last
+
+    async def begin(self) -> None:
+        for buffer in self._buffers:
+            self._begun.append((buffer, await self._comm.Irecv(buffer, tag=self.tag)))
+
+    async def run(self) -> None:
+        """Until everybody's last message has come. Raises VerificationError."""
+        while self._open:
+            buffer, request = self._begun.popleft()
+            await request.Wait()
+            sender, number, size, last = _HEAD.unpack_from(buffer)
+            if not 0 <= sender < len(self._expected):
+                raise VerificationError(f"a message under tag {self.tag} says it is from rank {sender}")
+            expected = self._expected[sender]
+            if number != expected:
+                what = "came twice" if number < expected else f"came before number {expected}, or that was lost"
+                raise VerificationError(f"message {number} of rank {sender} under tag {self.tag} {what}")
+            self._expected[sender] = number + 1
+            content = memoryview(buffer)[_HEAD.size : _HEAD.size + size]
+            self._contents.check(_shift(sender, number), content, f"from rank {sender} under tag {self.tag}")
+            if last:
+                self._open -= 1
+            else:
+                self.received += 1
+                self.moved += size
+            if self._open:
+                self._begun.append((buffer, await self._comm.Irecv(buffer, tag=self.tag)))
+
+
+def _shift(rank: int, number: int) -> int:
+    """Which content a message has."""
+    return rank * 101 + number
+
+
+def _size(chance: float, largest: int) -> int:
+    """Short ones are as frequent as long ones: uniform on a scale of logarithms, and 0 at times."""
+    return min(largest, int((largest + 1) ** chance) - 1)
