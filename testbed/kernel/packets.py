@@ -18,6 +18,7 @@ import mmap
 import socket
 import struct
 import time
+from array import array
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Final
@@ -66,6 +67,7 @@ _COUNT_ONLY: Final = b"".join(
 _FRONT: Final = unfinished.HEADER.size  # bytes before each frame
 _KIND: Final = 1  # where these say whether it is a piece, and of what kind
 _SLOT: Final = _FRONT + LARGEST
+_PLACES: Final = [(slot, slot + _FRONT) for slot in range(0, BATCH * _SLOT, _SLOT)]  # and where the frames begin
 _SHORTEST: Final = _FRONT + 14  # with the Ethernet header
 _MSG_DONTWAIT: Final = 0x40
 _MSG_TRUNC: Final = 0x20
@@ -73,6 +75,7 @@ _MSG_TRUNC: Final = 0x20
 _CSUM_NOT_READY: Final = 1 << 3
 _VLAN_VALID: Final = 1 << 4
 _VLAN_TPID_VALID: Final = 1 << 6
+_TAGGED_OR_UNFINISHED: Final = _VLAN_VALID | _CSUM_NOT_READY
 
 _IOVEC: Final = struct.Struct("QQ")  # address, length
 _MESSAGE: Final = struct.Struct("QI4xQQQQi4xI4x")  # struct mmsghdr: msghdr (name, iov, control, flags), length
@@ -112,6 +115,7 @@ class Arena:
         self.template = bytes(self.messages)
         self.address = _address(self.messages)
         self.sent_vectors = bytearray(BATCH * _IOVEC.size)
+        self.sent = memoryview(self.sent_vectors).cast("Q")  # address, length, address, ...
         self.sent_messages = bytearray(BATCH * _MESSAGE.size)
         vectors = _address(self.sent_vectors)
         for i in range(BATCH):
@@ -262,39 +266,34 @@ class PacketSocket:
         self.behind = behind
         frames, view, longest = arena.frames, arena.view, self._longest + _FRONT
         out: list[tuple[int, bytes]] = []
-        begin = -_SLOT
         lengths = _LENGTH.iter_unpack(memoryview(arena.messages)[: count * _MESSAGE.size])
         controls = _CONTROL.iter_unpack(memoryview(arena.control)[: count * _CONTROL.size])
-        for (length,), (seconds, nanoseconds, status, tci, tpid) in zip(lengths, controls, strict=True):
-            begin += _SLOT
+        for (slot, begin), (length,), (seconds, nanoseconds, status, tci, tpid) in zip(
+            _PLACES[:count], lengths, controls, strict=True
+        ):
             when = seconds * _NANOSECONDS + nanoseconds - behind
             if when > now:
                 when = now
             if when < earliest:
                 when = earliest
             earliest = when
+            if _SHORTEST <= length <= longest and not status & _TAGGED_OR_UNFINISHED:
+                out.append((when, frames[begin : slot + length]))
+                continue
             if length < _SHORTEST:
                 self._bytes += 1
                 continue
-            tag = b""
-            if status & (_VLAN_VALID | _CSUM_NOT_READY):
-                if status & _VLAN_VALID:
-                    tag = ((tpid if status & _VLAN_TPID_VALID else 0x8100) << 16 | tci).to_bytes(4, "big")
-                if status & _CSUM_NOT_READY:
-                    if tag or frames[begin + _KIND] or length > longest:
-                        left = self._unfinished(begin, length, tag)
-                    else:  # the usual one: only its checksum is left, and the kernel knows where that is
-                        left = Unfinished(view[begin + _FRONT : begin + length])
-                        left.header = frames[begin : begin + _FRONT]
-                        self.unfinished = True
-                    if left is not None:
-                        out.append((when, left))
-                    continue
-            if length > longest:
-                self.statistics.oversized += 1
-                continue
-            frame = frames[begin + _FRONT : begin + length]
-            out.append((when, frame if not tag else frame[:12] + tag + frame[12:]))
+            found: bytes | None
+            if length > longest or status & _VLAN_VALID or frames[slot + _KIND]:
+                tag = (tpid if status & _VLAN_TPID_VALID else 0x8100) << 16 | tci
+                raw = tag.to_bytes(4, "big") if status & _VLAN_VALID else b""
+                found = self._unusual(slot, length, raw, finished=not status & _CSUM_NOT_READY)
+            else:  # only its checksum is left, and the kernel knows where that is
+                found = Unfinished(view[begin : slot + length])
+                found.header = frames[slot:begin]
+                self.unfinished = True
+            if found is not None:
+                out.append((when, found))
         self._batch = PIECES if self._pieces else BATCH
         return out
 
@@ -305,13 +304,16 @@ class PacketSocket:
         elif reason not in (errno.EAGAIN, errno.EINTR, *_DOWN):
             raise OSError(reason, "recvmmsg")
 
-    def _unfinished(self, begin: int, length: int, tag: bytes) -> Unfinished | None:
-        """What lies there in the arena. None, and counted, if it is too long for the wire, or cannot be finished."""
-        arena = self._arena
+    def _unusual(self, slot: int, length: int, tag: bytes, *, finished: bool) -> bytes | None:
+        """What lies there in the arena, with its tag if it has one. None, and counted, if it is too long for the wire, or
+        cannot be finished."""
+        arena, begin = self._arena, slot + _FRONT
+        if finished and length <= self._longest + _FRONT:
+            frame = arena.frames[begin : slot + length]
+            return frame[:12] + tag + frame[12:]
         found = None
-        if length <= _SLOT:
-            middle = begin + _FRONT
-            found = unfinished.unfinished(arena.frames[begin:middle], arena.view[middle : begin + length], tag)
+        if not finished and length <= _SLOT:
+            found = unfinished.unfinished(arena.frames[slot:begin], arena.view[begin : slot + length], tag)
         if found is None or found.largest > self._longest:
             self.statistics.oversized += 1 if found is None else found.segments
             return None
@@ -337,12 +339,10 @@ class PacketSocket:
     def _send(self, joined: bytes, frames: list[bytes]) -> None:
         """joined: the frames, with their headers."""
         arena = self._arena
-        lengths = [len(frame) + _FRONT for frame in frames]
+        lengths = array("Q", [len(frame) + _FRONT for frame in frames])
         place = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
-        places = accumulate(lengths[:-1], initial=place)
-        struct.pack_into(
-            f"{2 * len(frames)}Q", arena.sent_vectors, 0, *chain.from_iterable(zip(places, lengths, strict=True))
-        )
+        arena.sent[0 : 2 * len(frames) : 2] = array("Q", accumulate(lengths[:-1], initial=place))
+        arena.sent[1 : 2 * len(frames) : 2] = lengths
         first = 0
         while first < len(frames):
             address = arena.sent_address + first * _MESSAGE.size
