@@ -76,6 +76,7 @@ def _tell(captured: Captured) -> None:
     for number, words in (
         (captured.cut, "frames were longer than what is kept of one"),
         (captured.untold, "frames have met something that is not told beside them"),
+        (captured.undecided, "frames may have been dropped by a loss classifier; it is not known which"),
         (captured.late, "frames came late and are out of order"),
     ):
         if number:

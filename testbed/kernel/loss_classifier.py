@@ -18,6 +18,7 @@ import errno
 import hashlib
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,6 +133,21 @@ class Classifier:
         """The flows that it has met -> how many of their frames; empty where only the direction's frames are counted."""
         table = self.maps.get("flows")
         return {} if table is None else {_flow(key): _number(value) for key, value in table.items()}
+
+    def count(self, flow: Flow) -> int:
+        """How many frames of this flow it has met."""
+        table = self.maps.get("flows")
+        if table is None:
+            return 0
+        words = hashing.flow_words(*flow)
+        entry = table.lookup(struct.pack(f"={len(words)}Q", *words).ljust(table.key_size, b"\0"))
+        return 0 if entry is None else _number(entry)
+
+    def state(self) -> int:
+        """The direction's word, see `loss_program`: 0 where only flows' frames are counted."""
+        table = self.maps.get("state")
+        value = None if table is None else table.lookup(_KEY)
+        return 0 if value is None else int.from_bytes(value, sys.byteorder)
 
 
 def refusal(impairment: Impairment, fields: Fields = _USUAL_FIELDS) -> str:

@@ -79,7 +79,7 @@ class Ring:
             self._socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
             self._memory = mmap.mmap(self._socket.fileno(), blocks * BLOCK)
             self._socket.bind((device, _ETH_P_ALL))
-            self._index = self._index_now()
+            self.index: Final = self._index_now()
         except BaseException:
             self._socket.close()
             raise
@@ -89,7 +89,7 @@ class Ring:
     def still_there(self) -> bool:
         """Whether the interface of that name is the one that the ring was opened on."""
         try:
-            return self._index_now() == self._index
+            return self._index_now() == self.index
         except OSError:
             return False
 

@@ -36,8 +36,8 @@ class Captured:
 
     frames: how many, by end of a link. met: frames that met something, by cause (see `wire.fates`, and "queue full").
     dropped: by end, frames that the kernel dropped since we had not read in time. cut: frames of which the end is lacking.
-    untold: fates of which the relay could not tell in time, or of frames that are lacking. late: frames out of order.
-    gone: the cluster was taken down.
+    untold: fates of which the relay could not tell in time, or of frames that are lacking. undecided: frames of which it is
+    not known whether a loss classifier dropped them. late: frames out of order. gone: the cluster was taken down.
     """
 
     seconds: float = 0.0
@@ -46,13 +46,14 @@ class Captured:
     dropped: Mapping[str, int] = field(default_factory=dict)
     cut: int = 0
     untold: int = 0
+    undecided: int = 0
     late: int = 0
     gone: bool = False
 
     @property
     def whole(self) -> bool:
         """Every frame is there, with all that it met."""
-        return not (any(self.dropped.values()) or self.cut or self.untold)
+        return not (any(self.dropped.values()) or self.cut or self.untold or self.undecided)
 
 
 def enter(store: Store, cluster: str) -> None:
@@ -121,6 +122,7 @@ def capture(
             {end: lacking for end, lacking in listening.dropped.items() if lacking},
             listening.cut,
             listening.untold,
+            listening.undecided,
             listening.late,
             listening.gone,
         )

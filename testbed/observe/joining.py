@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 from zlib import crc32
 
 from testbed.kernel.rings import Passed
+from testbed.observe.foretelling import Foretelling
 from testbed.observe.points import Point
 from testbed.runtime.watching import Met
 
@@ -29,14 +30,15 @@ _WHEN: Final = attrgetter("when")
 @dataclass(slots=True)
 class Seen:
     """A frame at a place. when: wall clock, nanoseconds. entering: it enters the link there, else it leaves it. met: what
-    it met, and who decided that; nothing for most."""
+    it met, and who decided that; nothing for most. foretelling: who may know that, if nobody tells."""
 
     when: int
     point: Point
     entering: bool
     frame: bytes
     met: str = ""
-    causes: tuple[str, ...] = field(default=())
+    causes: tuple[str, ...] = ()
+    foretelling: Foretelling | None = None
 
 
 class Joining:
@@ -53,8 +55,8 @@ class Joining:
         self._met: list[Met] = []
         self._entering: dict[tuple[str, str], dict[int, list[Seen]]] = {}  # by link and direction, then by stamp
 
-    def hear(self, point: Point, frames: Iterable[Passed]) -> None:
-        """Frames that have passed there."""
+    def hear(self, point: Point, frames: Iterable[Passed], foretelling: Foretelling | None = None) -> None:
+        """Frames that have passed there. foretelling: of the direction that begins there."""
         begun, released, mirrored, seen = self._begun, self._released, point.mirrored, self._seen
         entered = self._entering.setdefault((point.link, point.direction), {}) if point.datapath == "relay" else None
         for when, left, frame in frames:
@@ -65,15 +67,21 @@ class Joining:
             entering = left is not mirrored
             one = Seen(when, point, entering, frame)
             seen.append(one)
-            if entering and entered is not None:
+            if not entering:
+                continue
+            if entered is not None:
                 entered.setdefault(when, []).append(one)
+            elif foretelling is not None:
+                one.foretelling = foretelling
+                foretelling.hear(when, frame)
 
     def tell(self, met: Iterable[Met]) -> None:
         """What frames have met that have come, or are still to come."""
         self._met += met
 
-    def ready(self, until: int) -> list[Seen]:
-        """The frames until that time that have not been given out yet."""
+    def ready(self, until: int, heard: int = 0) -> list[Seen]:
+        """The frames until that time that have not been given out yet. heard: until when all frames have been heard, if that
+        is later."""
         if self._met:
             self._place(until)
         self._seen.sort(key=_WHEN)  # nearly sorted already
@@ -83,6 +91,10 @@ class Joining:
             for stamp in [stamp for stamp in entered if stamp <= until]:
                 del entered[stamp]
         self._released = until
+        for one in given:
+            if one.foretelling is not None:
+                cause, one.met = one.foretelling.decide(one.frame, max(until, heard))
+                one.causes = (cause,) if cause else ()
         return given
 
     def _place(self, until: int) -> None:

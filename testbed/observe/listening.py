@@ -9,24 +9,29 @@ import os
 import select
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Final
 
-from testbed.cluster.injections import links_of
+from testbed.cluster.injections import DirectionName, in_force, links_of
 from testbed.cluster.state import State, Store
 from testbed.errors import ConflictError, KernelError, NotFoundError
+from testbed.kernel import namespaces
+from testbed.kernel.loss_classifier import opened
 from testbed.kernel.rings import Ring
+from testbed.observe.foretelling import Foretelling
 from testbed.observe.joining import Joining, Seen
 from testbed.observe.points import Point, points
 from testbed.runtime.watching import Watch
+from testbed.spec.layout import Impairment
 
-HOLD: Final = 300_000_000
-"""Nanoseconds for which a frame is held back, so that what it met can be told with it."""
+HOLD: Final = 100_000_000
+"""Nanoseconds for which a frame is held back: until then it is in our hands if the kernel has had any time at all."""
 
 PATIENCE: Final = 10.0
 """Seconds for another command's work on the cluster to be over."""
 
+_EVERY: Final = 50_000_000  # ns between two times at which frames are given out
 _MOMENT: Final = 20  # ms between two looks at the state
 _MEMORY: Final = 128 << 20  # bytes of all rings together, of which none has more or less than this
 _MOST, _LEAST = 16 << 20, 1 << 20
@@ -49,9 +54,13 @@ class Listening:
         self._path = store.directory(cluster) / "state.json"
         self._known = (0, 0)  # of the state's file
         self._rings: dict[tuple[str, str], tuple[Ring, Point]] = {}
+        self._foretellings: dict[tuple[str, DirectionName], Foretelling] = {}
+        self._foretold: list[Foretelling] = []  # those and earlier ones
+        self._wire: namespaces.OpenNamespace | None = None
         self._stack = ExitStack()
         self._poll = select.poll()
         self._joining = Joining(0)
+        self._due = 0  # when frames are given out next
         links_of(store.choose(cluster).layout, target)
 
     def begin(self) -> None:
@@ -66,8 +75,10 @@ class Listening:
         self._watch = Watch(self._path.parent)
         self._stack.callback(self._watch.close)
         self._stack.callback(self._close_rings)
+        self._stack.callback(self._close_wire)
         self._follow(state, hurry=False)
-        self._watch.begin()
+        self._watch.catch_up(self._links())
+        self._read_classifiers()
         for ring, _ in self._rings.values():
             ring.look().dropped = 0
         self.begun = time.time_ns()
@@ -91,6 +102,11 @@ class Listening:
         """Frames that met something of which the relay could not tell us in time, or that we did not hear."""
         return self._watch.untold + self._joining.unplaced
 
+    @property
+    def undecided(self) -> int:
+        """Frames of which it is not known whether a classifier has lost them."""
+        return sum(foretelling.undecided for foretelling in self._foretold)
+
     def wait(self, stop: int) -> bool:
         """Until frames have come, or for a moment; whether the descriptor `stop` can be read."""
         self._poll.register(stop, select.POLLIN)
@@ -98,21 +114,32 @@ class Listening:
         self._poll.unregister(stop)
         return stop in ready
 
-    def frames(self, until: int | None = None) -> list[Seen]:
-        """Those that are ready, in the order of time. until: wall clock, nanoseconds; if not said, what has been held back
-        for long enough."""
+    def frames(self) -> list[Seen]:
+        """Those that are ready, in the order of time."""
         now = time.time_ns()
-        self._take()
-        self._look()
-        return self._joining.ready(now - HOLD if until is None else until)
+        if now < self._due:
+            self._take()
+            return []
+        return self._ready(now, now - HOLD)
 
     def rest(self) -> Iterator[list[Seen]]:
         """All that have passed until now, as they become ready."""
         end = time.time_ns()
-        while time.time_ns() <= end + HOLD:
+        while (now := time.time_ns()) <= end + HOLD:
             self._sleep()
-            yield self.frames(min(end, time.time_ns() - HOLD))
-        yield self.frames(end)
+            yield self._ready(now, min(end, now - HOLD))
+        yield self._ready(now, end)
+
+    def _ready(self, now: int, until: int) -> list[Seen]:
+        self._watch.catch_up(self._links())
+        self._take()
+        self._look()
+        self._due = now + _EVERY
+        return self._joining.ready(until, now - HOLD)
+
+    def _links(self) -> list[str]:
+        """Those that a relay carries."""
+        return sorted({point.link for _, point in self._rings.values() if point.datapath == "relay"})
 
     def account(self) -> None:
         """Bring the counts up to date."""
@@ -128,9 +155,42 @@ class Listening:
 
     def _take(self) -> None:
         for ring, point in self._rings.values():
+            foretelling = self._foretellings.get((point.link, point.direction))
+            if foretelling is not None and ring.counts.dropped < ring.look().dropped:
+                foretelling.forget()
             while frames := ring.read():
-                self._joining.hear(point, frames)
+                self._joining.hear(point, frames, foretelling)
         self._joining.tell(self._watch.read())
+        self._read_classifiers()
+
+    def _read_classifiers(self) -> None:
+        """What those have counted whose fates are computed, as long as that is needed."""
+        for ring, point in self._rings.values():
+            foretelling = self._foretellings.get((point.link, point.direction))
+            if foretelling is None or not foretelling.wants:
+                continue
+            if self._wire is None:
+                self._wire = namespaces.open_path(point.namespace)
+            with suppress(FileNotFoundError), opened(self._wire.route, ring.index) as classifier:
+                if classifier is not None:
+                    foretelling.read(classifier)
+
+    def _foretell(self, state: State, points: Iterable[Point]) -> None:
+        """Have everything ready for the classifiers that there are or are about to be."""
+        links = {link.name: link for link in state.layout.links}
+        kept: dict[tuple[str, DirectionName], Foretelling] = {}
+        for point in points:
+            place = point.link, point.direction
+            asked = in_force(links[point.link], point.direction, state.injected).impairment
+            losses = Impairment(loss=asked.loss, gemodel=asked.gemodel, loss_pattern=asked.loss_pattern)
+            if point.datapath != "tc" or not losses:
+                continue
+            known = self._foretellings.get(place)
+            if known is None or known.losses != losses:
+                known = Foretelling(*place, state.layout.seed, losses, known)
+                self._foretold.append(known)
+            kept[place] = known
+        self._foretellings = kept
 
     def _look(self) -> None:
         """Whether the cluster is wired otherwise by now."""
@@ -159,6 +219,7 @@ class Listening:
             wanted = points(state, links_of(state.layout, self._target))
         except NotFoundError:
             wanted = []  # it has gone from the cluster
+        self._foretell(state, wanted)
         kept = {(point.namespace, point.device): point for point in wanted}
         for place, (ring, point) in list(self._rings.items()):
             if place in kept and ring.still_there():
@@ -196,6 +257,10 @@ class Listening:
         self.dropped[str(point.end)] += counts.dropped
         self.cut += counts.cut
         counts.dropped = counts.cut = 0
+
+    def _close_wire(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
 
     def _close_rings(self) -> None:
         for ring, _ in self._rings.values():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from testbed.cluster import names
-from testbed.cluster.injections import BOTH
+from testbed.cluster.injections import BOTH, DirectionName
 from testbed.cluster.state import State
 from testbed.cluster.wiring import free_ends, wire_ends
 from testbed.spec.layout import End, Link
@@ -24,7 +24,7 @@ class Point:
 
     link: str
     end: End
-    direction: str
+    direction: DirectionName
     namespace: str
     device: str
     mirrored: bool

@@ -79,6 +79,9 @@ class Process:
                 return {}
             case "watch":
                 self._watchers.attend(self._relay.links)
+                for name in request["links"]:
+                    if name in self._relay.links:
+                        self._relay.links[name].catch_up()
                 return {}
             case other:
                 return {"error": f"the relay does not know how to {other}"}

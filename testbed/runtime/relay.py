@@ -259,6 +259,12 @@ class LinkCarriage:
             carriage.deliver(now)
         self.carried, self._texts = carried, texts
 
+    def catch_up(self) -> None:
+        """Treat all that has come until now."""
+        now = self._loop.now()
+        for carriage in self.directions.values():
+            carriage.catch_up(now)
+
     def release(self) -> int:
         """Carry the link no more, whose sockets hear no more; how many frames that were under way were delivered early. The
         sockets are left to be closed."""

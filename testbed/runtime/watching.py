@@ -15,16 +15,17 @@ import fcntl
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from testbed.engine.loop import Loop
+from testbed.errors import KernelError
 from testbed.kernel.packets import PacketSocket
 from testbed.runtime.calls import NotThereError, call
-from testbed.runtime.orders import Places
+from testbed.runtime.orders import Orders, Places
 from testbed.runtime.relay import DIRECTIONS, Carriage, LinkCarriage
 from testbed.wire.counters import Outcome
 from testbed.wire.fates import Record
@@ -52,7 +53,7 @@ class Met:
 
 
 class Watch:
-    """The reader's side. It watches from when `begin` returns, all links that the relay carries then or later."""
+    """The reader's side. It watches all links that the relay carries."""
 
     def __init__(self, directory: Path) -> None:
         """directory: the cluster's."""
@@ -61,6 +62,8 @@ class Watch:
         self._places = Places(directory)
         self._path = directory / f"{_NAME}{os.getpid()}.{next(_numbers)}"
         self._rest = b""
+        self._orders = Orders(0)
+        self._known = (0, 0)  # of their file
         os.mkfifo(self._path, 0o600)
         try:
             self._pipe = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -70,12 +73,28 @@ class Watch:
             os.unlink(self._path)
             raise
 
-    def begin(self) -> None:
-        """Have the relay, if there is one, tell of every frame that comes from now on."""
-        orders = self._places.read_orders()
-        for number in range(orders.processes) if orders is not None else ():
-            with contextlib.suppress(NotThereError):  # it has no links
-                call(self._places.socket(number), {"do": "watch"})
+    def catch_up(self, links: Sequence[str]) -> None:
+        """When this returns, all that the relay has to tell of frames that have come until now can be read, and frames that
+        come from now on are told of. Nothing happens where there is no relay, or it does not answer.
+
+        links: those that are watched; of others nothing is promised.
+        """
+        shares: dict[int, list[str]] = {}
+        for link in links:
+            shares.setdefault(self._process_of(link), []).append(link)
+        for number, share in shares.items():
+            with contextlib.suppress(NotThereError, KernelError):
+                call(self._places.socket(number), {"do": "watch", "links": share})
+
+    def _process_of(self, link: str) -> int:
+        """Which process of the relay carries it."""
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(self._places.orders)
+            if (found.st_ino, found.st_mtime_ns) != self._known:
+                orders = self._places.read_orders()
+                self._known = found.st_ino, found.st_mtime_ns
+                self._orders = orders if orders is not None else self._orders
+        return self._orders.process_of(link)
 
     def read(self) -> list[Met]:
         """What has been told since the last time."""

@@ -28,6 +28,10 @@ class GilbertElliott:
         self._lost = hashing.absorb(key, hashing.STATE_LOSS)
         self._bad = False
 
+    def stand(self, *, bad: bool) -> None:
+        """Go on from a state that is known: the next frame finds it."""
+        self._bad = bad
+
     def step(self, n: int) -> bool:
         """Whether the direction's n-th frame is lost. To be asked once for each n, in order."""
         bad = self._bad
