@@ -152,6 +152,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         str(text)
         for kind in ("failed", "error")
         for report in terminalreporter.getreports(kind)
+        if isinstance(report, pytest.TestReport)
         for name, text in report.user_properties
         if name == "testbed-artefacts"
     ]

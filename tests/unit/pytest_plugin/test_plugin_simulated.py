@@ -1,0 +1,247 @@
+"""The plug-in in a pytest of its own, with simulated clusters: parameters, skips, reports, artefacts, and what it costs not
+to use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import_module("testbed.pytest_plugin.life")  # pytester forgets modules that its runs import; so they are imported once
+
+pytest_plugins = ["pytester"]
+
+PROGRAM = '''
+import pytest
+
+async def count(comm, node, *, until: int = 20):
+    """Rank 0 counts, everybody hears it."""
+    heard = []
+    for number in range(until):
+        if comm.rank == 0:
+            for other in range(1, comm.size):
+                await comm.send(number, other, 7)
+        else:
+            heard.append(await comm.recv(source=0, tag=7))
+    print(node.name, "has heard", len(heard))
+    return heard
+'''
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A place for tests that has none of our settings."""
+    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    return pytester
+
+
+def only(pytester: pytest.Pytester) -> Path:
+    """The folder of the one test that has failed."""
+    (folder,) = (pytester.path / "testbed-artefacts").iterdir()
+    return folder
+
+
+def test_a_program_runs_on_the_cluster_that_the_marker_asks_for(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        PROGRAM
+        + """
+pytestmark = pytest.mark.cluster("star-3", loss="10%", delay="1ms", seed=4)
+
+def test_everybody_hears_everything(cluster):
+    result = cluster.run(count, until=30)
+    assert result.results["n2"] == result.results["n3"] == list(range(30))
+    assert result.seed == 4
+    assert (cluster.mode, list(cluster.nodes), cluster.nodes["n2"].address) == ("sim", ["n1", "n2", "n3"], "10.0.0.2")
+
+@pytest.mark.cluster(loss="0%")
+def test_without_loss_nothing_is_sent_again(cluster):
+    counted = cluster.run(count).counted
+    assert not any(nic["collections_resent"] for nic in counted.values())
+
+def test_an_injected_fault_counts_within_its_block(cluster):
+    def resent():
+        return sum(nic["collections_resent"] for nic in cluster.run(count).counted.values())
+    before = resent()
+    with cluster.inject("n1", loss="0%", delay="0ms"), cluster.inject("all", loss="0%"):
+        assert resent() == 0
+    assert resent() == before > 0
+
+def test_a_simulated_node_runs_no_programs(cluster):
+    with pytest.raises(Exception, match="mark the test with mode='live'"):
+        cluster["n1"]
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim", "-v")
+    result.assert_outcomes(passed=4)
+    assert not (suite.path / "testbed-artefacts").exists()
+
+
+def test_a_test_runs_once_for_each_mode_protocol_and_cluster(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+@pytest.mark.cluster("star-2")
+def test_all(cluster): ...
+
+@pytest.mark.cluster("star-2", mode="sim")
+@pytest.mark.parametrize("protocol", ["emp", "other"])
+def test_protocols(cluster, protocol):
+    assert cluster.protocol == protocol
+
+@pytest.mark.parametrize("cluster", ["star-2", "ring-4"], indirect=True)
+@pytest.mark.cluster(mode="sim")
+def test_clusters(cluster):
+    assert cluster.name in ("star-2", "ring-4")
+
+@pytest.mark.parametrize("cluster", ["somebody's own"])
+def test_own(cluster):
+    assert cluster == "somebody's own"
+"""
+    )
+    result = suite.runpytest("--testbed-mode=both", "--collect-only", "-q")
+    result.stdout.fnmatch_lines(
+        [
+            "*::test_all[[]sim]",
+            "*::test_all[[]live]",
+            "*::test_protocols[[]*emp*]",
+            "*::test_protocols[[]*other*]",
+            "*::test_clusters[[]*star-2*]",
+            "*::test_clusters[[]*ring-4*]",
+            "*::test_own[[]somebody's own]",
+            "7 tests collected*",
+        ]
+    )
+    result = suite.runpytest("--testbed-mode=sim", "--testbed-protocol=emp,am2", "-v")
+    result.assert_outcomes(passed=9)
+
+
+def test_a_test_that_this_machine_cannot_run_is_skipped_with_its_reason_or_fails(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+@pytest.mark.cluster("star-2", mode="live")
+def test_live(cluster): ...
+
+@pytest.mark.cluster("star-2", programs="no-such-program")
+def test_program(cluster): ...
+
+@pytest.mark.cluster("star-2", requires="no-such-requirement")
+def test_requirement(cluster): ...
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim", "-rs")
+    result.assert_outcomes(skipped=2, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "no requirement is named 'no-such-requirement'; there are root, *",
+            "SKIPPED * it runs in live mode only, and --testbed-mode is sim",
+            "SKIPPED * there is no program no-such-program",
+        ]
+    )
+    result = suite.runpytest("--testbed-mode=sim", "--testbed-strict", "-k", "test_program")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["--testbed-strict: there is no program no-such-program"])
+
+
+def test_a_failing_test_leaves_one_folder_and_says_where(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        PROGRAM
+        + """
+@pytest.mark.cluster("star-2", delay="1ms")
+def test_wrong(cluster):
+    (cluster.folder / "mine.txt").write_text("kept")
+    assert cluster.run(count).results["n2"] == []
+
+@pytest.mark.cluster("star-2")
+def test_right(cluster):
+    (cluster.folder / "mine.txt").write_text("not kept")
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim", "--pcap-on-failure")
+    result.assert_outcomes(failed=1, passed=1)
+    folder = only(suite)
+    result.stdout.fnmatch_lines([f"artefacts: {folder}", f"testbed: *::test_wrong?sim?: {folder}"])
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert {
+        "report.txt",
+        "description.toml",
+        "environment.json",
+        "mine.txt",
+        "runs/1/result.json",
+        "runs/1/logs/n2.log",
+        "runs/1/capture.pcapng",
+    } <= there
+    assert "assert" in (folder / "report.txt").read_text()
+    assert "n2 has heard 20" in (folder / "runs/1/logs/n2.log").read_text()
+    again = json.loads((folder / "environment.json").read_text())["again"]
+    done = subprocess.run(again, shell=True, cwd=suite.path, capture_output=True, text=True, check=False)
+    assert "1 failed" in done.stdout
+
+
+def test_a_program_that_raises_is_told_with_its_node_and_without_our_own_frames(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+async def broken(comm, node):
+    raise ValueError("this is it")
+
+@pytest.mark.cluster("star-2")
+def test_broken(cluster):
+    cluster.run(broken)
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [">       cluster.run(broken)", "E *ProgramError: n1: Traceback*", "E *ValueError: this is it"]
+    )
+    result.stdout.no_fnmatch_line("*running.py:*")
+
+
+def test_what_a_marker_cannot_say_is_a_sentence(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+@pytest.mark.cluster("star-2", los="1%")
+def test_typing_error(cluster): ...
+
+def test_none(cluster): ...
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim", "--tb=short")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(
+        ["*did you mean 'loss'?", '*does not say which cluster: @pytest.mark.cluster("star-4")']
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+    suite.makepyfile('import pytest\n@pytest.mark.cluster("star-2", mode="real")\ndef test_mode(cluster): ...\n')
+    result = suite.runpytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*mode: found 'real', expected 'sim', 'live' or 'both'"])
+
+
+def test_a_prompt_needs_the_terminal(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_subprocess("--cli-on-error", "-n2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--cli-on-error needs the terminal: run without -n"])
+
+
+def test_a_project_without_clusters_loads_nothing_of_ours(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import sys
+
+def test_here():
+    assert [name for name in sys.modules if name.split(".")[0] in ("testbed", "protocols", "pydantic", "pyroute2")] == [
+        "testbed", "testbed.pytest_plugin"
+    ]
+"""
+    )
+    suite.runpytest_subprocess().assert_outcomes(passed=1)
