@@ -157,6 +157,39 @@ DOCUMENTS: Mapping[str, Schema] = {
         findings=_list(_FINDING),
         notes=_said(_list(_TEXT), "warnings, such as rules that decided nothing"),
     ),
+    "run": {
+        **_object(
+            cluster=_TEXT,
+            folder=_said(_TEXT, "where everything of the run is"),
+            verdict=_said({"type": "object"}, "grade, seconds, notes, findings"),
+            workload=_TEXT,
+            settings=_said({"type": "object"}, "of the workload; times in ns, sizes in bytes"),
+            protocol=_TEXT,
+            mode={"enum": ["sim", "live"]},
+            seed=_NUMBER,
+            seconds=_said({"type": "number"}, "of the whole run"),
+            rows=_said(_list({"type": "object"}), "what was measured; keys end with their unit"),
+            results=_said(_list({"type": "object"}), "of each repetition, what the programs returned, by node"),
+            counted=_said(_list({"type": "object"}), "of each repetition, the counters of the NICs' firmware, by node"),
+            commands=_said(_list({"type": "object"}), "of commands: node, command, code, log"),
+        ),
+        "required": ["cluster", "folder", "verdict"],
+    },
+    "runs": _object(
+        runs=_list(
+            _object(
+                folder=_TEXT,
+                status=_said(_TEXT, "done, failed, interrupted or unfinished"),
+                asked=_said({"type": "object"}, "its run.json"),
+                result=_said({"type": "object"}, "its result.json"),
+            )
+        ),
+        unreadable=_said(_list(_TEXT), "a sentence for each folder that cannot be read"),
+    ),
+    "workloads": _object(
+        workloads=_said({"type": "object"}, "by name: a summary, and the settings with their defaults"),
+        protocols=_list(_TEXT),
+    ),
     "events": _object(cluster=_TEXT, events=_list({"type": "object"})),
     "down": _object(clusters=_list(_TEXT)),
     "gc": _object(findings=_list(_object(what=_TEXT, removed=_FLAG, reason=_TEXT))),

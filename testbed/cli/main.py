@@ -23,6 +23,8 @@ _COMMANDS = {
     "partition": ("faults", "Let nothing pass between groups of nodes."),
     "load": ("faults", "Use up processors, fill links."),
     "heal": ("faults", "Lift what was injected."),
+    "run": ("run", "Run a workload, or commands, on the nodes of a cluster."),
+    "runs": ("run", "List runs, show one, list workloads and protocols."),
     "check": ("check", "Measure what links do, and judge it: trusted, degraded or invalid."),
     "capture": ("capture", "Capture frames of links, with what they met."),
     "events": ("look", "Show what was done to a cluster and what happened to it."),
@@ -40,8 +42,8 @@ Exit codes:
   0  done                          5  a name in use, or another command at work
   1  another error                 6  the machine does not permit it
   2  a wrong call or description   7  a kernel operation failed; rolled back
-  3  not possible here or yet      8  check: degraded
-  4  no such cluster, node, file   9  check: invalid
+  3  not possible here or yet      8  check, run: degraded
+  4  no such cluster, node, file   9  check, run: invalid
 130  interrupted; rolled back  128+N  ended by signal N; rolled back
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""
 

@@ -100,8 +100,10 @@ def start(
     stdin: int | None = None,
     stdout: int | None = None,
     stderr: int | None = None,
+    group: bool = False,
 ) -> subprocess.Popen[str]:
-    """Start a program in the node; the arguments are those of subprocess.Popen."""
+    """Start a program in the node; the arguments are those of subprocess.Popen. group: make it the leader of a session, and
+    so of a process group, of its own."""
     if isinstance(command, str) or not command:
         raise TypeError("a command is a list: the program and its arguments; for a shell: ['sh', '-c', ...]")
     reader, writer = os.pipe()
@@ -118,6 +120,7 @@ def start(
             list(command),
             cwd=cwd,
             env=environment(place, env),
+            start_new_session=group,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

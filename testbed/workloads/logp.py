@@ -49,11 +49,12 @@ class LogP(Workload):
         for work in (0, delay):
             for burst in sorted(self.bursts):
                 times = [await ask.burst(burst, work, self.size) for _ in range(self.rounds)]
-                signature[work, burst] = each = median(times)
+                each = median([took / burst for took, _ in times])
+                signature[work, burst] = median([(took - worked) / burst for took, worked in times])
                 node.row(measure="signature", requests=burst, work_ns=work, each_ns=round(each))
         few, many = min(self.bursts), max(self.bursts)
         send = signature[0, few]
-        receive = max(0.0, signature[delay, many] - delay - send)
+        receive = max(0.0, signature[delay, many] - send)
         half = trip / 2
         gap = (signature[0, many] * many - signature[0, few] * few) / (many - few)
         halves = [median([await ask.trip(size) for _ in range(self.rounds)]) / 2 for size in self.sizes]
@@ -102,20 +103,23 @@ class _Asking:
         self._contents.check(0, answer, "rank 1's answer")
         return took
 
-    async def burst(self, count: int, work: int, size: int) -> float:
-        """So many requests with work between them: nanoseconds for each, until the last is issued. Answers that have come
-        are taken as soon as the processor is free of it."""
+    async def burst(self, count: int, work: int, size: int) -> tuple[int, int]:
+        """So many requests with work between them: nanoseconds until the last is issued, and how long the work really took.
+        Answers that have come are taken as soon as the processor is free of it."""
         comm, node = self._comm, self._node
         answers = [bytearray(size) for _ in range(count)]
         answered = [await comm.Irecv(answer, 1, _ANSWER) for answer in answers]
         taking = node.spawn(_take(answered), "answers")
         await comm.Recv(None, 1, _READY)
         sent: list[Request] = []
+        worked = 0
         begun = node.now()
         for number in range(count):
             sent.append(await comm.Isend(self._contents.of(number, size), 1, _ASK))
             if work:
+                at_work = node.now()
                 await node.compute(work)
+                worked += node.now() - at_work
             if count > _SINGLE:
                 await node.sleep(0)
         took = node.now() - begun
@@ -124,7 +128,7 @@ class _Asking:
         await taking
         for number, answer in enumerate(answers):
             self._contents.check(number, answer, "rank 1's answer")
-        return took / count
+        return took, worked
 
 
 async def _take(answered: list[Request]) -> None:

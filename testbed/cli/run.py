@@ -1,0 +1,306 @@
+"""``run`` and ``runs``: workloads and commands on all nodes, and what past runs have come to."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from testbed.cli.options import json_option, print_json
+
+if TYPE_CHECKING:
+    from testbed.controller.commands import CommandsResult
+    from testbed.controller.running import RunResult
+    from testbed.controller.verdicts import Verdict
+
+_PLACE = Path("results/runs")
+_EXIT_CODES = {"degraded": 8, "invalid": 9}
+_SILENT = 1.0  # s
+_SHOWN = 40  # lines of what a command has said
+
+
+@click.command("run", short_help="Run a workload, or commands, on the nodes of a cluster.")
+@click.argument("cluster", metavar="CLUSTER")
+@click.argument("workload", metavar="[WORKLOAD]", required=False)
+@click.option(
+    "--protocol", default="emp", show_default=True, metavar="NAME", help="What the NICs speak; tcp: the kernel's."
+)
+@click.option("--mode", type=click.Choice(["sim", "live"]), default="live", show_default=True,
+              help="On a virtual clock in one process, or in namespaces.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
+@click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="So many times, with seeds one apart.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=None, help="Of fates and of the workload; the description's if not said."
+)
+@click.option("--on", "commands", multiple=True, type=(str, str), metavar="NODE COMMAND",
+              help="A shell command on a node, instead of a workload; again and again.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
+              help="The run's folder; by default a new one in results/runs.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, metavar="SECONDS",
+              help="How long each repetition may take.")  # fmt: skip
+@click.option("--patience", type=click.FloatRange(0, min_open=True), default=None, metavar="SECONDS",
+              help="For how long nothing may get any further.")  # fmt: skip
+@click.option("--history", is_flag=True, help="Write what each application sent, received and was told.")
+@click.option("--capture", is_flag=True, help="Write every frame of a simulation, and a trace.")
+@json_option
+@click.pass_context
+def run_command(
+    ctx: click.Context,
+    cluster: str,
+    workload: str | None,
+    protocol: str,
+    mode: Literal["sim", "live"],
+    settings: tuple[str, ...],
+    repeat: int,
+    seed: int | None,
+    commands: tuple[tuple[str, str], ...],
+    output: Path | None,
+    timeout: float,
+    patience: float | None,
+    history: bool,
+    capture: bool,
+    as_json: bool,
+) -> None:
+    """Run a workload on all nodes of a cluster, or commands on some.
+
+    \b
+    testbed run star-4 pingpong
+    testbed run star-4 random --mode sim --set messages=1000 --seed 7
+    testbed run star-4 bandwidth --protocol tcp
+    testbed run star-4 ./my_workload.py:PingPong --set count=5
+    testbed run star-4 --on n1 'iperf3 -s -1' --on n2 'iperf3 -c n1'
+
+    A cluster that is up under that name is used and stays; another one is brought up for the run and taken down after it.
+    'testbed runs --workloads' lists workloads and their settings. Exit code 8: the verdict is degraded, 9: invalid.
+    """
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them costs as much as 20 nodes
+    if bool(workload) == bool(commands):
+        raise click.UsageError("say either a workload or commands (--on NODE COMMAND)")
+    what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
+    place = output or _new_place(Path(cluster).name.removesuffix(".toml"), what)
+    result: CommandsResult | RunResult
+    with _progress(place, mode) as follow, _told_where(place):
+        if commands:
+            from testbed.controller.commands import run_commands
+
+            result = run_commands(cluster, commands, mode=mode, output=place, timeout=timeout, follow=follow)
+        else:
+            from testbed.controller.running import run
+            from testbed.workloads.settings import pairs
+
+            gc.freeze()  # what is imported is not looked through again and again
+            result = run(
+                cluster, str(workload), protocol=protocol, mode=mode, settings=pairs(settings), seed=seed, repeat=repeat,
+                output=place, timeout=timeout, patience=patience, history=history, capture=capture, follow=follow,
+            )  # fmt: skip
+    if as_json:
+        print_json("run", _document(result))
+    else:
+        _print(result)
+    ctx.exit(_EXIT_CODES.get(result.verdict.grade.value, 0))
+
+
+@click.command("runs", short_help="List runs, show one, list workloads and protocols.")
+@click.argument("folder", type=click.Path(path_type=Path), required=False)
+@click.option("--workloads", is_flag=True, help="List the workloads with their settings, and the protocols.")
+@json_option
+def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
+    """List the runs in results/runs or another directory; with a run's own folder, show what came of it."""
+    if workloads:
+        _list_workloads(as_json)
+        return
+    from testbed.controller.folders import recorded, runs
+
+    place = folder or _PLACE
+    if (place / "run.json").exists():
+        found, unreadable = [recorded(place)], list[str]()
+    else:
+        found, unreadable = runs(place)
+    if as_json:
+        shown = [
+            {"folder": str(run.folder), "status": run.status, "asked": run.asked, "result": run.result} for run in found
+        ]
+        print_json("runs", {"runs": shown, "unreadable": unreadable})
+        return
+    if (place / "run.json").exists():
+        from testbed.cli.tables import print_rows
+
+        one = found[0]
+        click.echo(f"{one.asked.get('command', '')}: {one.status} {one.result.get('error', '')}".rstrip())
+        print_rows(list(one.rows()))
+    elif found:
+        from testbed.cli.tables import print_table
+
+        print_table(
+            ["folder", "cluster", "workload", "protocol", "mode", "seed", "status", "verdict"],
+            [
+                [
+                    run.folder.name,
+                    *(str(run.asked.get(key, "")) for key in ("cluster", "workload", "protocol", "mode", "seed")),
+                    run.status,
+                    str((run.result.get("verdict") or {}).get("grade", "")),
+                ]
+                for run in found
+            ],
+        )
+    else:
+        click.echo(f"there are no runs in {place}")
+    for sentence in unreadable:
+        click.echo(sentence, err=True)
+
+
+def _list_workloads(as_json: bool) -> None:
+    from dataclasses import MISSING
+
+    from testbed.registry import PROTOCOLS, WORKLOADS, load, offered
+    from testbed.workloads.settings import settings_of
+
+    forms = {name: load(WORKLOADS, name) for name in offered(WORKLOADS)}
+    told = {
+        name: {
+            "summary": (form.__doc__ or "").strip().partition("\n")[0],
+            "settings": {one.name: None if one.default is MISSING else one.default for one in settings_of(form)},
+        }
+        for name, form in forms.items()
+    }
+    if as_json:
+        print_json("workloads", {"workloads": told, "protocols": list(offered(PROTOCOLS))})
+        return
+    for name, one in told.items():
+        click.echo(f"{name}: {one['summary']}")
+        settings = one["settings"]
+        assert isinstance(settings, dict)
+        click.echo("    " + " ".join(f"{key}={_written(value)}" for key, value in settings.items()))
+    click.echo(f"protocols: {', '.join(offered(PROTOCOLS))}")
+
+
+def _written(value: object) -> str:
+    return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
+
+
+def _new_place(cluster: str, what: str) -> Path:
+    """A folder that is not there yet."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{cluster}-{what}"
+    count, place = 1, _PLACE / stem
+    while place.exists():
+        count += 1
+        place = _PLACE / f"{stem}-{count}"
+    return place
+
+
+@contextmanager
+def _told_where(place: Path) -> Iterator[None]:
+    """What has been measured before something went wrong is not lost."""
+    before = place.exists()
+    try:
+        yield
+    except BaseException:
+        if not before and (place / "run.json").exists():
+            click.echo(f"what there was until then is in {place}", err=True)
+        raise
+
+
+@contextmanager
+def _progress(place: Path, mode: str) -> Iterator[Any]:
+    """What the run is at, on standard error, once it has taken more than a second: a line that changes in a terminal."""
+    begun = time.monotonic()
+    phase = ["beginning"]
+    shown = [False]
+
+    def show(_number: int = 0, _frame: FrameType | None = None) -> None:
+        try:
+            rows = (place / "rows.jsonl").read_bytes().count(b"\n")
+        except OSError:
+            rows = 0
+        text = f"{phase[0]}: {time.monotonic() - begun:.0f} s, {rows} row{'s' if rows != 1 else ''}"
+        sys.stderr.write(f"\r{text}\x1b[K")
+        sys.stderr.flush()
+        shown[0] = True
+
+    def follow(what: str) -> None:
+        phase[0] = what or phase[0]
+        if terminal and time.monotonic() - begun > _SILENT:
+            show()
+
+    terminal = sys.stderr.isatty()
+    ticking = terminal and mode == "live"  # the simulation has the timer for itself
+    if ticking:
+        signal.signal(signal.SIGALRM, show)
+        signal.setitimer(signal.ITIMER_REAL, _SILENT, _SILENT)
+    try:
+        yield follow
+    finally:
+        if ticking:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        if shown[0]:
+            sys.stderr.write("\r\x1b[K")
+
+
+def _print(result: CommandsResult | RunResult) -> None:
+    from testbed.cli.tables import print_rows
+    from testbed.controller.commands import CommandsResult
+
+    verdict = result.verdict
+    if isinstance(result, CommandsResult):
+        for one in result.commands:
+            click.echo(f"{one.node}: {one.text} ended with code {one.code}")
+            lines = one.tail().splitlines()
+            click.echo("".join(f"  {line}\n" for line in lines[-_SHOWN:]), nl=False)
+    elif verdict.grade.value == "invalid":
+        click.echo("the run is invalid, and no figure of it is shown")
+    else:
+        print_rows(list(result.rows))
+    _print_verdict(verdict)
+    click.echo(f"results are in {_near(result.folder)}")
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    for finding in verdict.findings:
+        if finding.grade.value in _EXIT_CODES:
+            where = " ".join(part for part in (finding.link, finding.direction) if part)
+            measured = "" if finding.measured is None else f" {finding.measured:.6g} {finding.unit}"
+            reason = f" ({finding.reason})" if finding.reason else ""
+            click.echo(f"  {finding.what}{' on ' + where if where else ''}:{measured}{reason}: {finding.grade.value}")
+    for note in verdict.notes:
+        click.echo(f"note: {note}")
+    colours = {"trusted": "green", "degraded": "yellow", "invalid": "red"}
+    click.echo(f"verdict: {click.style(verdict.grade.value, fg=colours[verdict.grade.value])}")
+
+
+def _near(folder: Path | None) -> str:
+    if folder is None:
+        return "no folder"
+    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+
+
+def _document(result: CommandsResult | RunResult) -> Mapping[str, object]:
+    from testbed.controller.commands import CommandsResult
+    from testbed.controller.recording import verdict_in_words
+
+    common = {"cluster": result.cluster, "folder": str(result.folder), "verdict": verdict_in_words(result.verdict)}
+    if isinstance(result, CommandsResult):
+        told = [
+            {"node": one.node, "command": one.text, "code": one.code, "log": str(one.log)} for one in result.commands
+        ]
+        return {**common, "commands": told}
+    return {
+        **common,
+        "workload": result.workload,
+        "settings": result.settings,
+        "protocol": result.protocol,
+        "mode": result.mode,
+        "seed": result.seed,
+        "seconds": result.seconds,
+        "rows": result.rows,
+        "results": [one.results for one in result.repetitions],
+        "counted": [one.counted for one in result.repetitions],
+    }
