@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
+from typing import Any
 
-from protocols.emp import codec as emp
+from testbed import registry
+from testbed.errors import TestbedError
 from testbed.wire.fields import Fields
 from testbed.wire.headers import standard_fields
 
 
 @cache
 def known_fields() -> Fields:
-    """Always the same ones, whoever carries a link: the n-th frame of a flow is the n-th everywhere."""
+    """Always the same ones, whoever carries a link: the n-th frame of a flow is the n-th everywhere.
+
+    A package names its codec, a module with ETHERTYPE, FIELDS and FLOW, as an entry point of the group "testbed.fields".
+    One that cannot be imported, or clashes with another one, keeps no cluster from coming up: rules cannot name it.
+    """
     fields = standard_fields()
-    fields.register("emp", emp.ETHERTYPE, emp.FIELDS, emp.FLOW)
+    for name in registry.offered(registry.FIELDS):
+        with suppress(TestbedError, AttributeError, ValueError):
+            codec: Any = registry.load(registry.FIELDS, name)
+            fields.register(name, codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     return fields

@@ -4,12 +4,15 @@ A package that has one names it as an entry point, and it is as good as those th
 
     [project.entry-points."testbed.protocols"]
     mine = "my_package.protocol:PROTOCOL"
+
+    [project.entry-points."testbed.fields"]    # so that rules can name them, and every flow has fates of its own
+    mine = "my_package.codec"                  # a module with ETHERTYPE, FIELDS and FLOW, as `codegen` writes it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from protocols.core.firmware import Plug
@@ -21,11 +24,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """plug: makes its NICs. ethertype: of its frames, from 0x0600 on. device: MPI's device on a node's host library, which
-    is what its plug gave as `Agent.host`; called once for each NIC. fields, flow: its headers, as a generated codec's FIELDS
-    and FLOW say them, so that rules can name them and every flow has fates of its own; may be left out."""
+    is what its plug gave as `Agent.host`; called once for each NIC."""
 
     plug: Plug
     ethertype: int
     device: Callable[[Any], Device]
-    fields: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    flow: tuple[str, ...] = ()

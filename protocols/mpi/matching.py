@@ -24,17 +24,16 @@ class Receive:
 
 
 class Arrival:
-    """A message that comes. place: where its bytes go; behind it, so many of them are thrown away: `spare`. It may find its
+    """A message that comes. place: where its bytes go; those that it has no room for are thrown away. It may find its
     receive while it still comes."""
 
-    __slots__ = ("done", "length", "place", "receive", "source", "spare", "tag")
+    __slots__ = ("done", "length", "place", "receive", "source", "tag")
 
     def __init__(self, source: int, tag: int, length: int) -> None:
         self.source = source
         self.tag = tag
         self.length = length
         self.place: memoryview
-        self.spare = 0
         self.receive: Receive | None = None
         self.done = False
 
@@ -72,7 +71,6 @@ class Matching:
                     del begun[place]
                     arrival.receive = receive
                     arrival.place = receive.buffer[:length]
-                    arrival.spare = length - len(arrival.place)
                     return arrival
         arrival.place = memoryview(bytearray(length))
         self._unexpected.setdefault(context, []).append(arrival)

@@ -68,7 +68,7 @@ class _Warm:
             os.chdir(self._directory)
         self._orders = _entered(self._orders)
         try:
-            for place in self._orders.places:
+            for place in self._orders.places if self._orders.ethertype else ():  # the kernel's own protocols keep them
                 _switch_off(place)
             self._warm_up()
         except BaseException:

@@ -1,0 +1,155 @@
+"""A node's side of TCP, as MPI wants it: one connection to every other node, matching in user space.
+
+A send is over when the kernel has taken all of it, so that its buffer may be used again. What comes and finds no receive is
+kept. Payload goes from the kernel straight into the receive's buffer where there is one. Implements `MatchingEndpoint`.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Mapping, Sequence
+
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Agent, Nic
+from protocols.mpi.device import Device
+from protocols.mpi.errors import ERR_PROC_FAILED, Envelope, MPIError
+from protocols.mpi.matching import Matching, Receive
+from testbed.engine.loop import Loop
+from testbed.runtime.tcp.connections import HEAD, Connection, connected
+from testbed.runtime.tcp.protocol import KernelProtocol
+
+
+class TcpEndpoint:
+    """The host library. Nothing is connected before `connect`."""
+
+    def __init__(self, adapter: Adapter, nic: Nic) -> None:
+        self.rank = adapter.number
+        self.size = len(adapter.addresses)
+        self.contexts = 256
+        self.most_tag = (1 << 24) - 1
+        self.most_bytes = 1 << 30
+        self._nic = nic
+        self._matching = Matching()
+        self._connections: dict[int, Connection] = {}
+        self._by_descriptor: dict[int, Connection] = {}
+        self._ready: select.epoll
+
+    async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:
+        """Be connected with all other nodes. Raises TestbedError."""
+        self._ready = select.epoll()
+        for peer, opened in (await connected(loop, self.rank, addresses)).items():
+            self._connections[peer] = self._by_descriptor[opened.fileno()] = Connection(peer, opened, self._matching)
+            self._ready.register(opened.fileno(), select.EPOLLIN)
+        loop.watch(self._ready.fileno(), self._serve)
+
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+        envelope = Envelope(destination, tag, len(data))
+        if destination == self.rank:
+            arrival = self._matching.arrive(self.rank, context, tag, len(data))
+            arrival.place[:] = data[: len(arrival.place)]
+            over.complete(envelope)
+            self._matching.arrived(arrival)
+            self._nic.show(0)
+            return True
+        connection = self._connections.get(destination)
+        if connection is None:
+            over.fail(_gone(destination))
+            return True
+        was_behind = connection.behind
+        try:
+            taken = connection.send(HEAD.pack(context, tag, len(data)), data, over, envelope)
+        except OSError:
+            over.fail(_gone(destination))
+            self._lose(connection)
+            return True
+        if taken:
+            over.complete(envelope)
+            self._nic.show(0)
+        elif not was_behind:
+            self._ready.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+        return True
+
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> bool:
+        if 0 <= source != self.rank and source not in self._connections:
+            over.fail(_gone(source))
+            return True
+        self._matching.begin(context, Receive(source, tag, buffer, over))
+        return True
+
+    def completed(self, index: int) -> None:
+        """A transfer has ended. It is told to whoever watches the progress of the run; here it is known already."""
+
+    def waiting(self) -> list[str]:
+        sentences = [
+            f"rank {connection.peer} has {connection.behind} pieces still to take"
+            for connection in self._connections.values()
+            if connection.behind
+        ]
+        receives = self._matching.waiting()
+        return [*sentences, f"{receives} receives have found no message"] if receives else sentences
+
+    def _serve(self, _now: int) -> None:
+        """Something can be read, or written again."""
+        for descriptor, events in self._ready.poll(0):
+            connection = self._by_descriptor.get(descriptor)
+            if connection is None:
+                continue
+            try:
+                if events & select.EPOLLOUT:
+                    self._send_on(connection)
+                if events & ~select.EPOLLOUT and connection.receive():
+                    self._nic.show(0)
+            except OSError:
+                self._lose(connection)
+
+    def _send_on(self, connection: Connection) -> None:
+        ended = connection.send_on()
+        if not connection.behind:
+            self._ready.modify(connection.socket.fileno(), select.EPOLLIN)
+        for over, envelope in ended:
+            over.complete(envelope)
+            self._nic.show(0)
+
+    def _lose(self, connection: Connection) -> None:
+        """The peer has ended, which nobody minds who wants nothing from it."""
+        if self._connections.pop(connection.peer, None) is None:
+            return
+        del self._by_descriptor[connection.socket.fileno()]
+        self._ready.unregister(connection.socket.fileno())
+        connection.socket.close()
+        for over in connection.unsent():
+            over.fail(_gone(connection.peer))
+        self._matching.fail(connection.peer, _gone(connection.peer))
+
+
+class _NoFirmware:
+    """The kernel does it all."""
+
+    deadline = None
+
+    def receive(self, now: int, frame: bytes) -> None:
+        """None comes."""
+
+    def ring(self, now: int, index: int) -> None:
+        """Nobody does."""
+
+    def tick(self, now: int) -> None:
+        """There is no deadline."""
+
+    def counted(self) -> Mapping[str, int]:
+        return {}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+def plug(adapter: Adapter, nic: Nic) -> Agent:
+    """In the place of a NIC."""
+    return Agent(_NoFirmware(), TcpEndpoint(adapter, nic))
+
+
+def _gone(rank: int) -> MPIError:
+    return MPIError(ERR_PROC_FAILED, f"the connection with rank {rank} has ended")
+
+
+PROTOCOL = KernelProtocol(plug=plug, ethertype=0, device=Device, connect=TcpEndpoint.connect)
