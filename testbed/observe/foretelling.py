@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from testbed.fields import known_fields
-from testbed.kernel.loss_classifier import Classifier as InKernel
 from testbed.spec.layout import Impairment
 from testbed.wire import fates, hashing
 from testbed.wire.flows import Classifier, Flow
@@ -30,6 +30,14 @@ _CLOSE: Final = 20_000  # the same, where a second reading must agree
 _READINGS: Final = 50  # that are kept of a flow whose numbers they have not told
 _FEW: Final = 50_000  # steps of Gilbert-Elliott that take no noticeable time
 _flows: Final = Classifier(known_fields())
+
+
+class Counted(Protocol):
+    """What is asked of a `kernel.loss_classifier.Classifier`."""
+
+    def count(self, flow: Flow) -> int: ...
+
+    def state(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +136,17 @@ class Foretelling:
         """Whether a reading would help."""
         return bool(self._unknown)
 
-    def read(self, classifier: InKernel) -> None:
-        """Read what is not known yet."""
+    def read(self, classifier: Counted, clock: Callable[[], int] = time.time_ns) -> None:
+        """Read what is not known yet. clock: the one that frames are stamped by."""
         for flow, counting in self._unknown.items():
-            before, bad = time.time_ns(), False
+            before, bad = clock(), False
             if flow is not None:
                 number = classifier.count(flow)
             else:
                 number = classifier.state()
                 if self._gemodel is not None:
                     number, bad = number >> 1, bool(number & 1)
-            counting.readings.append(Reading(before, number, time.time_ns(), bad))
+            counting.readings.append(Reading(before, number, clock(), bad))
             del counting.readings[:-_READINGS]
 
     def decide(self, frame: bytes, until: int) -> tuple[str, str]:

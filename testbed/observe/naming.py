@@ -102,7 +102,7 @@ def _emp(frame: bytes) -> str:
             restarted = ", RESTARTED" if status == emp.STATUS_RESTARTED else ""
             more = f", {len(payload)} bytes" if kind == emp.TYPE_DATA else restarted
     except MalformedError as error:
-        return "" if str(error) in _EMP_ANOTHERS else f"EMP, broken ({error})"
+        return "" if error.reason in _EMP_ANOTHERS else f"EMP, broken ({error.reason})"
     last = " LAST" if flags & emp.FLAGS_LAST else ""
     return f"EMP {_EMP[kind]}{last} message {message} frame {number}{more}"
 

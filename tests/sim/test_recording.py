@@ -8,15 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from captures import captured
 from one_recorded_run import record
-from scapy.utils import RawPcapNgReader
 from tiny_agents import TinyEndpoint, TinyPlug
 
 from testbed.sim.node import SimNode
 from testbed.sim.recording import CAPTURE, FATES, TRACE
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
-from testbed.wire import pcapng
 from testbed.wire.fates import Record, Replay
 from testbed.wire.headers import standard_fields
 from testbed.wire.rules import RuleSet
@@ -37,19 +36,6 @@ async def send(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, eve
     for _ in range(count):
         endpoint.ask(peer, bytes(100))
         await node.sleep(every)
-
-
-def captured(path: Path) -> list[tuple[str, int, bytes, str]]:
-    """Interface, time in ns, frame and comment of every frame, as Scapy reads them."""
-    out = []
-    with RawPcapNgReader(str(path)) as reader:
-        for frame, about in reader:
-            time = (about.tshigh << 32) + about.tslow
-            assert about.tsresol == 1_000_000_000
-            assert len(frame) == about.wirelen
-            comments = getattr(about, "comments", None) or ([about.comment] if getattr(about, "comment", None) else [])
-            out.append((about.ifname.decode(), time, frame, b"; ".join(comments).decode()))
-    return out
 
 
 def test_the_same_seed_gives_the_same_bytes_in_other_processes_and_another_seed_gives_others(tmp_path: Path) -> None:
@@ -123,11 +109,3 @@ def test_without_a_folder_nothing_watches() -> None:
         kinds = {type(way).__name__ for way in simulation.network.ways.values()}
         kinds |= {type(node.nic).__name__ for node in simulation.nodes.values()}
         assert kinds == {"Way", "SimNic"}
-
-
-def test_every_block_of_a_capture_says_its_length_twice_and_is_aligned() -> None:
-    for length in range(60, 70):
-        for comment in ("", "a", "ab", "abc", "abcd", "µ"):
-            block = pcapng.packet(0, 1 << 33, bytes(length), "inbound", comment)
-            assert len(block) % 4 == 0
-            assert block[4:8] == block[-4:] == len(block).to_bytes(4, "little")
