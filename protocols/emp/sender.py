@@ -55,7 +55,7 @@ class Sender:
             sending = queue[0]
             self._send_next(now, peer, sending)
             if sending.sent == sending.collections:
-                queue.popleft()
+                del queue[0]
 
     def acknowledged(self, now: int, peer: Peer, message: int, frame: int) -> None:
         """An acknowledgement from this incarnation of the peer, for this incarnation of the NIC."""
@@ -83,6 +83,8 @@ class Sender:
         if not left:
             counters.messages_sent += 1
             del peer.sending[message]
+            if not peer.sending:
+                peer.sending.clear()  # a dict keeps the room of what it had: much, where there are many peers
             self._give_back(peer, sending, stat.DONE)
         if peer.queue:
             self.pump(now, peer)
@@ -179,7 +181,7 @@ class Sender:
         sending.parked = False
         peer.unacknowledged += len(sending.open)
         if sending.sent < sending.collections:
-            peer.queue.appendleft(sending)
+            peer.queue.insert(0, sending)
         for number in sending.open:
             if number:  # the first one's timer has not been stopped
                 self._resend(now, peer, sending, number)

@@ -6,7 +6,6 @@ a structure that describes just that transfer.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from protocols.core.memory import Scatter
@@ -103,7 +102,7 @@ class Peer:
         self.incarnation = 0
         self.next_id = 0
         self.sending: dict[int, Sending] = {}  # by id, in order; also what has not been begun
-        self.queue: deque[Sending] = deque()  # of which collections have not been sent yet, except parked ones
+        self.queue: list[Sending] = []  # of which collections have not been sent yet, except parked ones
         self.unacknowledged = 0  # collections, except those of parked messages
         self.expected: int | None = None
         self.receiving: dict[int, Receiving] = {}
