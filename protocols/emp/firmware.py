@@ -75,51 +75,56 @@ class Firmware:
         card = self._card
         counters = card.counters
         counters.frames_received += 1
-        source = destination = tag = total = oldest = 0
         try:
-            kind = self._type_of(frame)
-            if kind == TYPE_MESSAGE:
-                (
-                    to, by, flags, unit, sender, receiver, message, number, status, source, destination, tag, total, oldest,
-                    payload,
-                ) = self._unpack_message(frame)  # fmt: skip
-            else:
-                to, by, kind, flags, unit, sender, receiver, message, number, status, payload = self._unpack_frame(
-                    frame
-                )
+            if self._type_of(frame) == TYPE_MESSAGE:
+                self._receive_first(now, card, self._unpack_message(frame))
+                return
+            to, by, kind, flags, unit, sender, receiver, message, number, status, payload = self._unpack_frame(frame)
         except MalformedError as error:
             if error.reason == _CHECK:
                 counters.corrupt += 1
             else:
                 counters.malformed += 1
             return
+        peer = card.peers_by_address.get(by) or card.peer_at(by)
         if not unit:
             counters.malformed += 1
-            return
-        peer = card.peers_by_address.get(by) or card.peer_at(by)
-        if to != card.address or peer is None:
+        elif to != card.address or peer is None:
             counters.strangers += 1
-            return
-        if kind == TYPE_ACK:
-            if sender != card.incarnation or (
-                (receiver != peer.incarnation or not receiver) and not self._knows(now, peer, receiver)
+        elif kind != TYPE_ACK:
+            if (sender and sender == peer.incarnation and receiver == card.incarnation) or self._belongs(
+                now, peer, sender, receiver, flags, unit, message, number
             ):
-                counters.stale += 1
-            elif status == STATUS_OK:
-                self._sender.acknowledged(now, peer, message, number)
-            else:
-                counters.stale += 1  # `_knows` has done what there is to do
-        elif (sender != peer.incarnation or not sender) and not self._knows(now, peer, sender):
+                self._receiver.another(peer, flags, unit, message, number, payload)
+        elif sender != card.incarnation or ((receiver != peer.incarnation or not receiver) and not self._knows(now, peer, receiver)):
             counters.stale += 1
-        elif receiver != card.incarnation and (receiver or card.incarnation != _FIRST_INCARNATION):
-            counters.stale += 1
-            card.acknowledge(peer, flags, unit, message, number, STATUS_RESTARTED)
-        elif kind != TYPE_MESSAGE:
-            self._receiver.another(peer, flags, unit, message, number, payload)
-        elif number:
-            counters.malformed += 1
+        elif status == STATUS_OK:
+            self._sender.acknowledged(now, peer, message, number)
         else:
-            self._receiver.first(peer, flags, unit, message, source, destination, tag, total, oldest, payload)
+            counters.stale += 1  # `_knows` has done what there is to do
+
+    def _receive_first(
+        self,
+        now: int,
+        card: Card,
+        fields: tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, memoryview],
+    ) -> None:
+        """The first frame of a message."""
+        to, by, flags, unit, sender, receiver, message, number, _, source, destination, tag, total, oldest, payload = (
+            fields
+        )
+        peer = card.peers_by_address.get(by) or card.peer_at(by)
+        if not unit:
+            card.counters.malformed += 1
+        elif to != card.address or peer is None:
+            card.counters.strangers += 1
+        elif (sender and sender == peer.incarnation and receiver == card.incarnation) or self._belongs(
+            now, peer, sender, receiver, flags, unit, message, number
+        ):
+            if number:
+                card.counters.malformed += 1
+            else:
+                self._receiver.first(peer, flags, unit, message, source, destination, tag, total, oldest, payload)
 
     def ring(self, now: int, index: int) -> None:
         card = self._card
@@ -154,6 +159,20 @@ class Firmware:
         self._sender.tick(now)
         if self._card.looped:
             self._loop_back(now)
+
+    def _belongs(
+        self, now: int, peer: Peer, sender: int, receiver: int, flags: int, unit: int, message: int, number: int
+    ) -> bool:
+        """Whether a message's frame is from and for the last incarnations of both; its sender is told if not."""
+        card = self._card
+        if not self._knows(now, peer, sender):
+            card.counters.stale += 1
+            return False
+        if receiver != card.incarnation and (receiver or card.incarnation != _FIRST_INCARNATION):
+            card.counters.stale += 1
+            card.acknowledge(peer, flags, unit, message, number, STATUS_RESTARTED)
+            return False
+        return True
 
     def _knows(self, now: int, peer: Peer, incarnation: int) -> bool:
         """Whether it is the peer's last incarnation; a later one than was known becomes that."""

@@ -75,9 +75,9 @@ class Sender:
                 counters.wrong_acknowledgements += 1
             return
         counters.acknowledgements_received += 1
-        self._close(peer, sending, number)
         sending.progress = now
         sending.left = left = sending.left - 1
+        self._close(peer, sending, number)
         if sending.parked:
             self._unpark(now, peer, sending)
         if not left:

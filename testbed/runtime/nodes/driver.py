@@ -66,7 +66,7 @@ class Driver:
         receive, longest, take, now = self._wire.socket.recv, self._wire.longest, firmware.receive, time.monotonic_ns
         woken, heap, later = loop.woken, loop.heap, nic.later
         due: int | None = 0  # what the firmware's deadline was; 0: it is looked at again
-        until = now() + self.spin
+        until, spin = now() + self.spin, self.spin
         while True:
             try:
                 frame = receive(longest, _DONTWAIT)
@@ -75,6 +75,7 @@ class Driver:
                 moment = now()
                 if due == 0:
                     due = firmware.deadline
+                    until = moment + spin
                 if due is not None and due <= moment:
                     self._tick(moment)
                     due = 0
@@ -84,7 +85,7 @@ class Driver:
                     continue
                 if ready := self._sleep(due if deadline is None or (due is not None and due < deadline) else deadline):
                     return ready
-                until = now() + self.spin
+                until = now() + spin
                 continue
             except OSError as error:  # told once to a socket whose interface was set down
                 if error.errno not in DOWN:
@@ -92,7 +93,6 @@ class Driver:
                 continue
             moment = now()
             due = 0
-            until = moment + self.spin
             nic.busy = True
             take(moment, frame)
             nic.busy = False
