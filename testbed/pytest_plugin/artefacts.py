@@ -39,7 +39,11 @@ def keep(cluster: ClusterUnderTest, folder: Path, report: pytest.TestReport, ver
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    shutil.copytree(cluster.folder, folder, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    for path in sorted(cluster.folder.rglob("*")):
+        if path.is_file():  # anew, for everybody to read: somebody else may collect what root's tests leave
+            target = folder / path.relative_to(cluster.folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
     sections = [f"\n--- {title} ---\n{content}" for title, content in report.sections]
     (folder / "report.txt").write_text("\n".join([f"{report.nodeid} ({report.when})", report.longreprtext, *sections]))
     (folder / "description.toml").write_text(to_toml(cluster.description))

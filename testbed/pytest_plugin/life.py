@@ -136,11 +136,11 @@ def _ask(item: pytest.Item, cluster: LiveCluster, report: pytest.TestReport) -> 
     terminal, capturing = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
     if terminal is None or capturing is None:
         return
-    with capturing.global_and_fixture_disabled():
-        terminal.ensure_newline()
-        terminal.write_line(f"{item.nodeid} has failed:")
-        terminal.write_line(report.longreprtext)
-        prompt.ask(cluster.name, cluster.nodes, terminal.write_line)
+    capturing.suspend_global_capture(in_=True)  # until pytest goes on to the next phase, as for its debugger
+    terminal.ensure_newline()
+    terminal.write_line(f"{item.nodeid} has failed:")
+    terminal.write_line(report.longreprtext)
+    prompt.ask(cluster.name, cluster.nodes, terminal.write_line)
 
 
 def _slug(nodeid: str) -> str:

@@ -1,0 +1,235 @@
+"""The plug-in with live clusters, in a pytest of its own: one body for both modes, artefacts, prompts, what is left of fifty
+tests on two workers, and what one costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from machine import Machine
+from test_rootless import as_user, finish, home
+
+from testbed import RunningCluster
+from testbed.cluster.state import Store
+from testbed.pytest_plugin import requirements
+
+import_module("testbed.pytest_plugin.life")  # pytester forgets modules that its runs import; so they are imported once
+
+__all__ = ["home"]  # a fixture
+
+pytest_plugins = ["pytester"]
+pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
+
+ONE_FAILS = """
+import pytest
+
+@pytest.mark.cluster("star-2", loss="100%", delay="1ms")
+def test_fails(cluster):
+    cluster["n1"].run(["ping", "-c1", "-W1", "n2"])
+
+@pytest.mark.cluster("star-2")
+def test_passes(cluster):
+    cluster["n1"].run(["ping", "-c1", "n2"])
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A place for tests that has none of our settings; their clusters are in our sandbox."""
+    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    return pytester
+
+
+def only(pytester: pytest.Pytester) -> Path:
+    """The folder of the one test that has failed."""
+    (folder,) = (pytester.path / "testbed-artefacts").iterdir()
+    return folder
+
+
+def test_one_body_has_the_same_results_in_both_modes(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+async def count(comm, node):
+    heard = []
+    for number in range(20):
+        if comm.rank == 0:
+            for other in range(1, comm.size):
+                await comm.send(number, other, 7)
+        else:
+            heard.append(await comm.recv(source=0, tag=7))
+    return heard
+
+@pytest.mark.cluster("star-3", loss="5%", delay="1ms", seed=3)
+def test_everybody_hears_everything(cluster):
+    results = [cluster.run(count).results]
+    with cluster.inject("n2", loss="20%"):
+        results.append(cluster.run(count).results)
+    for heard in results:
+        assert heard["n2"] == heard["n3"] == list(range(20))
+"""
+    )
+    result = suite.runpytest("--testbed-mode=both", "-v")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*test_everybody_hears_everything?sim? PASSED*", "*everything?live? PASSED*"])
+
+
+def test_a_failing_test_leaves_what_its_cluster_was_and_what_its_links_carried(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILS)
+    result = suite.runpytest("--pcap-on-failure")
+    result.assert_outcomes(failed=1, passed=1)
+    folder = only(suite)
+    result.stdout.fnmatch_lines(
+        ['>       cluster[[]"n1"].run(*', "E *100% packet loss*", f"artefacts: {folder}", "the network meanwhile: *"]
+    )
+    result.stdout.fnmatch_lines([f"testbed: *::test_fails*: {folder}"])
+    there = {path.name for path in folder.iterdir()}
+    assert {"report.txt", "description.toml", "environment.json", "state.json", "processes.log", "verdict.txt"} <= there
+    assert (folder / "capture.pcapng").read_bytes()[:4] == b"\x0a\x0d\x0d\x0a"
+    assert b"dropped" in (folder / "capture.pcapng").read_bytes()
+    assert json.loads((folder / "state.json").read_text())["datapaths"]
+
+
+def test_a_cluster_of_a_failing_test_stays_up_if_it_shall(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILS)
+    result = suite.runpytest_subprocess("--keep-cluster")
+    result.assert_outcomes(failed=1, passed=1)
+    (name,) = (found[1] for line in result.outlines if (found := re.fullmatch(r"cluster (\S+) stays up:", line)))
+    assert Store().names() == [name]
+    kept = RunningCluster.attach(name)
+    assert kept["n2"].run(["hostname"]).stdout == "n2\n"
+    command = next(line for line in result.outlines if line.strip().startswith("testbed down"))
+    subprocess.run([f"{Path(sys.executable).parent}/{command.strip()}"], shell=True, check=True, capture_output=True)
+
+
+def test_a_prompt_opens_while_the_cluster_is_up(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILS)
+    ours, theirs = os.openpty()
+    try:
+        os.write(ours, b"n2 hostname\nstatus\n'\n\x04")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "--cli-on-error", "-k", "test_fails"],
+            cwd=suite.path,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    said = done.stdout
+    assert "test_fails[live] has failed:" in said
+    assert re.search(r"^(test\S*> )?n2$", said, re.MULTILINE), said
+    assert "n1  eth0 10.0.0.1" in said
+    assert "No closing quotation" in said
+    assert "1 failed" in said
+
+
+def test_where_there_is_no_terminal_the_commands_for_another_are_said(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILS)
+    result = suite.runpytest("--cli-on-error", "-k", "test_fails")
+    result.stdout.fnmatch_lines(["cluster test-fails-live-* is up:", "  testbed shell --name test-fails-live-* n1"])
+    result.assert_outcomes(failed=1, deselected=1)
+
+
+class Outcomes:
+    """A plug-in that counts."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:
+            self.found.append(f"{report.outcome} {report.longrepr or ''}")
+
+
+@pytest.mark.requires("userns")
+def test_an_ordinary_user_has_clusters_too(tmp_path: Path, home: Path) -> None:
+    """In a child of this process, as for all tests without root; what is imported is imported before."""
+    path = tmp_path / "test_users.py"
+    path.write_text(
+        """
+import pytest
+
+@pytest.mark.cluster("star-2", delay="1ms")
+def test_as_anybody(cluster):
+    cluster["n1"].run(["ping", "-c1", "-W5", "n2"])
+
+@pytest.mark.cluster("star-2", requires="root")
+def test_as_root(cluster): ...
+"""
+    )
+
+    def outcomes() -> list[str]:
+        found = Outcomes()
+        pytest.main([str(path), "-p", "no:cacheprovider", "-p", "no:faulthandler"], plugins=[found])
+        return found.found
+
+    def story() -> None:
+        passed, skipped = outcomes()
+        assert passed == "passed "
+        assert "requires root: not run as root with its capabilities" in skipped
+
+    assert outcomes() == ["passed ", "passed "]
+    requirements.missing.cache_clear()
+    finish(as_user(home, story))
+
+
+@pytest.mark.timeout(300)
+def test_fifty_tests_on_two_workers_leave_nothing_behind(suite: pytest.Pytester, machine: Machine) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+@pytest.mark.parametrize("number", range(50))
+@pytest.mark.cluster("star-4", delay="1ms")
+def test_reaches(cluster, number):
+    cluster[f"n{number % 4 + 1}"].run(["ping", "-c1", "-W5", f"n{(number + 1) % 4 + 1}"])
+    assert [node.name for node in cluster.live] == ["n1", "n2", "n3", "n4"]
+"""
+    )
+    result = suite.runpytest_subprocess("-n2")
+    result.assert_outcomes(passed=50)
+    machine.assert_unchanged("fifty tests")
+
+
+@pytest.mark.parametrize("impairments", ["", ', loss="1%", delay="2ms"'], ids=["direct", "relay"])
+def test_what_a_live_cluster_costs(
+    suite: pytest.Pytester, impairments: str, record_property: Callable[[str, object], None]
+) -> None:
+    """A figure, not a limit: the machine may be busy. ci/bench plugin measures it."""
+    suite.makepyfile(
+        f"""
+import pytest
+
+@pytest.mark.parametrize("number", range(9))
+@pytest.mark.cluster("star-4"{impairments})
+def test_nothing(cluster, number): ...
+"""
+    )
+    suite.makeconftest(
+        """
+import collections
+TOOK = collections.defaultdict(float)
+
+def pytest_runtest_logreport(report):
+    TOOK[report.nodeid] += report.duration
+
+def pytest_sessionfinish():
+    open("took", "w").write(" ".join(map(str, TOOK.values())))
+"""
+    )
+    suite.runpytest().assert_outcomes(passed=9)
+    _, *warm = map(float, (suite.path / "took").read_text().split())
+    assert len(warm) == 8
+    record_property("note", f"a test with a live cluster of 4 nodes{impairments}: {statistics.median(warm):.3f} s more")
