@@ -96,7 +96,7 @@ class Firmware:
                 now, peer, sender, receiver, flags, unit, message, number
             ):
                 self._receiver.another(peer, flags, unit, message, number, payload)
-        elif sender != card.incarnation or ((receiver != peer.incarnation or not receiver) and not self._knows(now, peer, receiver)):
+        elif sender != card.incarnation or not self._knows(now, peer, receiver):
             counters.stale += 1
         elif status == STATUS_OK:
             self._sender.acknowledged(now, peer, message, number)
