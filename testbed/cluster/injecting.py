@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from testbed.cluster import contention, lifecycle
-from testbed.cluster.injections import BOTH, Injection, Place, links_of, places_of
+from testbed.cluster.injections import Injection, links_of, places_of
+from testbed.cluster.partitions import rules_between
 from testbed.cluster.state import State, Store
 from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import Identity
 from testbed.runtime import events
 from testbed.spec import units
-from testbed.spec.layout import Node
 from testbed.spec.losses import format_gemodel
 
 T = TypeVar("T")
@@ -78,27 +78,23 @@ def cut(store: Store, name: str, target: str, seconds: float = 0) -> Injected:
 def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds: float = 0) -> Injected:
     """Let nothing pass between groups of nodes; within a group, and to nodes that are in none, all passes as before.
 
-    Every NIC of a node in a group drops what nodes of other groups have sent, by their MACs and, where nodes route, by their
-    addresses. Raises NotFoundError for a node that there is not, DescriptionError for groups that are none.
+    Raises NotFoundError for a node that there is not, DescriptionError for groups that are none.
     """
+    _check_groups(store.choose(name), groups)
+    deaf = {
+        node: tuple(other for another in groups if another is not group for other in another)
+        for group in groups
+        for node in group
+    }
+    what = "partition " + " / ".join(",".join(group) for group in groups)
+    return separate(store, name, deaf, what, seconds)
+
+
+def separate(store: Store, name: str, deaf: Mapping[str, Sequence[str]], what: str, seconds: float = 0) -> Injected:
+    """Let nodes not hear others: node -> those whose frames do not come to it. what: for users."""
 
     def make(state: State, number: int) -> Injection:
-        nodes = {node.name: node for node in state.layout.nodes}
-        _check_groups(state, groups, nodes)
-        routed = any(node.forwards for node in nodes.values())
-        rules: list[tuple[Place, str]] = []
-        for group in groups:
-            others = [nodes[node] for another in groups if another is not group for node in another]
-            condition = _from_any(others, routed=routed)
-            if not condition:  # they have no NICs and send nothing; without a condition a rule means every frame
-                continue
-            text = f"drop {condition}"
-            for link in state.layout.links:
-                for end, direction in ((link.b, BOTH[0]), (link.a, BOTH[1])):
-                    if end.owner in group:
-                        rules.append(((link.name, direction), text))
-        what = "partition " + " / ".join(",".join(group) for group in groups)
-        return Injection(number, what, rules=tuple(rules), until=_until(seconds))
+        return Injection(number, what, rules=rules_between(state.layout, deaf), until=_until(seconds))
 
     return _add(store, name, make)
 
@@ -133,7 +129,8 @@ def _load(store: Store, name: str, what: str, start: Callable[[State], list[Iden
     return _add(store, name, make)
 
 
-def _check_groups(state: State, groups: Sequence[Sequence[str]], nodes: Mapping[str, Node]) -> None:
+def _check_groups(state: State, groups: Sequence[Sequence[str]]) -> None:
+    nodes = {node.name for node in state.layout.nodes}
     problems = []
     if len(groups) < 2 or not all(groups):
         problems.append(Problem("", " / ".join(",".join(group) for group in groups), "two groups of nodes or more"))
@@ -144,20 +141,9 @@ def _check_groups(state: State, groups: Sequence[Sequence[str]], nodes: Mapping[
         seen.add(node)
     if problems:
         raise DescriptionError("the partition", problems)
-    if missing := sorted(seen - nodes.keys()):
-        there = ", ".join(list(nodes)[:8]) + (", ..." if len(nodes) > 8 else "")
+    if missing := sorted(seen - nodes):
+        there = ", ".join(node.name for node in state.layout.nodes[:8]) + (", ..." if len(nodes) > 8 else "")
         raise NotFoundError(f"cluster {state.name} has no node {missing[0]!r}; it has {there}")
-
-
-def _from_any(nodes: Iterable[Node], *, routed: bool) -> str:
-    """The condition that one of these nodes has sent a frame; empty where they have no NICs."""
-    nics = [nic for node in nodes for nic in node.nics]
-    sources = {"eth.src": [nic.mac for nic in nics]}
-    if routed:
-        addresses = [address.partition("/")[0] for nic in nics for address in nic.addresses]
-        sources["ip.src"] = [address for address in addresses if ":" not in address]
-        sources["ipv6.src"] = [address for address in addresses if ":" in address]
-    return " or ".join(f"{field} in ({', '.join(values)})" for field, values in sources.items() if values)
 
 
 def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:

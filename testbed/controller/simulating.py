@@ -82,14 +82,17 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
                     plan.protocol.device(endpoint),
                     _SimClock(simulation.loop, node, output),
                 )
-            except Exception as error:
+            except ProgramError:  # of a task that it has awaited
+                raise
+            except Exception as error:  # whatever a program raises; told with its place
                 raise ProgramError(f"{node.name}: {_trace(error)}") from error
 
-        tasks = {name: simulation.spawn(name, rank) for name in names}
+        for name in names:
+            simulation.spawn(name, rank)
         stack.callback(output.close)
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), _within(plan.timeout):
             simulation.run(timeout=round(plan.timeout * _SECOND))
-        results = {name: task.result() for name, task in tasks.items()}
+        results = {name: task.result() for name in names for task in simulation.programs(name)}  # none of who crashed
         counted = {name: dict(node.agent.firmware.counted()) for name, node in simulation.nodes.items()}
     return Execution(results, counted, SIMULATED)
 
@@ -131,7 +134,10 @@ class _Output(io.TextIOBase):
 
     async def _carry(self, node: str, work: Work[object]) -> object:
         self.belongs(node)
-        return await work
+        try:
+            return await work
+        except Exception as error:
+            raise ProgramError(f"{node}: {_trace(error)}") from error
 
     def of(self, node: str, work: Work[object]) -> Work[object]:
         return cast("Work[object]", self._carry(node, work))

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from protocols.core.firmware import Agent, Buffer
+from protocols.core.firmware import Agent, Buffer, Firmware
 from testbed.engine.loop import Loop
 from testbed.engine.server import Server
 from testbed.sim.profile import Profile, transfer_time
+from testbed.sim.standstill import Standstill
 from testbed.sim.way import NEVER, Way
 
 _HEADER = 14  # of Ethernet, in front of what the MTU counts
@@ -68,12 +69,36 @@ class SimNic:
         """Run this firmware."""
         self._now = now
         self._agent: Agent | None = agent
-        self._firmware = agent.firmware
+        self._firmware: Firmware = agent.firmware
         self._look_ahead()
 
     def end(self, now: int) -> None:  # noqa: ARG002
         """The NIC is off: nothing comes of what is under way in it."""
         self._agent = None
+
+    def pause(self) -> None:
+        """Nothing is looked at until `resume`: what comes waits, for as long as it takes."""
+        if not isinstance(self._firmware, Standstill):
+            self._firmware = Standstill(self._firmware)
+
+    def resume(self, now: int) -> int:
+        """Look at what has come meanwhile, in its order, and at the clock. How much it was."""
+        standstill = self._firmware
+        if not isinstance(standstill, Standstill):
+            return 0
+        self._firmware = firmware = standstill.firmware
+        if self._agent is None:
+            return len(standstill.came)
+        self._now = now
+        for what in standstill.came:
+            if isinstance(what, int):
+                firmware.ring(now, what)
+            else:
+                firmware.receive(now, what)
+            if self._shown and self._is_free:
+                self._let_see(now)
+        self._look_ahead()
+        return len(standstill.came)
 
     # From the wire, and by the clock.
 

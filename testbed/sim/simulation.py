@@ -30,7 +30,7 @@ from testbed.sim.nic import SimNic
 from testbed.sim.node import SimNode
 from testbed.sim.profile import IDEAL, Profile
 from testbed.sim.recording import Recording, WatchedNic
-from testbed.sim.way import DirectionName, Way
+from testbed.sim.way import DirectionName, Way, ignore
 from testbed.spec.layout import End, Impairment, Layout
 from testbed.spec.layout import Node as NodeLayout
 from testbed.spec.model import Description
@@ -55,7 +55,13 @@ _SHOWN: Final = 100  # sentences in an error; a cluster has thousands
 
 
 class StalledError(TestbedError):
-    """Programs have not ended, and nothing is left that could happen, or too much time has passed: who waits for what."""
+    """Programs have not ended, and nothing is left that could happen (`final`), or too much time has passed: who waits for
+    what. when: nanoseconds."""
+
+    def __init__(self, message: str, when: int = 0, final: bool = False) -> None:
+        super().__init__(message)
+        self.when = when
+        self.final = final
 
 
 class Simulation:
@@ -89,6 +95,7 @@ class Simulation:
         self._files = files
         self._log = log
         self._tasks: list[Task[object]] = []
+        self._programs: dict[str, list[tuple[Task[object], Callable[[], Task[object]]]]] = {}
         self._open = 0  # programs that have not ended
         self._nics = {node.name: End(node.name, node.nics[0].name) for node in self.layout.nodes if node.nics}
         self._recording = Recording(folder, list(self._nics.values())) if folder is not None else None
@@ -139,10 +146,18 @@ class Simulation:
             finally:
                 self._ended()
 
+        def again() -> Task[object]:
+            return cast("Task[object]", self.spawn(node, program, *arguments, **named))
+
         task = self.loop.spawn(cast(Work[Result], carry()), f"{program.__name__} on {node}")
         self._tasks.append(cast(Task[object], task))
+        self._programs.setdefault(node, []).append((cast("Task[object]", task), again))
         self._open += 1
         return task
+
+    def programs(self, node: str) -> list[Task[object]]:
+        """Those that were begun there, without those that a crash has ended."""
+        return [task for task, _ in self._programs.get(node, ())]
 
     def run(self, timeout: int | None = None) -> None:
         """Let time pass until all programs have ended. Raises StalledError if they do not: because nothing is left that
@@ -184,11 +199,43 @@ class Simulation:
         self._start(one, Adapter(before.number, before.addresses, before.mtu, incarnation))
         return one
 
-    def change(self, link: str, impairment: Impairment, direction: DirectionName | None = None) -> None:
-        """Another impairment, for frames from now on; both directions if none is said."""
+    def crash(self, node: str, *, returns: bool = False) -> Callable[[], object]:
+        """A node's process is killed: its programs end where they wait, its NIC with all that it knew, and what comes is
+        lost. Gives what starts it again: its NIC as in `restart`, and the programs that had not ended from the beginning.
+        returns: it will be, and programs have not ended before that."""
+        one = self._node(node)
+        programs = self._programs.pop(node, [])
+        broken = [(task, again) for task, again in programs if not task.done]
+        self._programs[node] = [(task, again) for task, again in programs if task.done]
+        one.nic.end(self.now())
+        self.network.arriving(self._nics[node]).lead_to(ignore)
+        for task, _ in broken:
+            task.cancel()
+        if returns:
+            self._open += len(broken)
+
+        def start_again() -> None:
+            self.restart(node)
+            if returns:
+                self._open -= len(broken)
+            for _, again in broken:
+                again()
+
+        return start_again
+
+    def change(
+        self,
+        link: str,
+        impairment: Impairment,
+        direction: DirectionName | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        """Another impairment, for frames from now on; both directions if none is said. files: beside those that were given
+        at the beginning."""
+        texts = {**(self._files or {}), **files} if files else self._files
         for way in self._ways(link, direction):
             self._say(way.source.owner, "changes", link)
-            way.change(self.now(), impairment, self._files)
+            way.change(self.now(), impairment, texts)
 
     def cut(self, link: str) -> None:
         """Pull a cable out: what is sent from now on is lost; what is under way arrives."""
@@ -232,7 +279,8 @@ class Simulation:
             shown.append(f"  and {len(sentences) - _SHOWN:,} more")
         count = sum(not task.done for task in self._tasks)
         programs = "1 program has" if count == 1 else f"{count:,} programs have"
-        return StalledError("\n".join([f"at {self.now()} ns: {why}, and {programs} not ended", *shown]))
+        said = "\n".join([f"at {self.now()} ns: {why}, and {programs} not ended", *shown])
+        return StalledError(said, self.now(), why == _NOTHING_LEFT)
 
     def _fate(self, record: Record) -> None:
         if self._recording is not None:

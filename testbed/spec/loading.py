@@ -16,7 +16,7 @@ from testbed.spec.names import check_name
 from testbed.spec.problems import MismatchError, nearest, shown
 from testbed.spec.shipped import shipped_files, topologies
 
-__all__ = ["LARGEST_FILE", "Loaded", "from_dict", "load", "parse", "topologies"]
+__all__ = ["LARGEST_FILE", "Loaded", "from_dict", "load", "parse", "read_text", "table_of", "topologies"]
 
 D = TypeVar("D", bound=Description)
 C = TypeVar("C", bound=Description, covariant=True)
@@ -77,6 +77,11 @@ def parse(text: str, source: str, cls: type[D], name: str = "") -> D: ...
 def parse(text: str, source: str, cls: type[Description] = Description, name: str = "") -> Description:
     """The description in a TOML text. source: what errors call it. name: the cluster's, if the text says
     none."""
+    return from_dict(table_of(text, source), source, cls, name)
+
+
+def table_of(text: str, source: str) -> dict[str, object]:
+    """What a TOML text says. source: what errors call it. Raises DescriptionError."""
     if len(text) > LARGEST_FILE:
         raise _too_large(source)
     deep = _DEEP.search(text)
@@ -84,12 +89,11 @@ def parse(text: str, source: str, cls: type[Description] = Description, name: st
         line = text.count("\n", 0, deep.start()) + 1
         raise DescriptionError(source, [Problem(f"line {line}", *_TOO_DEEP)])
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text)
     except RecursionError:
         raise DescriptionError(source, [Problem("", *_TOO_DEEP)]) from None
     except ValueError as error:
         raise DescriptionError(source, [_syntax(text, str(error))]) from None
-    return from_dict(data, source, cls, name)
 
 
 @overload
@@ -106,13 +110,17 @@ def from_dict(
 
 
 def _load_file(path: Path, cls: type[D]) -> Loaded[D]:
+    return Loaded(parse(read_text(path), str(path), cls, _name_of(path)), str(path.resolve()))
+
+
+def read_text(path: Path) -> str:
+    """A file's text. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
     source = str(path)
     try:
         if path.is_dir():
             raise _directory(source)
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE + 1)
-        origin = str(path.resolve())
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {source}") from None
     except PermissionError:
@@ -130,7 +138,7 @@ def _load_file(path: Path, cls: type[D]) -> Loaded[D]:
         line = data.count(b"\n", 0, error.start) + 1
         byte = f"the byte 0x{data[error.start]:02x}"
         raise DescriptionError(source, [Problem(f"line {line}", byte, "text in UTF-8")]) from None
-    return Loaded(parse(text.replace("\r\n", "\n"), source, cls, _name_of(path)), origin)
+    return text.replace("\r\n", "\n")
 
 
 def _name_of(path: Path) -> str:

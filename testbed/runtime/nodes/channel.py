@@ -32,14 +32,18 @@ class Channel:
     def close(self) -> None:
         self._socket.close()
 
-    def tell(self, word: str, data: object = None) -> None:
-        """Raises TestbedError for data that is too large, ConnectionError when the other end is gone."""
+    def tell(self, word: str, data: object = None, end: Channel | None = None) -> None:
+        """end: of another channel, which the other end of this one gets, too (by `hear_with`). Raises TestbedError for data
+        that is too large, ConnectionError when the other end is gone."""
         packet = pickle.dumps((word, data))
         if len(packet) > _MOST:
             raise TestbedError(
                 f"{len(packet)} bytes are too many to be told; {_MOST} are allowed: write a file instead"
             )
-        self._socket.send(packet, socket.MSG_NOSIGNAL)
+        if end is None:
+            self._socket.send(packet, socket.MSG_NOSIGNAL)
+        else:
+            socket.send_fds(self._socket, [packet], [end.fileno()], socket.MSG_NOSIGNAL)
 
     def hear(self) -> tuple[str, object] | None:
         """The next word, waiting for it; None when the other end is gone."""
@@ -47,7 +51,16 @@ class Channel:
             packet = self._socket.recv(_MOST + 1)
         except ConnectionResetError:  # told once where it has not read all: what it said before can still be read
             packet = self._socket.recv(_MOST + 1)
-        if not packet:
-            return None
-        word, data = pickle.loads(packet)  # written by ourselves, before or after a fork
-        return str(word), data
+        return _understood(packet)
+
+    def hear_with(self) -> tuple[tuple[str, object] | None, Channel | None]:
+        """As `hear`, and the end of another channel where one came with the word."""
+        packet, handed, _, _ = socket.recv_fds(self._socket, _MOST + 1, 1, socket.MSG_CMSG_CLOEXEC)
+        return _understood(packet), Channel(socket.socket(fileno=handed[0])) if handed else None
+
+
+def _understood(packet: bytes) -> tuple[str, object] | None:
+    if not packet:
+        return None
+    word, data = pickle.loads(packet)  # written by ourselves, before or after a fork
+    return str(word), data

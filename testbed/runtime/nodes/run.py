@@ -7,11 +7,13 @@ with Run(orders, logs, told) as run:
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import os
 import select
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,6 +75,10 @@ class Run:
         self._names: dict[int, str] = {}
         self._heard: dict[str, dict[str, object]] = {place.name: {} for place in orders.places}
         self._ended: dict[str, int] = {}
+        self._away: dict[str, bool] = {}  # who was crashed -> whether it will be started again
+        self._paused: set[str] = set()
+        self._due: list[tuple[int, int, Callable[[], object]]] = []  # a heap: when, in which order, what
+        self._orderly = itertools.count().__next__
         self._ready = select.poll()
         self._progress = Progress(len(orders.places))
         self._parent: tuple[int, int] | None = None  # of all node processes: its number, and what tells of its end
@@ -99,6 +105,8 @@ class Run:
         except BaseException:
             self.close()
             raise
+        self.begun: Final = time.monotonic_ns()
+        """When every program had been told to go."""
 
     def __enter__(self) -> Self:
         return self
@@ -119,6 +127,53 @@ class Run:
         """Kill a node process (SIGKILL), as a fault; `wait` then needs to be told."""
         self._warm.tell("kill", node)
 
+    def at(self, when: int, act: Callable[[], object]) -> None:
+        """Have something done at that time, in monotonic nanoseconds: `wait` does it in between, and what it raises ends the
+        wait."""
+        heapq.heappush(self._due, (when, self._orderly(), act))
+
+    def has_ended(self, node: str) -> bool:
+        """Whether a node process has, or its program."""
+        return node in self._ended or "done" in self._heard[node]
+
+    def crash(self, node: str, *, returns: bool = False) -> None:
+        """Kill a node process that has not ended, and wait for its end. returns: `restart` will be called, and `wait` waits
+        for that; else its program is not waited for any more."""
+        self._away[node] = returns
+        self._paused.discard(node)
+        self.kill(node)
+        deadline = time.monotonic() + PATIENCE
+        while node not in self._ended:
+            if not self._hear(deadline):
+                raise StuckError(f"{node}: its process does not end within {PATIENCE:g} s", {})
+
+    def restart(self, node: str) -> None:
+        """Start a node process again that `crash` has ended: its NIC with another incarnation, its program anew. Returns when
+        the program has been told to go; raises ProgramError, NodeDiedError, StuckError."""
+        line, end = Channel.pair()
+        self._lines[node].close()
+        self._lines[node] = line
+        self._names[line.fileno()] = node
+        self._ready.register(line.fileno(), select.POLLIN)
+        self._heard[node] = {}
+        del self._ended[node], self._away[node]
+        self._warm.tell("restart", node, end)
+        end.close()
+        deadline = time.monotonic() + PATIENCE
+        while not self._has_ended(node, "ready", ()):
+            if not self._hear(deadline):
+                raise StuckError(f"{node}: its process has not begun again within {PATIENCE:g} s", self.waiting())
+        line.tell("go")
+
+    def pause(self, node: str) -> None:
+        """Stop a node process until `resume`, or until all programs have ended."""
+        self._paused.add(node)
+        self._warm.tell("pause", node)
+
+    def resume(self, node: str) -> None:
+        self._paused.discard(node)
+        self._warm.tell("resume", node)
+
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> Outcome:
         """Wait until every program has ended, for so many seconds in all, and end the run. without: nodes whose death does
         not matter. patience: seconds for which there may be no progress anywhere (see `progress`): longer than any program
@@ -130,7 +185,9 @@ class Run:
         between = seconds if patience is None else patience / _LOOKS
         left = len(self._heard)
         while waited := sum(not self._has_ended(name, "done", without) for name in self._heard):
-            self._hear(min(begun + seconds, looked + between))
+            due = self._due[0][0] / 1e9 if self._due else begun + seconds
+            self._hear(min(begun + seconds, looked + between, due))
+            self._act()
             now = time.monotonic()
             if patience is not None and now >= looked + between:
                 if self._progress.look() or waited < left:
@@ -142,6 +199,8 @@ class Run:
                 looked, left = now, waited
             if now >= begun + seconds:
                 raise StuckError(f"programs have not ended within {seconds:g} s", self.waiting())
+        for name in sorted(self._paused):
+            self.resume(name)
         for name, line in self._lines.items():
             if name not in self._ended:
                 with contextlib.suppress(ConnectionError):
@@ -149,6 +208,11 @@ class Run:
         self._until("report", without)
         reports = {name: report for name, report in self._said("report").items() if isinstance(report, Report)}
         return Outcome(self._said("done"), reports)
+
+    def _act(self) -> None:
+        """Do what is due."""
+        while self._due and self._due[0][0] <= time.monotonic_ns():
+            heapq.heappop(self._due)[2]()
 
     def _said(self, word: str) -> dict[str, object]:
         """By node, what came with this word."""
@@ -221,6 +285,8 @@ class Run:
             return True
         if name in without and (name in self._ended or "failed" in heard):
             return True
+        if name in self._away and name in self._ended:
+            return not self._away[name]
         if "failed" in heard:
             raise ProgramError(f"{name}: {heard['failed']}")
         if name in self._ended:

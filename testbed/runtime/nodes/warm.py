@@ -7,7 +7,8 @@ a NIC's offloads are switched once, and put back however the nodes end. If it do
 puts them back.
 
 It tells "forked" with a node's name and process number, "ended" with its name and wait status. It is told "ask": have all
-nodes say what they wait for, and "kill" with a name.
+nodes say what they wait for; with a name, "kill", "pause" and "resume"; and "restart", with a name and the node's new end,
+for one that has ended.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ from testbed.runtime.nodes.progress import Progress
 NAME: Final = "testbed-nodes"
 LOG: Final = "warm.log"
 
+_SIGNALS: Final = {
+    "ask": QUESTION, "kill": signal.SIGKILL, "pause": signal.SIGSTOP, "resume": signal.SIGCONT,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class _Child:
@@ -52,7 +57,7 @@ class _Warm:
     ) -> None:
         self._orders = orders
         self._channel = channel
-        self._ends = ends
+        self._ends = dict(ends)
         self._logs = logs
         self._told = told
         self._progress = progress
@@ -123,16 +128,24 @@ class _Warm:
             if child is not None:
                 self._bury(child)
                 continue
-            said = self._channel.hear()
+            said, end = self._channel.hear_with()
             if said is None:
                 return False
             word, name = said
+            if word == "restart" and end is not None:
+                self._restart(str(name), end)
+                continue
             for other in self._children.values():
-                if word == "ask":
-                    signal.pidfd_send_signal(other.handle, QUESTION)
-                elif word == "kill" and other.name == name:
-                    signal.pidfd_send_signal(other.handle, signal.SIGKILL)
+                if word == "ask" or other.name == name:
+                    signal.pidfd_send_signal(other.handle, _SIGNALS[word])
         return True
+
+    def _restart(self, name: str, end: Channel) -> None:
+        """A node that has ended begins again."""
+        self._ends[name] = end
+        self._open.add(end.fileno())
+        number = [place.name for place in self._orders.places].index(name)
+        self._fork(number, name)
 
     def _bury(self, child: _Child) -> None:
         _, status = os.waitpid(child.pid, 0)

@@ -1,0 +1,38 @@
+"""Partitions as fault rules: who does not hear whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from testbed.cluster.injections import BOTH, Place
+from testbed.spec.layout import Layout, Node
+
+
+def rules_between(layout: Layout, deaf: Mapping[str, Sequence[str]]) -> tuple[tuple[Place, str], ...]:
+    """Every NIC of a node drops what those have sent that it shall not hear, by their MACs and, where nodes route, by their
+    addresses. deaf: node -> the names of these."""
+    nodes = {node.name: node for node in layout.nodes}
+    routed = any(node.forwards for node in layout.nodes)
+    conditions = {
+        name: condition
+        for name, others in deaf.items()
+        # They may have no NICs, and send nothing; without a condition a rule means every frame.
+        if (condition := _from_any((nodes[other] for other in others), routed=routed))
+    }
+    return tuple(
+        ((link.name, direction), f"drop {conditions[end.owner]}")
+        for link in layout.links
+        for end, direction in ((link.b, BOTH[0]), (link.a, BOTH[1]))
+        if end.owner in conditions
+    )
+
+
+def _from_any(nodes: Iterable[Node], *, routed: bool) -> str:
+    """The condition that one of these nodes has sent a frame; empty where they have no NICs."""
+    nics = [nic for node in nodes for nic in node.nics]
+    sources = {"eth.src": [nic.mac for nic in nics]}
+    if routed:
+        addresses = [address.partition("/")[0] for nic in nics for address in nic.addresses]
+        sources["ip.src"] = [address for address in addresses if ":" not in address]
+        sources["ipv6.src"] = [address for address in addresses if ":" in address]
+    return " or ".join(f"{field} in ({', '.join(values)})" for field, values in sources.items() if values)

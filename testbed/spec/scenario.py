@@ -1,0 +1,200 @@
+"""Scenarios: a timeline of what goes wrong beside a run, and faults at random, from TOML or Python::
+
+    [[fault]]
+    kind = "impair"
+    on = "n1"
+    from = "2s"
+    to = "4s"
+    loss = "5%"
+
+    [random]
+    kinds = ["impair", "flap", "pause"]
+    rate = 2.0
+    seed = 7
+
+Strict, as descriptions are: all that is wrong is told at once, with the nearest name. What a scenario names is looked for
+when it is known for which cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from testbed.errors import DescriptionError, Problem
+from testbed.spec import units
+from testbed.spec.elements import Duration, Element, Listed, Name, keys
+from testbed.spec.faults import KEYS, KINDS, Fault, Impair, Period, Texts
+from testbed.spec.loading import read_text, table_of
+from testbed.spec.problems import below, item, joined, nearest, shown
+from testbed.spec.reading import read
+
+RandomKind = Literal["impair", "down", "flap", "partition", "crash", "restart", "reset", "pause", "cpu", "incast"]
+"""What can be drawn."""
+
+
+class RandomFaults(Element):
+    """Faults at random times, in random places, of random strength: the same ones for the same seed."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kinds: Annotated[tuple[RandomKind, ...], Listed] = Field(description="Which are drawn.")
+    rate: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = Field(
+        description="How many begin in a second, on average."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(None, description="The run's if not said.")
+    from_: Duration = Field(0, validation_alias="from", serialization_alias="from", description="From when on.")
+    to: Duration | None = Field(None, description="Until when; until the run's time is over if not said.")
+    shortest: Period = Field(10_000_000, description="For which one lasts; 10 ms if not said.")
+    longest: Period = Field(1_000_000_000, description="For which one lasts; 1 s if not said.")
+    on: Texts = Field(("all",), description="Nodes and links among which is drawn.")
+
+    def problems(self) -> list[Problem]:
+        """What does not fit together in it."""
+        found = []
+        if not self.kinds:
+            found.append(Problem("kinds", "none", "one kind or more"))
+        if self.to is not None and self.to <= self.from_:
+            begin = units.format_duration(self.from_)
+            found.append(Problem("to", units.format_duration(self.to), f"a time after {begin}"))
+        if self.longest < self.shortest:
+            least = units.format_duration(self.shortest)
+            found.append(Problem("longest", units.format_duration(self.longest), f"at least {least}, the shortest"))
+        return found
+
+
+class Scenario(Element):
+    """faults: in the order in which they are written, which is that of those that begin at one time."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, *, name: str = "scenario", faults: Sequence[Fault] = (), random: RandomFaults | None = None
+        ) -> None: ...
+
+    name: Name = Field("scenario", description="What it is called in results; after its file if not said.")
+    faults: Annotated[tuple[Fault, ...], Listed] = Field((), validation_alias="fault", serialization_alias="fault")
+    random: RandomFaults | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        problems = _contradictions(list(enumerate(self.faults)), self.random)
+        if problems:
+            raise DescriptionError(self.name, problems)
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path) -> Scenario:
+        """From a file. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
+        return load(path)
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "TOML", base: Path | None = None) -> Scenario:
+        """From a text. source: what errors call it. base: where relative paths of files in it begin."""
+        return _parse(table_of(text, source), source, "scenario", base or Path.cwd())
+
+
+def load(path: str | Path) -> Scenario:
+    """As `Scenario.load`."""
+    file = Path(path)
+    stem = file.name.removesuffix(".toml")
+    return _parse(table_of(read_text(file), str(path)), str(path), stem, file.absolute().parent)
+
+
+def _parse(data: Mapping[str, object], source: str, name: str, base: Path) -> Scenario:
+    problems: list[Problem] = []
+    known = ("name", "fault", "random")
+    for key in data.keys() - set(known):
+        problems.append(
+            Problem("", f"unknown key {shown(key)}", f"one of the keys {joined(known)}", nearest(key, known))
+        )
+    if "fault" not in data and "random" not in data and not problems:
+        problems.append(Problem("", "nothing", "a fault ([[fault]]) or faults at random ([random])"))
+    faults: list[tuple[int, Fault]] = []
+    raw = data.get("fault", ())
+    if not isinstance(raw, (list, tuple)):
+        found = "[fault]" if isinstance(raw, Mapping) else shown(raw)
+        problems.append(Problem("fault", found, "tables that begin with [[fault]]"))
+        raw = ()
+    for place, table in enumerate(raw):
+        fault, mistakes = _read_fault(table, item("fault", place))
+        problems += mistakes
+        if fault is not None and not mistakes:
+            faults.append((place, _with_paths(fault, base)))
+    chance = None
+    if "random" in data:
+        chance, mistakes = read(RandomFaults, data["random"], "random", keys(RandomFaults))
+        problems += mistakes
+        chance = None if mistakes else chance
+    heading, mistakes = read(Scenario, {"name": data.get("name", name)}, "", known)
+    if "name" in data:
+        problems += mistakes
+    problems += _contradictions(faults, chance)
+    if problems:
+        raise DescriptionError(source, problems)
+    called = heading.name if heading is not None and not mistakes else "scenario"
+    return Scenario(name=called, faults=tuple(fault for _, fault in faults), random=chance)
+
+
+def _read_fault(table: object, path: str) -> tuple[Fault | None, list[Problem]]:
+    if not isinstance(table, Mapping):
+        return None, [Problem(path, shown(table), "a table")]
+    kind = table.get("kind")
+    if kind is None:
+        return None, [Problem(path, "", f"the key 'kind': {joined(KINDS)}")]
+    model = KINDS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        return None, [Problem(below(path, "kind"), shown(kind), joined(KINDS), nearest(kind, KINDS))]
+    return read(model, table, path, KEYS[str(kind)])
+
+
+def _contradictions(faults: Sequence[tuple[int, Fault]], chance: RandomFaults | None) -> list[Problem]:
+    found = [
+        Problem(below(item("fault", place), one.path), one.found, one.expected, one.suggestion)
+        for place, fault in faults
+        for one in fault.problems()
+    ]
+    if chance is not None:
+        found += [Problem(below("random", one.path), one.found, one.expected) for one in chance.problems()]
+    return found
+
+
+def _with_paths(fault: Fault, base: Path) -> Fault:
+    """Files that it names, as whoever carries it out finds them."""
+    if not isinstance(fault, Impair):
+        return fault
+    files = {key: str(base / path) for key in ("jitter_file", "rate_trace") if (path := getattr(fault, key))}
+    return fault.model_copy(update=files) if files else fault
+
+
+def json_schema() -> Mapping[str, Any]:
+    """What a scenario in TOML may look like, for editors: JSON Schema, draft 2020-12."""
+    definitions: dict[str, Any] = {}
+    forms = []
+    for kind, model in KINDS.items():
+        schema = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+        definitions |= schema.pop("$defs", {})
+        schema["required"] = sorted({"kind", *schema.get("required", ())})
+        schema["title"] = kind
+        forms.append(schema)
+    chance = RandomFaults.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    definitions |= chance.pop("$defs", {})
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Scenario",
+        "description": "What goes wrong beside a run, and when.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "name": {"type": "string"},
+            "fault": {"type": "array", "items": {"oneOf": forms}},
+            "random": chance,
+        },
+        "anyOf": [{"required": ["fault"]}, {"required": ["random"]}],
+        "$defs": definitions,
+    }
