@@ -1,7 +1,7 @@
 """What packages offer to a testbed by name, as entry points: protocols, their fields, and workloads; ours among them.
 
-Nothing is imported but what is asked for. The files of the "Entry points specification" (packaging.python.org) are read here:
-importlib.metadata takes ten times as long, mostly to import what it does not need for that, and every relay starts with it.
+Nothing is imported but what is asked for. The files of the "Entry points specification" (packaging.python.org) are read
+here: importlib.metadata takes ten times as long, mostly to import what this does not need, and every relay starts with it.
 """
 
 from __future__ import annotations

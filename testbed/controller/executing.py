@@ -14,7 +14,7 @@ from protocols.mpi.device import Device
 from testbed.controller.folders import Part
 from testbed.controller.verdicts import Verdict
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
-from testbed.runtime.journal import Lines
+from testbed.runtime.journal import Trail
 from testbed.spec.layout import Layout
 from testbed.workloads.finding import Chosen
 from testbed.workloads.form import Clock, Node
@@ -22,6 +22,7 @@ from testbed.workloads.history import HistoryDevice
 
 if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
+    from testbed.controller.checkers.report import Report
     from testbed.runtime.nodes.run import Run
     from testbed.sim.simulation import Simulation
     from testbed.wire.rules import RuleSet
@@ -59,11 +60,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Of one repetition. results, counted (the firmware's counters): by node."""
+    """Of one repetition. results, counted (the firmware's counters): by node. checks: what checkers have found in its
+    history, where they were asked."""
 
     results: Mapping[str, Any]
     counted: Mapping[str, Mapping[str, int]]
     verdict: Verdict
+    checks: Report | None = None
 
 
 class TimeIsUpError(TestbedError):
@@ -92,7 +95,7 @@ async def one_rank(plan: Plan, part: Part, names: Sequence[str], number: int, de
     node = Node(name, names, plan.seed, clock, control, tell)
     if not plan.history:
         return await plan.chosen.rank(Comm(device), node)
-    history = Lines(part.history / f"{name}.jsonl")
+    history = Trail(part.history / f"{name}.jsonl")
     try:
         recorded = HistoryDevice(device, clock.now, history.write)
         return await plan.chosen.rank(Comm(cast(Device, recorded)), node)

@@ -28,9 +28,13 @@ class KeptFolder(RunFolder):
         super().__init__(path, whole, where.toml, to_json(where.layout))
         self._result: dict[str, object] = {"status": "failed"}
 
+    def say(self, **more: object) -> None:
+        """Something that its result tells, whether all goes well or not."""
+        self._result |= more
+
     def done(self, *, verdict: Verdict, **more: object) -> None:
         """All went well."""
-        self._result = {"status": "done", "verdict": verdict_in_words(verdict), **more}
+        self._result |= {"status": "done", "verdict": verdict_in_words(verdict), **more}
 
     def end(self, error: BaseException | None = None) -> None:
         if error is not None:

@@ -25,7 +25,9 @@ StalledError (who waits for what), TimeIsUpError, UnwritableError, and what brin
 up, and the folder has what was measured and a result.json that says how it ended.
 
 What happens beside the programs (a scenario of faults) is given as `beside`: see `executing.Beside`. With ``history=True``
-what each application sent, received and was told is written, for checkers: see `testbed.workloads.history`.
+what each application sent, received and was told is written: see `testbed.workloads.history`. With ``check=True`` checkers
+look through it, however the run ends (see `testbed.controller.checkers.promises`): what they find is in the folder and among
+the verdict's findings, whose grade is then "failed", and in ``result.checks``.
 """
 
 from __future__ import annotations
@@ -47,10 +49,12 @@ from testbed.controller.verdicts import Verdict, verdict_of
 from testbed.controller.whereabouts import Whereabouts, find
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
 from testbed.runtime.journal import read
-from testbed.workloads.finding import Form, choose
+from testbed.workloads.finding import Form, choose, named
 
 if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
+    from testbed.controller.checkers.report import Report
+    from testbed.controller.checkers.runs import Checking
     from testbed.spec.model import Description
 
 Mode: TypeAlias = Literal["sim", "live"]
@@ -84,6 +88,10 @@ class RunResult:
     def counted(self) -> Mapping[str, Mapping[str, int]]:
         return self.repetitions[-1].counted
 
+    @property
+    def checks(self) -> Report | None:
+        return self.repetitions[-1].checks
+
 
 def run(
     cluster: str | Path | Description | RunningCluster,
@@ -98,6 +106,7 @@ def run(
     timeout: float = TIMEOUT,
     patience: float | None = None,
     history: bool = False,
+    check: bool | None = None,
     capture: bool = False,
     beside: Sequence[Beside] = (),
     follow: Follow = lambda _: None,
@@ -108,7 +117,8 @@ def run(
     workload's chance; by default the description's; repetition k, from 0 on, has seed + k, but a cluster that is up keeps
     its links' seed. output: the run's folder, which must not be there yet; without one nothing is kept. timeout: seconds for
     each repetition, in the simulation of virtual time and on this machine. patience: seconds for which nothing may get any
-    further, in namespaces. capture: let the simulation write every frame. follow: is told what the run is at.
+    further, in namespaces. check: whether checkers look through the history; by default where the workload wants it or
+    something happens beside it. capture: let the simulation write every frame. follow: is told what the run is at.
     """
     _check(mode, repeat, timeout, patience)
     chosen, stack_of = choose(workload, settings), protocol_of(protocol, mode)
@@ -116,22 +126,30 @@ def run(
     first = where.layout.seed if seed is None else seed
     asked = {
         "kind": "workload", "cluster": where.name, "origin": where.origin, "workload": chosen.name,
-        "settings": chosen.settings, "protocol": protocol, "mode": mode, "seed": first, "repeat": repeat,
-        "timeout": timeout, "patience": patience,
+        "form": named(workload), "settings": chosen.settings, "protocol": protocol, "mode": mode, "seed": first,
+        "repeat": repeat, "timeout": timeout, "patience": patience,
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
         if output is None:
             temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-run-"))
         folder = stack.enter_context(kept(Path(output or temporary), asked, where))
-        executions = []
+        executions: list[Execution] = []
+        checking: Checking | None = None
+        if check or (check is None and (chosen.checked or beside)):
+            from testbed.controller.checkers.runs import Checking
+
+            names = [node.name for node in where.layout.nodes]
+            checking, history = Checking(folder, names, patience, beside), True
         with where.ready(follow, folder) as running:
             for number in range(1, repeat + 1):
                 follow(f"{chosen.name} on {where.name}" + (f", {number} of {repeat}" if repeat > 1 else ""))
                 plan = Plan(chosen, stack_of, first + number - 1, timeout, patience, history, capture, tuple(beside))
                 part = folder.part(number, repeat)
                 folder.event("repetition begins", number=number, seed=plan.seed)
-                executions.append(_execute(where, running, plan, part))
+                with checking.of(part) if checking is not None else contextlib.nullcontext():
+                    execution = _execute(where, running, plan, part)
+                executions.append(execution if checking is None else checking.joined(execution))
                 folder.event("repetition ends", number=number)
         seconds = time.monotonic() - begun
         findings = [finding for one in executions for finding in one.verdict.findings]

@@ -15,6 +15,8 @@ class Grade(Enum):
     """Too little was seen to say; of a single finding only."""
     DEGRADED = "degraded"
     INVALID = "invalid"
+    FAILED = "failed"
+    """What the protocol promises did not hold: see `checkers`."""
 
     @property
     def severity(self) -> int:

@@ -6,6 +6,7 @@ the file ends with a whole line, and whoever wrote it is told.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -54,7 +55,8 @@ class Journal:
                 if written < len(line):
                     os.write(descriptor, line[written:])  # says why not all of it was
             except OSError:
-                os.ftruncate(descriptor, end)
+                with contextlib.suppress(OSError):  # why it could not be written is what counts
+                    os.ftruncate(descriptor, end)
                 raise
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -90,6 +92,31 @@ class Lines:
             raise UnwritableError(f"{self._path} cannot be written: {reason_of(error)}") from error
         finally:
             self._lines.clear()
+
+
+class Trail:
+    """A file of lines for one process, each in the file as soon as it is written: what kills the process loses none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._descriptor = -1
+
+    def write(self, document: Mapping[str, object]) -> None:
+        """A line of JSON. Raises UnwritableError."""
+        line = json.dumps(document, ensure_ascii=False).encode(errors="replace") + b"\n"
+        try:
+            if self._descriptor < 0:
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            written = os.write(self._descriptor, line)
+            if written < len(line):
+                os.write(self._descriptor, line[written:])  # says why not all of it was
+        except OSError as error:
+            raise UnwritableError(f"{self._path} cannot be written: {reason_of(error)}") from error
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def read(path: Path) -> Iterator[Mapping[str, Any]]:

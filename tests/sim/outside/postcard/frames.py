@@ -1,0 +1,9 @@
+"""The wire format: an Ethernet header, then kind, sender, number, context, tag, length."""
+
+from struct import Struct
+
+ETHERTYPE = 0x88B7
+HEAD = Struct("!6s6sHBxHIHIH")
+LETTER, RECEIPT = 1, 2
+FIELDS = {"kind": (0, 1), "sender": (2, 2), "number": (4, 4)}
+FLOW = ("kind",)

@@ -1,0 +1,20 @@
+"""A workload of somebody else's."""
+
+from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.settings import Size
+
+
+class Greeting(Workload):
+    """Rank 0 greets everybody."""
+
+    size: Size = 64
+
+    async def rank(self, comm: Comm, node: Node) -> int:
+        if comm.rank == 0:
+            for other in range(1, comm.size):
+                await comm.Send(bytes(self.size), other)
+            node.row(greeted=comm.size - 1)
+            return 0
+        buffer = bytearray(b"?" * self.size)
+        await comm.Recv(buffer, 0)
+        return buffer.count(0)

@@ -1,0 +1,185 @@
+"""Runs in the simulation that go wrong, and what their folders say of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import testbed
+from protocols.mpi.errors import MPIError
+from testbed import Cluster
+from testbed.controller.executing import TimeIsUpError
+from testbed.controller.folders import recorded
+from testbed.errors import ConflictError, NotFoundError, UnsupportedError
+from testbed.runtime.journal import read
+from testbed.runtime.nodes.run import ProgramError
+from testbed.sim.simulation import Simulation, StalledError
+from testbed.wire.rules import RuleSet
+from testbed.workloads.form import Comm, Node
+
+STAR = Cluster.star(2, delay="10us", seed=5)
+
+
+async def failing(comm: Comm, node: Node) -> None:
+    node.row(measured=comm.rank)
+    await node.barrier()
+    if comm.rank == 1:
+        raise ZeroDivisionError("on purpose")
+    await comm.recv(source=1)
+
+
+async def waiting(comm: Comm, node: Node) -> None:
+    node.row(measured=comm.rank)
+    if comm.rank == 0:
+        await comm.recv(source=1, tag=77)
+
+
+async def computing(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    node.row(measured=0)
+    while True:
+        pass
+
+
+async def chatting(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    while True:
+        await node.sleep(1_000_000)
+
+
+async def talking(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    if comm.rank == 0:
+        await comm.Send(b"hello", 1, 3)
+        await comm.send("x" * 10_000, 1, 4)
+    else:
+        await comm.Recv(bytearray(8), 0, 3)
+        await comm.recv()
+        try:
+            comm.rank.bit_length()
+            await comm.Recv(bytearray(2), 0, 5)
+        except MPIError:
+            pass
+
+
+async def stopped(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    raise KeyboardInterrupt
+
+
+def test_a_crash_is_told_with_its_traceback_and_its_node_and_what_was_measured_stays(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError) as caught:
+        testbed.run(STAR, failing, mode="sim", output=tmp_path / "run")
+    assert str(caught.value).startswith("n2: Traceback")
+    assert "ZeroDivisionError: on purpose" in str(caught.value)
+    found = recorded(tmp_path / "run")
+    assert found.status == "failed"
+    assert "n2" in found.result["error"]
+    assert [row["measured"] for row in found.rows()] == [0, 1]
+
+
+def test_programs_that_wait_for_ever_are_named_with_what_they_wait_for(tmp_path: Path) -> None:
+    with pytest.raises(StalledError, match=r"rank on n1 waits for a receive from rank 1, tag 77"):
+        testbed.run(STAR, waiting, mode="sim", output=tmp_path / "run")
+    assert len(list(recorded(tmp_path / "run").rows())) == 2
+
+
+def test_a_program_that_never_ends_is_broken_off_where_it_is(tmp_path: Path) -> None:
+    with pytest.raises(
+        TimeIsUpError, match=r"within 0.5 s on this machine, at .*test_simulated_runs.py:\d+ in computing"
+    ):
+        testbed.run(STAR, computing, mode="sim", timeout=0.5, output=tmp_path / "run")
+    assert recorded(tmp_path / "run").status == "failed"
+    with pytest.raises(StalledError, match="500000000 ns have passed, and 2 programs have not ended"):
+        testbed.run(STAR, chatting, mode="sim", timeout=0.5)
+
+
+def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        testbed.run(STAR, stopped, mode="sim", output=tmp_path / "run")
+    assert recorded(tmp_path / "run").status == "interrupted"
+
+
+def test_a_folder_is_not_written_twice_and_a_failed_start_leaves_none(tmp_path: Path) -> None:
+    testbed.run(STAR, "pingpong", mode="sim", settings={"count": 1, "sizes": 0}, output=tmp_path / "run")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConflictError):
+        testbed.run(STAR, "pingpong", mode="sim", output=tmp_path / "run")
+    with pytest.raises(NotFoundError):
+        testbed.run(STAR, "pingpong", protocol="none", mode="sim", output=tmp_path / "other")
+    with pytest.raises(UnsupportedError, match="tcp is the kernel's own: it runs in live"):
+        testbed.run(STAR, "pingpong", protocol="tcp", mode="sim", output=tmp_path / "other")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_has_everything_that_the_run_can_be_repeated_from(tmp_path: Path) -> None:
+    lossy = Cluster.star(2, delay="10us", loss="20%")
+    one = testbed.run(
+        lossy, "pingpong", mode="sim", settings={"count": 20, "sizes": "4"}, seed=9, output=tmp_path / "one"
+    )
+    found = recorded(tmp_path / "one")
+    asked = found.asked
+    assert asked["environment"]["kernel"]
+    cluster = Cluster.load(tmp_path / "one" / "cluster.toml")
+    again = testbed.run(
+        cluster, asked["workload"], protocol=asked["protocol"], mode=asked["mode"], settings=asked["settings"],
+        seed=asked["seed"], output=tmp_path / "two", capture=True,
+    )  # fmt: skip
+    assert list(again.rows) == list(one.rows) == list(found.rows())
+    fates = (tmp_path / "one" / "fates.jsonl").read_text()
+    assert fates == (tmp_path / "two" / "fates.jsonl").read_text()
+    assert len(fates.splitlines()) > 5
+    assert (tmp_path / "two" / "capture.pcapng").stat().st_size > 1000
+    assert found.result["verdict"]["grade"] == "trusted"
+    other = testbed.run(lossy, "pingpong", mode="sim", settings={"count": 20, "sizes": "4"}, seed=10)
+    assert other.rows != one.rows
+
+
+def test_a_history_has_what_was_sent_received_and_still_under_way(tmp_path: Path) -> None:
+    with pytest.raises(StalledError):
+        testbed.run(STAR, talking, mode="sim", history=True, output=tmp_path / "run")
+    sender, receiver = (list(read(tmp_path / "run" / "history" / f"{node}.jsonl")) for node in ("n1", "n2"))
+    sent = {event["n"]: event for event in sender if event["what"] == "send"}
+    assert {event["n"] for event in sender if event["what"] == "sent"} == set(sent)
+    received = [event for event in receiver if event["what"] == "received"]
+    assert [(event["tag"], event["bytes"], event["digest"]) for event in received[:2]] == [
+        (event["tag"], event["bytes"], event["digest"]) for event in list(sent.values())[:2]
+    ]
+    begun = {event["n"] for event in receiver if event["what"] == "receive"}
+    assert len(begun - {event["n"] for event in received}) == 1
+    times = [event["clock_ns"] for event in receiver]
+    assert times == sorted(times)
+
+
+class Cut:
+    """Something beside the programs: for a while nothing passes, and one frame in ten never does."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
+        rules.add(0, "drop every(10)")
+        (link, *_) = simulation.layout.links
+        simulation.loop.at(100_000, lambda _: (self.told.append("cut"), simulation.cut(link.name)))
+        simulation.loop.at(9_000_000, lambda _: (self.told.append("mended"), simulation.mend(link.name)))
+
+    def live(self, cluster: object, run: object) -> object:
+        raise NotImplementedError
+
+
+def test_something_may_happen_beside_the_programs(tmp_path: Path) -> None:
+    cut = Cut()
+    result = testbed.run(
+        STAR,
+        "pingpong",
+        mode="sim",
+        settings={"count": 50, "sizes": "4"},
+        beside=[cut],
+        output=tmp_path / "run",  # type: ignore[list-item]
+    )
+    assert cut.told == ["cut", "mended"]
+    assert all(counters["collections_resent"] for counters in result.counted.values())
+    causes: Mapping[str, int] = {}
+    for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines():
+        cause = json.loads(line)["cause"]
+        causes = {**causes, cause: causes.get(cause, 0) + 1}
+    assert causes.get("rule", 0) > 5

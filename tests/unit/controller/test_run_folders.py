@@ -1,0 +1,124 @@
+"""Folders of runs: what was written can be read, whatever happened to the run, and a newer version's are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.controller.folders import FORMAT, RunFolder, recorded, runs
+from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError
+from testbed.kernel.children import in_child
+from testbed.runtime.journal import Journal, UnwritableError, read
+
+
+def folder(path: Path) -> RunFolder:
+    return RunFolder(path, {"cluster": "star-4", "began": 1.0}, "name = 'star-4'\n", {"name": "star-4"})
+
+
+def test_what_was_written_can_be_read_while_the_run_goes_on_and_after_it(tmp_path: Path) -> None:
+    one = folder(tmp_path / "run")
+    one.rows.write({"p50_ns": 7})
+    one.event("begins", number=1)
+    assert recorded(tmp_path / "run").status == "unfinished"
+    assert list(recorded(tmp_path / "run").rows()) == [{"p50_ns": 7}]
+    one.close({"status": "done"})
+    found = recorded(tmp_path / "run")
+    assert (found.status, found.asked["cluster"]) == ("done", "star-4")
+    assert [event["event"] for event in found.events()] == ["begins"]
+
+
+def test_a_place_that_is_taken_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(ConflictError, match="a run has a folder of its own"):
+        folder(tmp_path)
+    with pytest.raises(ConflictError):
+        folder(tmp_path / "mine")
+    assert os.listdir(tmp_path) == ["mine"]
+
+
+def test_a_run_of_a_newer_version_is_refused_with_a_sentence_and_does_not_hide_the_others(tmp_path: Path) -> None:
+    folder(tmp_path / "old").close({"status": "done"})
+    folder(tmp_path / "new").close({"status": "done"})
+    folder(tmp_path / "damaged")
+    document = json.loads((tmp_path / "new" / "run.json").read_text())
+    (tmp_path / "new" / "run.json").write_text(json.dumps({**document, "format": FORMAT + 1}))
+    (tmp_path / "damaged" / "run.json").write_text("{")
+    with pytest.raises(UnsupportedError, match=f"newer version of testbed .format {FORMAT + 1}"):
+        recorded(tmp_path / "new")
+    found, sentences = runs(tmp_path)
+    assert [run.folder.name for run in found] == ["old"]
+    assert len(sentences) == 2
+    with pytest.raises(TestbedError, match="damaged"):
+        recorded(tmp_path / "damaged")
+    with pytest.raises(NotFoundError, match="no folder of a run"):
+        recorded(tmp_path)
+    assert runs(tmp_path / "nowhere") == ([], [])
+
+
+def test_repetitions_have_folders_of_their_own_and_a_single_one_has_not(tmp_path: Path) -> None:
+    one = folder(tmp_path / "run")
+    assert one.part(1, 1).logs == tmp_path / "run" / "logs"
+    assert one.part(2, 3).logs == tmp_path / "run" / "repeat-2" / "logs"
+    assert [one.part(1, 1).number, one.part(2, 3).number] == [0, 2]
+
+
+@given(st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.binary())))
+def test_every_document_is_one_line_and_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, told: list[dict[str, object]]
+) -> None:
+    journal = Journal(tmp_path_factory.mktemp("journal") / "rows.jsonl")
+    for document in told:
+        journal.write(document)
+    journal.close()
+    expected = [json.loads(json.dumps(document, default=repr)) for document in told]
+    found = list(read(journal._path)) if told else []
+    assert [sorted(document) for document in found] == [sorted(document) for document in expected]
+
+
+def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n[1]\nnothing\n{"b": 2}\n{"c": ')
+    assert list(read(path)) == [{"a": 1}, {"b": 2}]
+    assert list(read(tmp_path / "none")) == []
+
+
+def test_many_writers_do_not_mix_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    journals = [Journal(path) for _ in range(4)]
+    writers = [
+        threading.Thread(target=lambda mine=mine: [mine.write({"text": "x" * 5_000}) for _ in range(50)])  # type: ignore[misc]
+        for mine in journals
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sum(len(row["text"]) for row in read(path)) == 4 * 50 * 5_000
+
+
+def test_a_line_that_does_not_fit_any_more_is_taken_back_and_the_writer_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+
+    def write_until_it_is_full() -> str:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
+        journal = Journal(path)
+        try:
+            while True:
+                journal.write({"text": "x" * 100})
+        except UnwritableError as error:
+            return str(error)
+
+    assert "File too large" in in_child(write_until_it_is_full)
+    assert path.read_bytes().endswith(b"}\n")
+    assert len(list(read(path))) == 8
+    with pytest.raises(UnwritableError, match="No space left on device"):
+        Journal(Path("/dev/full")).write({"a": 1})

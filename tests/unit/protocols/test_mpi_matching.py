@@ -1,0 +1,125 @@
+"""MPI's matching in a library: against what the standard says, in any order of receives and messages."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.core.completion import Completion
+from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
+from protocols.mpi.errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
+from protocols.mpi.matching import Matching, Receive
+
+
+def receive(
+    matching: Matching, source: int, tag: int, size: int = 8, context: int = 0
+) -> tuple[Completion[Envelope], bytearray]:
+    over: Completion[Envelope] = Completion()
+    buffer = bytearray(size)
+    matching.begin(context, Receive(source, tag, memoryview(buffer), over))
+    return over, buffer
+
+
+def message(matching: Matching, source: int, tag: int, data: bytes, context: int = 0) -> None:
+    arrival = matching.arrive(source, context, tag, len(data))
+    arrival.place[:] = data[: len(arrival.place)]
+    matching.arrived(arrival)
+
+
+def test_a_message_goes_to_the_oldest_receive_that_fits() -> None:
+    matching = Matching()
+    other, _ = receive(matching, 2, ANY_TAG)
+    first, buffer = receive(matching, ANY_SOURCE, 7)
+    second, _ = receive(matching, 1, 7)
+    message(matching, 1, 7, b"hello")
+    assert first.result() == Envelope(1, 7, 5)
+    assert bytes(buffer[:5]) == b"hello"
+    assert not other.done
+    assert not second.done
+
+
+def test_a_receive_takes_the_oldest_message_that_fits() -> None:
+    matching = Matching()
+    for number, tag in enumerate((5, 7, 7)):
+        message(matching, 1, tag, bytes([number]))
+    taken, buffer = receive(matching, 1, 7)
+    assert (taken.result(), buffer[0]) == (Envelope(1, 7, 1), 1)
+    taken, buffer = receive(matching, ANY_SOURCE, ANY_TAG)
+    assert (taken.result(), buffer[0]) == (Envelope(1, 5, 1), 0)
+
+
+def test_a_receive_may_take_a_message_that_still_comes() -> None:
+    matching = Matching()
+    arrival = matching.arrive(1, 0, 7, 5)
+    over, buffer = receive(matching, 1, 7)
+    assert not over.done
+    arrival.place[:] = b"hello"
+    assert matching.arrived(arrival)
+    assert bytes(buffer[:5]) == b"hello"
+
+
+def test_contexts_do_not_meet() -> None:
+    matching = Matching()
+    over, _ = receive(matching, ANY_SOURCE, ANY_TAG, context=1)
+    message(matching, 1, 7, b"x", context=0)
+    assert not over.done
+    assert matching.waiting() == 1
+
+
+@pytest.mark.parametrize("first", ["receive", "message"])
+def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> None:
+    matching = Matching()
+    if first == "message":
+        message(matching, 1, 7, b"hello")
+    over, buffer = receive(matching, 1, 7, size=3)
+    if first == "receive":
+        message(matching, 1, 7, b"hello")
+    with pytest.raises(MPIError) as caught:
+        over.result()
+    assert (caught.value.error_class, caught.value.envelope) == (ERR_TRUNCATE, Envelope(1, 7, 3))
+    assert bytes(buffer) == b"hel"
+
+
+def test_who_waits_for_a_dead_peer_alone_is_told() -> None:
+    matching = Matching()
+    alone, _ = receive(matching, 1, ANY_TAG)
+    anybody, _ = receive(matching, ANY_SOURCE, ANY_TAG)
+    matching.fail(1, MPIError(ERR_PROC_FAILED, "gone"))
+    with pytest.raises(MPIError, match="gone"):
+        alone.result()
+    message(matching, 2, 3, b"")
+    assert anybody.result() == Envelope(2, 3, 0)
+
+
+STEPS = st.lists(st.tuples(st.booleans(), st.integers(-1, 2), st.integers(-1, 2)), max_size=30)
+
+
+@given(STEPS)
+def test_it_does_what_the_plainest_matching_does(steps: list[tuple[bool, int, int]]) -> None:
+    """The plainest: lists that are searched from the beginning."""
+    matching = Matching()
+    receives: list[tuple[int, int, Completion[Envelope]]] = []
+    messages: list[tuple[int, int, int]] = []
+    expected: dict[int, int] = {}
+    found: dict[int, tuple[Completion[Envelope], bytearray]] = {}
+    for number, (is_receive, source, tag) in enumerate(steps):
+        if is_receive:
+            over, buffer = receive(matching, source, tag)
+            found[number] = over, buffer
+            fits = [one for one in messages if source in (ANY_SOURCE, one[0]) and tag in (ANY_TAG, one[1])]
+            if fits:
+                messages.remove(fits[0])
+                expected[number] = fits[0][2]
+            else:
+                receives.append((source, tag, over))
+        else:
+            source, tag = abs(source), abs(tag)
+            message(matching, source, tag, bytes([number]))
+            hits = [one for one in receives if one[0] in (ANY_SOURCE, source) and one[1] in (ANY_TAG, tag)]
+            if hits:
+                receives.remove(hits[0])
+                expected[next(key for key, value in found.items() if value[0] is hits[0][2])] = number
+            else:
+                messages.append((source, tag, number))
+    assert {number: buffer[0] for number, (over, buffer) in found.items() if over.done} == expected

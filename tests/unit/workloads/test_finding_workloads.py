@@ -1,0 +1,76 @@
+"""Workloads by name and by file, and what packages register."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed import registry
+from testbed.errors import DescriptionError, NotFoundError, TestbedError
+from testbed.workloads.finding import choose
+from testbed.workloads.pingpong import PingPong
+
+OURS = {"pingpong", "bandwidth", "rate", "random", "logp", "permutation", "contention", "comb", "sort", "service"}
+
+
+def test_ours_are_registered_as_anybodys_are() -> None:
+    assert set(registry.offered(registry.WORKLOADS)) >= OURS
+    assert set(registry.offered(registry.PROTOCOLS)) >= {"emp", "tcp"}
+    assert registry.load(registry.WORKLOADS, "pingpong") is PingPong
+
+
+def test_an_unknown_name_is_told_with_the_nearest_and_with_all() -> None:
+    with pytest.raises(
+        NotFoundError, match=r"no workload is called 'pingpnog' — did you mean 'pingpong'\?; there are .*comb"
+    ):
+        choose("pingpnog")
+    with pytest.raises(NotFoundError, match="no protocol is called 'udp'"):
+        registry.load(registry.PROTOCOLS, "udp")
+
+
+def test_the_first_package_on_the_path_counts_and_broken_files_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "one-1.dist-info": "[console_scripts]\na = b:c\n\n[testbed.workloads]\n# a comment\npingpong = json:dumps\n",
+        "two-1.dist-info": "[testbed.workloads]\nbroken = no_such_module:X\nno line of any kind\n",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "entry_points.txt").write_text(text)
+    (tmp_path / "three-1.dist-info").mkdir()
+    (tmp_path / "three-1.dist-info" / "entry_points.txt").write_bytes(b"\xff\xfe")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert str(registry.offered(registry.WORKLOADS)["pingpong"]) == "json:dumps"
+    with pytest.raises(TestbedError, match="No module named 'no_such_module'"):
+        choose("broken")
+    with pytest.raises(DescriptionError, match="a subclass of Workload"):
+        choose("pingpong")
+
+
+def test_a_file_of_ones_own_is_found_by_class_by_function_and_without_a_name(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from __future__ import annotations\n"
+        "from testbed.workloads.form import Workload\n"
+        "class Own(Workload):\n    count: int = 2\n    async def rank(self, comm, node): ...\n"
+    )
+    assert choose(f"{file}:Own", {"count": "5"}).settings == {"count": 5}
+    assert choose(str(file)).name == str(file)
+    file.write_text(file.read_text() + "async def other(comm, node): ...\n")
+    assert choose(f"{file}:other").name == "other"
+    with pytest.raises(NotFoundError, match=r"has 2 workloads \(Own, other\)"):
+        choose(str(file))
+    with pytest.raises(NotFoundError, match="has no workload 'Owm'; it has Own, other"):
+        choose(f"{file}:Owm")
+
+
+def test_a_file_that_is_not_there_or_raises_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="there is no file"):
+        choose(f"{tmp_path}/none.py:X")
+    (tmp_path / "raises.py").write_text("raise RuntimeError('at import')\n")
+    with pytest.raises(TestbedError, match=r"raises.py cannot be imported:(.|\n)*RuntimeError: at import"):
+        choose(f"{tmp_path}/raises.py")
+    (tmp_path / "wrong.py").write_text("class Wrong:\n    pass\n")
+    with pytest.raises(DescriptionError, match="found type, expected a subclass of Workload"):
+        choose(f"{tmp_path}/wrong.py:Wrong")
