@@ -24,12 +24,14 @@ Form = str | type[Workload] | Workload | Rank
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A workload with its settings. name: what it is called in results. rank: what every rank does. least: nodes."""
+    """A workload with its settings. name: what it is called in results. rank: what every rank does. least: nodes.
+    checked: whether its history is looked through if nothing is said."""
 
     name: str
     settings: Mapping[str, object]
     rank: Callable[[Comm, Node], Coroutine[Any, Any, object]]
     least: int = 1
+    checked: bool = False
 
 
 def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
@@ -43,18 +45,28 @@ def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
     if isinstance(found, Workload):
         if given:
             raise DescriptionError(name, [Problem("", "settings", "none: this workload has got its settings already")])
-        return Chosen(name, asdict(found), found.rank, found.least)
+        return Chosen(name, asdict(found), found.rank, found.least, found.checked)
     if inspect.isclass(found) and issubclass(found, Workload):
         try:
             workload = found(**checked(found, given, name))
         except ValueError as error:
             raise DescriptionError(f"the settings of {name}", [Problem("", "", str(error))]) from error
-        return Chosen(name, asdict(workload), workload.rank, workload.least)
+        return Chosen(name, asdict(workload), workload.rank, workload.least, workload.checked)
     if inspect.iscoroutinefunction(found):
         return _function(name, found, checked(found, given, name))
     raise DescriptionError(
         name, [Problem("", type(found).__name__, "a subclass of Workload, or an 'async def' function of (comm, node)")]
     )
+
+
+def named(form: Form) -> str:
+    """The text by which `choose` finds it again, from anywhere; empty where there is none."""
+    if not isinstance(form, str):
+        return ""
+    path, colon, name = form.rpartition(":")
+    if not colon:
+        path, name = form, ""
+    return f"{Path(path).absolute()}{colon}{name}" if path.endswith(".py") or "/" in path else form
 
 
 def _function(name: str, function: Rank, values: dict[str, Any]) -> Chosen:

@@ -31,10 +31,12 @@ class VerificationError(TestbedError):
 class Workload:
     """What programs do on all nodes at once. Its fields are its settings; what cannot be is a ValueError of `__post_init__`.
 
-    least: nodes that it needs. summary: its docstring's first sentence, in lists.
+    least: nodes that it needs. checked: whether checkers look through its history if nothing is said: where it is about
+    messages, and not about time. summary: its docstring's first sentence, in lists.
     """
 
     least: ClassVar[int] = 2
+    checked: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

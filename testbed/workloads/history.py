@@ -6,11 +6,12 @@ A `HistoryDevice` between a communicator and its protocol tells two events of ev
     {"clock_ns": 29, "what": "sent", "n": 4}
     {"clock_ns": 31, "what": "receive", "n": 5, "peer": -1, "context": 0, "tag": -1, "bytes": 4096}
     {"clock_ns": 40, "what": "received", "n": 5, "peer": 2, "context": 0, "tag": 7, "bytes": 64, "digest": "9f3c..."}
-    {"clock_ns": 55, "what": "failed", "n": 6, "error": "node 2 does not answer"}
+    {"clock_ns": 55, "what": "failed", "n": 6, "error": "node 2 does not answer", "class": 101}
 
 n numbers a node's transfers in the order in which they began. peer and tag of a receive are what it was begun for, of what
 was received what has come; -1 stands for any. bytes of a receive that has begun is its buffer's. What has begun and never
-ended was still under way when the run was over. Who wants no history has a plain device, and pays nothing.
+ended was still under way when the run was over. class is that of MPI's errors; a receive whose message was too long tells
+peer, tag and bytes, too, of what its buffer holds. Who wants no history has a plain device, and pays nothing.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ class HistoryDevice:
         self._tell({"clock_ns": self._clock(), "what": "received", **facts, "digest": digest(buffer[:size])})
 
     def _failed(self, number: int, error: MPIError) -> None:
-        self._tell({"clock_ns": self._clock(), "what": "failed", "n": number, "error": str(error)})
+        facts: dict[str, object] = {"n": number, "error": str(error), "class": error.error_class}
+        if error.envelope is not None:
+            facts |= {"peer": error.envelope.source, "tag": error.envelope.tag, "bytes": error.envelope.length}
+        self._tell({"clock_ns": self._clock(), "what": "failed", **facts})
 
 
 def digest(data: memoryview) -> str:

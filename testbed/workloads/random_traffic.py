@@ -23,6 +23,8 @@ class RandomTraffic(Workload):
     and receives for each tag. over: the time for which each rank's messages are spread; 0: as fast as it goes.
     """
 
+    checked = True
+
     messages: int = 100
     largest: Size = 20_000
     tags: int = 3

@@ -1,0 +1,88 @@
+"""Histories made by hand, for the tests of checkers: what the programs of a run with nothing wrong have told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from testbed.controller.checkers.histories import histories_of
+from testbed.controller.checkers.promises import Circumstances, checked
+from testbed.controller.checkers.report import Report
+
+Event = dict[str, Any]
+MILLISECOND, SECOND = 1_000_000, 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Message:
+    """content: stands for its bytes. any_source, any_tag: how its receive was begun."""
+
+    source: int
+    sink: int
+    tag: int = 0
+    content: str = "00"
+    size: int = 8
+    any_source: bool = False
+    any_tag: bool = False
+
+
+class Told:
+    """The events of each node, n1, n2, ..., and a clock that goes on with each."""
+
+    def __init__(self, nodes: int) -> None:
+        self.events: dict[str, list[Event]] = {f"n{number + 1}": [] for number in range(nodes)}
+        self.clock = 0
+        self._counts = [0] * nodes
+
+    def tell(self, rank: int, what: str, **facts: Any) -> Event:
+        self.clock += MILLISECOND
+        event = {"clock_ns": self.clock, "what": what, **facts}
+        self.events[f"n{rank + 1}"].append(event)
+        return event
+
+    def begin_send(self, rank: int, to: int, tag: int = 0, content: str = "00", size: int = 8) -> int:
+        number = self._next(rank)
+        self.tell(rank, "send", n=number, peer=to, context=0, tag=tag, bytes=size, digest=content)
+        return number
+
+    def begin_receive(self, rank: int, source: int = -1, tag: int = -1, size: int = 4096) -> int:
+        number = self._next(rank)
+        self.tell(rank, "receive", n=number, peer=source, context=0, tag=tag, bytes=size)
+        return number
+
+    def sent(self, rank: int, number: int) -> None:
+        self.tell(rank, "sent", n=number)
+
+    def received(self, rank: int, number: int, source: int, tag: int = 0, content: str = "00", size: int = 8) -> None:
+        self.tell(rank, "received", n=number, peer=source, context=0, tag=tag, bytes=size, digest=content)
+
+    def failed(self, rank: int, number: int, error_class: int = 101, **envelope: int) -> None:
+        facts = {"n": number, "error": "node 2 does not answer", "class": error_class, **envelope}
+        self.tell(rank, "failed", **facts)
+
+    def report(self, circumstances: Circumstances | None = None) -> Report:
+        return checked(histories_of(self.events), circumstances or Circumstances())
+
+    def _next(self, rank: int) -> int:
+        self._counts[rank] += 1
+        return self._counts[rank]
+
+
+def exchange(nodes: int, messages: Sequence[Message]) -> Told:
+    """All of them sent and received, each before the next, so that any receive fits."""
+    told = Told(nodes)
+    for one in messages:
+        receive = told.begin_receive(one.sink, -1 if one.any_source else one.source, -1 if one.any_tag else one.tag)
+        send = told.begin_send(one.source, one.sink, one.tag, one.content, one.size)
+        told.received(one.sink, receive, one.source, one.tag, one.content, one.size)
+        told.sent(one.source, send)
+    return told
+
+
+def places(events: Mapping[str, Sequence[Event]], what: str) -> Iterator[tuple[str, int]]:
+    """Where events of a kind stand."""
+    for node, some in events.items():
+        for at, event in enumerate(some):
+            if event["what"] == what:
+                yield node, at

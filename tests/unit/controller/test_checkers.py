@@ -1,0 +1,270 @@
+"""Checkers hold for histories in which nothing is wrong, and each fails for the one entry that is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.mpi.errors import ERR_NO_MEM, ERR_PROC_FAILED, ERR_TRUNCATE
+from testbed.controller.checkers.disturbances import CRASH, CUT, OTHER, Disturbance
+from testbed.controller.checkers.promises import Circumstances, Ending
+from testbed.controller.verdicts import Grade
+
+from histories import MILLISECOND, SECOND, Message, Told, exchange, places  # isort: skip
+
+NODES = 3
+MESSAGES = st.lists(
+    st.builds(
+        Message,
+        source=st.integers(0, NODES - 1),
+        sink=st.integers(0, NODES - 1),
+        tag=st.integers(0, 1),
+        content=st.sampled_from(["00", "01", "02"]),  # few: that contents repeat is usual
+        any_source=st.booleans(),
+        any_tag=st.booleans(),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(MESSAGES)
+def test_a_run_with_nothing_wrong_passes(messages: list[Message]) -> None:
+    report = exchange(NODES, messages).report()
+    assert report.passed
+    assert report.checks["nothing lost"].checked == len(messages)
+    assert report.checks["order"].checked == len(messages)
+    assert not report.ambiguities
+    assert not report.findings()
+
+
+@given(MESSAGES, st.data())
+def test_a_receive_that_never_gets_its_message_is_a_loss(messages: list[Message], data: st.DataObject) -> None:
+    told = exchange(NODES, messages)
+    node, at = data.draw(st.sampled_from(list(places(told.events, "received"))))
+    del told.events[node][at]
+    report = told.report()
+    assert report.failed == ("nothing lost",)
+    assert report.checks["nothing lost"].failed == 1
+
+
+@given(MESSAGES, st.data())
+def test_a_message_that_comes_once_more_is_found(messages: list[Message], data: st.DataObject) -> None:
+    told = exchange(NODES, messages)
+    again = data.draw(st.sampled_from(messages))
+    told.received(again.sink, told.begin_receive(again.sink), again.source, again.tag, again.content, again.size)
+    report = told.report()
+    assert report.failed == ("nothing twice",)
+    assert report.checks["nothing twice"].failed == 1
+
+
+@given(MESSAGES, st.data())
+def test_another_content_is_found_where_it_came(messages: list[Message], data: st.DataObject) -> None:
+    told = exchange(NODES, messages)
+    node, at = data.draw(st.sampled_from(list(places(told.events, "received"))))
+    told.events[node][at]["digest"] = "ff"
+    report = told.report()
+    assert report.failed == ("content",)
+    assert report.checks["content"].failed == 1
+
+
+@given(MESSAGES, st.data())
+def test_a_message_from_another_sender_than_it_says_is_found(messages: list[Message], data: st.DataObject) -> None:
+    told = exchange(NODES, [Message(one.source, one.sink, one.tag, f"{at:02x}") for at, one in enumerate(messages)])
+    node, at = data.draw(st.sampled_from(list(places(told.events, "received"))))
+    event = told.events[node][at]
+    event["peer"] = (event["peer"] + 1) % NODES
+    assert "nothing twice" in told.report().failed or "content" in told.report().failed
+
+
+def test_messages_that_change_places_overtake_and_are_named() -> None:
+    told = exchange(2, [Message(0, 1, content="0a"), Message(0, 1, content="0b"), Message(0, 1, tag=1, content="0c")])
+    (first, second) = [event for event in told.events["n2"] if event["what"] == "received"][:2]
+    first["digest"], second["digest"] = second["digest"], first["digest"]
+    report = told.report()
+    assert report.failed == ("order",)
+    assert report.checks["order"].violations == [
+        "message 2 of n1 to n2 (context 0, tag 0, 8 bytes; history/n1.jsonl:3) was received before message 1 of n1 to n2 "
+        "(context 0, tag 0, 8 bytes; history/n1.jsonl:1), which was sent earlier"
+    ]
+
+
+def test_the_order_is_that_in_which_receives_began_not_in_which_they_ended() -> None:
+    told = Told(2)
+    receives = [told.begin_receive(1), told.begin_receive(1)]
+    sends = [told.begin_send(0, 1, content="0a"), told.begin_send(0, 1, content="0b")]
+    told.received(1, receives[1], 0, content="0b")
+    told.received(1, receives[0], 0, content="0a")
+    for send in sends:
+        told.sent(0, send)
+    assert told.report().passed
+
+
+def test_messages_under_different_tags_may_overtake() -> None:
+    told = Told(2)
+    late, early = told.begin_send(0, 1, tag=1), told.begin_send(0, 1, tag=2)
+    told.received(1, told.begin_receive(1, tag=2), 0, tag=2)
+    told.received(1, told.begin_receive(1, tag=1), 0, tag=1)
+    told.sent(0, early)
+    told.sent(0, late)
+    assert told.report().passed
+
+
+def test_a_message_whose_followers_came_is_lost_though_no_receive_waits() -> None:
+    told = Told(2)
+    for content in ("0a", "0b"):
+        told.sent(0, told.begin_send(0, 1, content=content))
+    told.received(1, told.begin_receive(1), 0, content="0b")
+    report = told.report()
+    assert report.failed == ("nothing lost",)
+    assert "though later ones of its kind were" in report.checks["nothing lost"].violations[0]
+
+
+def test_a_message_that_nobody_asks_for_is_not_lost() -> None:
+    told = Told(2)
+    told.sent(0, told.begin_send(0, 1, tag=5))
+    told.begin_receive(1, tag=6)
+    report = told.report()
+    assert report.passed
+    assert report.figures["messages that nobody has asked for"] == 1
+
+
+def test_what_was_on_its_way_when_a_run_was_broken_off_is_not_lost() -> None:
+    told = Told(2)
+    told.begin_receive(1)
+    told.sent(0, told.begin_send(0, 1))
+    assert told.report(Circumstances(Ending.BROKEN_OFF)).passed
+    assert told.report(Circumstances(Ending.BROKEN_OFF, told.clock + 5 * SECOND)).failed == ("nothing lost",)
+
+
+def test_an_error_without_a_fault_is_found() -> None:
+    told = Told(2)
+    told.failed(0, told.begin_send(0, 1))
+    assert told.report().failed == ("errors",)
+
+
+def test_an_error_is_allowed_by_the_faults_that_explain_it() -> None:
+    def failed(disturbance: Disturbance, error_class: int = ERR_PROC_FAILED) -> bool:
+        told = Told(3)
+        told.failed(0, told.begin_send(0, 1), error_class)
+        return "errors" in told.report(Circumstances(disturbances=[disturbance])).failed
+
+    assert not failed(Disturbance(CUT, 0, SECOND))
+    assert not failed(Disturbance(CRASH, 0, SECOND, frozenset({"n2"})))
+    assert failed(Disturbance(CRASH, 0, SECOND, frozenset({"n3"}))), "another node's crash"
+    assert failed(Disturbance(CUT, SECOND, 2 * SECOND)), "a fault that came later"
+    assert failed(Disturbance(OTHER, 0, SECOND)), "one that protocols hide"
+    assert failed(Disturbance(CUT, 0, SECOND), ERR_NO_MEM), "an error that no fault explains"
+
+
+def test_a_message_too_long_for_its_buffer_is_cut_off_and_no_loss() -> None:
+    told = Told(2)
+    receive = told.begin_receive(1, size=4)
+    told.sent(0, told.begin_send(0, 1, size=8))
+    told.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=4)
+    assert told.report().passed
+
+
+def test_a_message_that_is_cut_off_though_it_fits_is_found() -> None:
+    told = Told(2)
+    receive = told.begin_receive(1, size=8)
+    told.sent(0, told.begin_send(0, 1, size=8))
+    told.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=8)
+    assert "content" in told.report().failed
+
+
+def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> None:
+    told = Told(3)
+    receives = told.begin_receive(1, source=0), told.begin_receive(2, source=0)
+    sends = [told.begin_send(0, 1), told.begin_send(0, 2)]
+    nobodys = told.begin_send(1, 0)
+    told.received(1, receives[0], 0)
+    for send in sends:
+        told.failed(0, send)
+    told.failed(1, nobodys)
+    report = told.report(Circumstances(disturbances=[Disturbance(CUT, 0)]))
+    assert report.passed
+    truths = {one.message.partition(" (")[0]: (one.truth, one.why) for one in report.ambiguities}
+    assert truths == {
+        "message 1 of n1 to n2": ("delivered", "to receive 1 of n2 (history/n2.jsonl:1)"),
+        "message 2 of n1 to n3": ("not delivered", "receive 1 of n3 (history/n3.jsonl:1) still waits for it"),
+        "message 2 of n2 to n1": ("unknown", "n1 has not asked for it"),
+    }
+
+
+def test_what_a_crashed_node_had_is_unknown() -> None:
+    told = Told(2)
+    told.begin_receive(1)
+    told.sent(0, told.begin_send(0, 1))
+    told.begin_send(0, 1)
+    report = told.report(Circumstances(disturbances=[Disturbance(CRASH, 0, told.clock, frozenset({"n2"}))]))
+    assert report.passed
+    assert [one.truth for one in report.ambiguities] == ["unknown"]
+
+
+def test_a_message_and_its_receive_that_wait_for_each_other_in_a_stuck_run_make_no_progress() -> None:
+    told = Told(2)
+    told.begin_receive(1)
+    told.begin_send(0, 1)
+    assert told.report().passed, "a program may leave both behind"
+    report = told.report(Circumstances(Ending.STUCK))
+    assert report.failed == ("progress",)
+    assert "for ever" in report.checks["progress"].violations[0]
+    assert report.ambiguities[0].truth == "not delivered"
+
+
+def test_programs_that_wait_for_what_nobody_sends_are_no_fault_of_the_protocol() -> None:
+    told = Told(2)
+    told.begin_receive(1, tag=1)
+    told.begin_send(0, 1, tag=2)
+    assert told.report(Circumstances(Ending.STUCK)).passed
+
+
+def test_a_run_that_was_broken_off_has_failed_only_what_waited_longer_than_the_bound() -> None:
+    told = Told(2)
+    told.begin_receive(1)
+    told.begin_send(0, 1)
+    end = told.clock + 10 * SECOND
+    assert told.report(Circumstances(Ending.BROKEN_OFF, end, bound=10.0)).passed
+    assert told.report(Circumstances(Ending.BROKEN_OFF, end + 1, bound=10.0)).failed == ("progress",)
+    cut = Disturbance(CUT, 0, told.clock + 5 * SECOND)
+    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [cut], bound=6.0)).passed, "healed 5 s ago"
+    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [cut], bound=4.0)).failed == ("progress",)
+    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [Disturbance(CUT, 0)], bound=4.0)).passed, "still cut"
+
+
+def test_recovery_is_measured_from_the_end_of_the_fault_and_bounded() -> None:
+    told = Told(2)
+    receive, send = told.begin_receive(1), told.begin_send(0, 1)
+    healed = told.clock + MILLISECOND
+    told.clock = healed + 3 * SECOND - MILLISECOND
+    told.received(1, receive, 0)
+    told.sent(0, send)
+    cut = Disturbance(CUT, 0, healed)
+    report = told.report(Circumstances(disturbances=[cut], bound=3.5))
+    assert report.passed
+    assert report.checks["recovery"].checked == 1
+    assert report.figures["longest recovery, seconds"] == 3.001
+    assert told.report(Circumstances(disturbances=[cut], bound=2.5)).failed == ("recovery",)
+    elsewhere = Disturbance(CUT, 0, healed, frozenset({"n3"}))
+    assert told.report(Circumstances(disturbances=[elsewhere], bound=2.5)).checks["recovery"].checked == 0
+
+
+def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
+    told = exchange(2, [Message(0, 1, content="0a")])
+    told._counts = [0, 0]
+    receive, send = told.begin_receive(1), told.begin_send(0, 1, content="0b")
+    told.received(1, receive, 0, content="0b")
+    told.sent(0, send)
+    assert told.report().passed
+
+
+def test_what_failed_is_said_in_words_and_makes_the_verdict_failed() -> None:
+    told = exchange(2, [Message(0, 1, content=f"{number:02x}") for number in range(40)])
+    for node, at in list(places(told.events, "received")):
+        told.events[node][at]["digest"] = "ff"
+    report = told.report()
+    assert [(one.what, one.measured, one.grade) for one in report.findings()] == [("content", 40, Grade.FAILED)]
+    assert "content: 40 of 40 messages FAILED" in report.in_words()
+    assert "  and 30 more" in report.in_words()
+    assert "order: holds for 0 messages" in report.in_words()
