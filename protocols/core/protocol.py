@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """plug: makes its NICs. ethertype: of its frames, from 0x0600 on. device: MPI's device on a node's host library, which
-    is what its plug gave as `Agent.host`; called once for each NIC."""
+    is what its plug gave as `Agent.host`; called once for each NIC. by_scapy: gives a plug whose NICs have their frames made
+    and read by Scapy itself (`protocols.core.scapy_codec`), to show that nothing differs; None: there is none."""
 
     plug: Plug
     ethertype: int
     device: Callable[[Any], Device]
+    by_scapy: Callable[[], Plug] | None = None

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Final
 
+from protocols.core.firmware import Plug
 from protocols.core.protocol import Protocol
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
 from protocols.mpi.emp import device
 
-PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device)
+
+def _by_scapy() -> Plug:
+    """Scapy takes a while to import: by name, when somebody asks."""
+    frames = importlib.import_module("protocols.emp.frames")
+    by_scapy = importlib.import_module("protocols.core.scapy_codec")
+    return plug(codec=by_scapy.scapy_codec(frames))
+
+
+PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device, _by_scapy)
