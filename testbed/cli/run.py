@@ -19,7 +19,7 @@ from testbed.cli.options import json_option, print_json
 
 if TYPE_CHECKING:
     from testbed.controller.commands import CommandsResult
-    from testbed.controller.running import RunResult
+    from testbed.controller.running import Codec, RunResult
     from testbed.controller.verdicts import Verdict
 
 _PLACE = Path("results/runs")
@@ -33,6 +33,12 @@ _SHOWN = 40  # lines of what a command has said
 @click.argument("workload", metavar="[WORKLOAD]", required=False)
 @click.option(
     "--protocol", default="emp", show_default=True, metavar="NAME", help="What the NICs speak; tcp: the kernel's."
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["generated", "scapy"]),
+    default="generated",
+    help="Let Scapy make and read the frames.",
 )
 @click.option("--mode", type=click.Choice(["sim", "live"]), default="live", show_default=True,
               help="On a virtual clock in one process, or in namespaces.")  # fmt: skip
@@ -58,6 +64,7 @@ def run_command(
     cluster: str,
     workload: str | None,
     protocol: str,
+    codec: Codec,
     mode: Literal["sim", "live"],
     settings: tuple[str, ...],
     repeat: int,
@@ -99,8 +106,9 @@ def run_command(
 
             gc.freeze()  # what is imported is not looked through again and again
             result = run(
-                cluster, str(workload), protocol=protocol, mode=mode, settings=pairs(settings), seed=seed, repeat=repeat,
-                output=place, timeout=timeout, patience=patience, history=history, capture=capture, follow=follow,
+                cluster, str(workload), protocol=protocol, codec=codec, mode=mode, settings=pairs(settings), seed=seed,
+                repeat=repeat, output=place, timeout=timeout, patience=patience, history=history, capture=capture,
+                follow=follow,
             )  # fmt: skip
     if as_json:
         print_json("run", _document(result))
