@@ -4,6 +4,7 @@ start of an interpreter."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -61,6 +62,7 @@ def _live(
 ) -> None:
     """The process's life; does not return."""
     status = 1
+    gc.freeze()  # our parent's objects are not looked through: that would copy every page of them, and free it at our end
     try:
         _leave_terminal(name, kept, log)
         try:
