@@ -91,14 +91,12 @@ async def one_rank(plan: Plan, part: Part, names: Sequence[str], number: int, de
         raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
     name = names[number]
     tell = partial(_numbered, part) if part.number else part.rows.write
-    control = Comm(device, 1)
-    node = Node(name, names, plan.seed, clock, control, tell)
-    if not plan.history:
-        return await plan.chosen.rank(Comm(device), node)
     history = Trail(part.history / f"{name}.jsonl")
+    if plan.history:  # of barriers, too: a protocol owes them the same
+        device = cast(Device, HistoryDevice(device, clock.now, history.write))
+    node = Node(name, names, plan.seed, clock, Comm(device, 1), tell)
     try:
-        recorded = HistoryDevice(device, clock.now, history.write)
-        return await plan.chosen.rank(Comm(cast(Device, recorded)), node)
+        return await plan.chosen.rank(Comm(device), node)
     finally:
         history.close()
 

@@ -5,7 +5,8 @@
 - order: of messages of one sender, receiver, communicator and tag none overtakes another.
 - content: what is received is what was sent, byte for byte (by digests); only what is too long is cut off.
 - errors: a transfer fails only where a fault allows it, see `disturbances`.
-- progress: where a message and a receive that fits it wait for each other, they do not wait for ever.
+- progress: where a message and a receive that fits it wait for each other, they do not wait for ever; and whose message has
+  been received is told so.
 - recovery: after a fault has ended, they wait no longer than a bound.
 
 A content is that of the moment when the send began: a program that changes a buffer while it is sent is found guilty of it.
@@ -182,18 +183,25 @@ class _Look:
             check.checked += 1
             if not 0 <= send.peer < len(free):
                 continue
-            receive = next((one for one in free[send.peer] if one.fits(send)), None)
-            if receive is None:
-                continue
-            free[send.peer].remove(receive)
+            got = self._got.get(send)
+            if got is not None:
+                since, what = got.ended, f"{send} was received by {got}, and its sender was not told"
+            else:
+                receive = next((one for one in free[send.peer] if one.fits(send)), None)
+                if receive is None:
+                    continue
+                free[send.peer].remove(receive)
+                since, what = (
+                    max(send.begun, receive.begun),
+                    f"{send} and {receive} fit, and have waited for each other",
+                )
             if ending is Ending.DONE or self._disturbed(send):
                 continue
-            since = max(send.begun, receive.begun, healed_before(send, self._end, self._how.disturbances))
+            since = max(since, healed_before(send, self._end, self._how.disturbances))
             if ending is Ending.STUCK:
-                check.violated(f"{send} and {receive} fit, and wait for each other for ever")
+                check.violated(f"{what} until nothing could happen any more")
             elif self._end - since > self._how.bound * _SECOND:
-                waited = (self._end - since) / _SECOND
-                check.violated(f"{send} and {receive} fit, and have waited for each other for {waited:.3g} s")
+                check.violated(f"{what} for {(self._end - since) / _SECOND:.3g} s")
 
     def _disturbed(self, send: Send) -> bool:
         """Whether a fault was still in force on its way at the end, or its receiver has forgotten all."""

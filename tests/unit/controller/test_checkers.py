@@ -209,8 +209,19 @@ def test_a_message_and_its_receive_that_wait_for_each_other_in_a_stuck_run_make_
     assert told.report().passed, "a program may leave both behind"
     report = told.report(Circumstances(Ending.STUCK))
     assert report.failed == ("progress",)
-    assert "for ever" in report.checks["progress"].violations[0]
+    assert "until nothing could happen any more" in report.checks["progress"].violations[0]
     assert report.ambiguities[0].truth == "not delivered"
+
+
+def test_a_sender_who_is_never_told_that_its_message_was_received_makes_no_progress() -> None:
+    told = Told(2)
+    receive = told.begin_receive(1)
+    told.begin_send(0, 1)
+    told.received(1, receive, 0)
+    assert told.report().passed
+    report = told.report(Circumstances(Ending.STUCK))
+    assert report.failed == ("progress",)
+    assert report.ambiguities[0].truth == "delivered"
 
 
 def test_programs_that_wait_for_what_nobody_sends_are_no_fault_of_the_protocol() -> None:

@@ -1,0 +1,164 @@
+"""Runs whose histories are checked: what passes, what mistakes of a protocol fail, and what a failed check leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emp_mutants import MUTANTS
+from mutants import Mutant
+
+import testbed
+from protocols.mpi.comm import Comm
+from testbed import Cluster, Grade, TestbedError
+from testbed.controller.checkers.disturbances import CUT, Disturbance
+from testbed.controller.checkers.runs import check_again
+from testbed.controller.folders import recorded
+from testbed.sim.simulation import Simulation
+from testbed.spec.layout_json import from_json
+from testbed.wire.rules import RuleSet
+from testbed.workloads.form import Node
+
+NO_SECOND, UP_TO, NEVER_PARKED = MUTANTS
+
+
+async def out_of_turn(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    """Many messages that are received only after one that was sent behind them."""
+    if comm.rank == 0:
+        sends = [await comm.Isend(bytes(64), 1, tag=1) for _ in range(40)]
+        sends.append(await comm.Isend(b"now", 1, tag=2))
+        for send in sends:
+            await send.Wait()
+    elif comm.rank == 1:
+        await comm.Recv(bytearray(3), 0, tag=2)
+        for _ in range(40):
+            await comm.Recv(bytearray(64), 0, tag=1)
+
+
+def failed_checks(folder: Path, seed: int, workload: Any, **settings: object) -> set[str]:
+    """Of a run with a tenth of all frames lost, however it ends."""
+    try:
+        testbed.run(
+            Cluster.star(4, loss="10%"), workload, mode="sim", seed=seed, output=folder, settings=settings, timeout=20,
+            check=True,
+        )  # fmt: skip
+    except TestbedError:
+        assert json.loads((folder / "result.json").read_text())["status"] == "failed"
+    result = json.loads((folder / "result.json").read_text())
+    return set(result["checks"][0]["failed"])
+
+
+TRAFFIC = {"messages": 30, "outstanding": 4, "largest": 8000}
+
+
+@pytest.mark.parametrize(
+    ("mutant", "workload", "settings", "expected"),
+    [
+        (NO_SECOND, "random", TRAFFIC, "progress"),
+        (UP_TO, "random", TRAFFIC, "errors"),
+        (NEVER_PARKED, out_of_turn, {}, "progress"),
+    ],
+    ids=lambda one: str(one) if isinstance(one, Mutant) else "",
+)
+def test_a_mistake_in_the_protocol_fails_a_check(
+    mutant: Mutant, workload: Any, settings: Mapping[str, object], expected: str, tmp_path: Path
+) -> None:
+    assert failed_checks(tmp_path / "right", 1, workload, **settings) == set()
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.put_in(patch)
+        found = {one for seed in range(4) for one in failed_checks(tmp_path / str(seed), seed, workload, **settings)}
+    assert expected in found
+
+
+def broken_device(patch: pytest.MonkeyPatch, what: Callable[[dict[str, Any], int], list[dict[str, Any]]]) -> None:
+    """Let every history tell something else: what(event, its number) are the events instead."""
+    from testbed.workloads.history import HistoryDevice
+
+    begin = HistoryDevice.__init__
+    count = [0]
+
+    def falsified(device: HistoryDevice, inner: Any, clock: Any, tell: Any) -> None:
+        def lie(event: dict[str, Any]) -> None:
+            count[0] += 1
+            for one in what(event, count[0]):
+                tell(one)
+
+        begin(device, inner, clock, lie)
+
+    patch.setattr(HistoryDevice, "__init__", falsified)
+
+
+def test_a_run_with_nothing_wrong_says_so(tmp_path: Path) -> None:
+    result = testbed.run(
+        Cluster.star(4, loss="5%", duplicate="5%", reorder="5%", delay="20us"), "random", mode="sim", seed=3,
+        output=tmp_path / "run",
+    )  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed
+    assert result.checks.checks["nothing lost"].checked == 4 * (100 + 3 * 3 + 2)  # with those that say "last", and a barrier
+    assert result.verdict.grade is Grade.TRUSTED
+    assert not any("check" in row for row in result.rows)
+    told = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert told["checks"] == [{"passed": True, "failed": [], "ambiguous": 0}]
+
+
+def test_what_is_not_asked_for_is_not_checked(tmp_path: Path) -> None:
+    result = testbed.run(Cluster.star(2), "pingpong", mode="sim", settings={"count": 3}, output=tmp_path / "run")
+    assert result.checks is None
+    assert not (tmp_path / "run" / "history").exists()
+    assert testbed.run(Cluster.star(2), "random", mode="sim", check=False).checks is None
+
+
+def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        broken_device(
+            patch,
+            lambda event, number: (
+                [event | {"digest": "00"}] if event["what"] == "received" and number > 50 else [event]
+            ),
+        )
+        result = testbed.run(
+            Cluster.star(3), "random", mode="sim", repeat=2, settings={"messages": 20}, output=tmp_path / "run"
+        )
+    assert result.verdict.grade is Grade.FAILED
+    assert [finding.what for finding in result.verdict.findings] == ["content", "content"]
+    rows = [row for row in result.rows if "check" in row]
+    assert [(row["repeat"], row["check"]) for row in rows] == [(1, "content"), (2, "content")]
+    again = check_again(
+        recorded(tmp_path / "run"), from_json(json.loads((tmp_path / "run" / "cluster.json").read_text()))
+    )
+    assert [report.to_json() for report in again] == [one.checks.to_json() for one in result.repetitions if one.checks]
+
+
+class Cutting:
+    """n1's cable is out for the first second."""
+
+    def simulated(self, simulation: Simulation, rules: RuleSet) -> None:  # noqa: ARG002
+        link = simulation.layout.links[0].name
+        simulation.cut(link)
+        timer = simulation.loop.timer(lambda _: simulation.mend(link))
+        timer.set(1_000_000_000)
+
+    def live(self, cluster: object, run: object) -> Any:
+        raise NotImplementedError
+
+    def disturbances(self) -> list[Disturbance]:
+        return [Disturbance(CUT, 0, 1_000_000_000, frozenset({"n1"}))]
+
+
+async def one_message(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    if comm.rank == 0:
+        await comm.Send(b"hello", 1)
+    else:
+        await comm.Recv(bytearray(5), 0)
+
+
+def test_what_happens_beside_a_run_is_what_it_recovers_from() -> None:
+    result = testbed.run(Cluster.star(2), one_message, mode="sim", beside=[Cutting()])
+    assert result.checks is not None
+    assert result.checks.passed
+    assert result.checks.checks["recovery"].checked == 1
+    assert 0 < result.checks.figures["longest recovery, seconds"] < 1
