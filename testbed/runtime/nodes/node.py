@@ -7,6 +7,7 @@ traceback; "waiting" with sentences, when it is signalled; "report" with its cou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -70,11 +71,15 @@ def live(orders: Orders, number: int, channel: Channel, log: Path, progress: Pro
         _Node(orders, place, channel, partial(progress.watched, number)).run()
         status = 0
     except BaseException:  # noqa: BLE001  the last line of a process: whatever it is, nothing of the parent's code may run on
-        traceback.print_exc()
-        channel.tell("failed", traceback.format_exc())
+        said = traceback.format_exc()
+        with contextlib.suppress(OSError):  # the disk is full, which may be what ends it
+            sys.stderr.write(said)
+        channel.tell("failed", said)
     finally:
-        sys.stdout.flush()
-        os._exit(status)
+        try:
+            sys.stdout.flush()
+        finally:
+            os._exit(status)
 
 
 def assembled(orders: Orders, device: str, adapter: Adapter) -> tuple[FrameSocket, InlineNic, Agent, Driver]:

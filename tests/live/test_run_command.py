@@ -1,0 +1,139 @@
+"""``testbed run`` and ``testbed runs`` as their users meet them: each test a story."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+from test_command import TESTBED, refused
+from test_command import testbed as command
+
+from testbed.cli.documents import schema_of
+from testbed.controller.folders import recorded
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 30.0  # s
+SMALL = ("--set", "count=5", "--set", "sizes=0,4")
+
+
+def nothing_is_up() -> bool:
+    return not json.loads(command("status", "--json").stdout)["clusters"]
+
+
+def test_a_run_prints_its_table_its_verdict_and_its_folder_which_runs_lists_and_shows(tmp_path: Path) -> None:
+    run = command("run", "star-4", "pingpong", *SMALL, cwd=tmp_path)
+    assert run.returncode in (0, 8), run.stderr
+    assert run.stdout.splitlines()[0].split()[:4] == ["node", "size", "count", "min"]
+    assert "verdict: " in run.stdout
+    (folder,) = (tmp_path / "results" / "runs").iterdir()
+    assert f"results are in results/runs/{folder.name}" in run.stdout
+    assert folder.name.endswith("-star-4-pingpong")
+    assert "pingpong" in command("runs", cwd=tmp_path).stdout
+    shown = command("runs", str(folder), cwd=tmp_path).stdout
+    assert "done" in shown
+    assert "0 B" in shown
+    assert nothing_is_up()
+
+
+def test_documents_are_as_the_schema_says(tmp_path: Path) -> None:
+    run = command("run", "star-4", "random", "--mode", "sim", "--set", "messages=5", "--json", cwd=tmp_path)
+    document = json.loads(run.stdout)
+    jsonschema.validate(document, schema_of("run"))
+    assert [row["sent"] for row in document["rows"]] == [5] * 4
+    jsonschema.validate(json.loads(command("runs", "--json", cwd=tmp_path).stdout), schema_of("runs"))
+    jsonschema.validate(json.loads(command("runs", "--workloads", "--json").stdout), schema_of("workloads"))
+
+
+def test_a_workload_of_ones_own_on_a_cluster_that_is_up_which_stays(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "async def hello(comm, node, *, times: int = 1):\n"
+        "    for _ in range(times):\n"
+        "        await node.barrier()\n"
+        "    node.row(times=times)\n"
+    )
+    assert command("up", "star-4").returncode == 0
+    try:
+        run = command("run", "star-4", "./own.py:hello", "--set", "times=3", "--json", cwd=tmp_path)
+        assert [row["times"] for row in json.loads(run.stdout)["rows"]] == [3] * 4
+        assert not nothing_is_up()
+    finally:
+        command("down", "--all")
+
+
+def test_mistakes_are_sentences(tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return command("run", *arguments, cwd=tmp_path)
+
+    (tmp_path / "raises.py").write_text("raise RuntimeError('at import')\n")
+    refused(run("star-4"), 2, "say either a workload or commands")
+    refused(run("star-4", "pingpnog"), 4, "no workload is called 'pingpnog'", "did you mean 'pingpong'?")
+    refused(run("star-4", "pingpong", "--set", "cuont=1"), 2, "unknown setting 'cuont'", "did you mean 'count'?")
+    refused(run("star-4", "pingpong", "--protocol", "epm"), 4, "no protocol is called 'epm'")
+    refused(run("star-4", "pingpong", "--protocol", "tcp", "--mode", "sim"), 3, "tcp is the kernel's own")
+    refused(run("sta-4", "pingpong"), 4, "sta-4")
+    refused(run("star-4", "--mode", "sim", "--on", "n1", "true"), 3, "commands run in namespaces")
+    refused(run("star-4", "--on", "n9", "true"), 4, "has no node 'n9'")
+    raised = run("star-4", "./raises.py")
+    assert (raised.returncode, "at import" in raised.stderr) == (1, True)
+    assert nothing_is_up()
+
+
+def test_commands_run_on_their_nodes_and_a_client_waits_for_its_server(tmp_path: Path) -> None:
+    server = "python3 -c 'import socket; s = socket.create_server((\"\", 99)); print(s.accept()[0].recv(9).decode())'"
+    client = 'python3 -c \'import socket; socket.create_connection(("n1", 99)).send(b"hello")\''
+    run = command("run", "star-4", "--on", "n1", server, "--on", "n2", client, "--output", "out", cwd=tmp_path)
+    assert run.returncode in (0, 8), run.stderr
+    assert (tmp_path / "out" / "logs" / "n1.log").read_text() == "hello\n"
+    assert "  hello" in run.stdout
+    assert [row["code"] for row in map(json.loads, (tmp_path / "out" / "rows.jsonl").read_text().splitlines())] == [
+        0,
+        0,
+    ]
+
+
+def test_a_command_that_fails_ends_the_others_and_one_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    before = time.monotonic()
+    run = command(
+        "run", "star-4", "--on", "n1", "sleep 600 & sleep 600", "--on", "n2", "echo why; exit 3", cwd=tmp_path
+    )
+    refused(run, 1, "n2: echo why; exit 3 ended with code 3", "why", "what there was until then is in results/runs/")
+    run = command("run", "star-4", "--timeout", "0.5", "--on", "n1", "sleep 600", cwd=tmp_path)
+    refused(run, 1, "after 0.5 s there still ran, and has been ended: n1: sleep 600")
+    assert time.monotonic() - before < PATIENCE
+    assert nothing_is_up()
+
+
+@pytest.mark.parametrize("mode", ["sim", "live"])
+@pytest.mark.parametrize("event", ["run.json", "rows.jsonl", "logs"])
+def test_an_interruption_at_any_moment_leaves_nothing_but_what_was_measured(
+    tmp_path: Path, mode: str, event: str
+) -> None:
+    """Interrupted as soon as that file or folder is there; rows: as soon as there is one."""
+    (tmp_path / "endless.py").write_text(
+        "async def endless(comm, node):\n"
+        "    node.row(measured=1)\n"
+        "    while True:\n"
+        "        await node.sleep(1_000_000)\n"
+    )
+    process = subprocess.Popen(
+        [TESTBED, "run", "star-4", "./endless.py", "--mode", mode, "--output", "out", "--timeout", "1000"],
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    wanted, deadline = tmp_path / "out" / event, time.monotonic() + PATIENCE
+    while not wanted.exists() or (event == "rows.jsonl" and not wanted.stat().st_size):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    status = recorded(tmp_path / "out").status
+    assert status == "interrupted" or (event == "run.json" and status == "unfinished")  # it had not begun
+    assert nothing_is_up()
