@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -38,6 +38,8 @@ class Counted(Protocol):
     def count(self, flow: Flow) -> int: ...
 
     def state(self) -> int: ...
+
+    def flows(self) -> Mapping[Flow, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Foretelling:
         self._flows: dict[Flow, Counting] = {}
         self._all = Counting(0)
         self._unknown: dict[Flow | None, Counting] = {}
+        self._base: tuple[int, Mapping[Flow, int], int] | None = None  # all flows, as in a reading
         if self._gemodel or self._pattern:
             self._unknown[None] = self._all
 
@@ -117,6 +120,9 @@ class Foretelling:
             if counting is None:
                 start = hashing.absorb(hashing.flow_key(self._key, *flow), hashing.LOSS)
                 counting = self._flows[flow] = self._unknown[flow] = Counting(start)
+                if self._base is not None:
+                    before, numbers, after = self._base
+                    counting.readings.append(Reading(before, numbers.get(flow, 0), after))
             counting.waiting.append(when)
         self._all.waiting.append(when)
         if self._before is not None:
@@ -124,6 +130,7 @@ class Foretelling:
 
     def forget(self) -> None:
         """Frames have not been heard: the numbers are to be found again."""
+        self._base = None
         for flow, counting in self._flows.items():
             counting.first, counting.readings = None, []
             self._unknown[flow] = counting
@@ -134,10 +141,13 @@ class Foretelling:
     @property
     def wants(self) -> bool:
         """Whether a reading would help."""
-        return bool(self._unknown)
+        return bool(self._unknown) or (self._base is None and self._loss > 0)
 
     def read(self, classifier: Counted, clock: Callable[[], int] = time.time_ns) -> None:
         """Read what is not known yet. clock: the one that frames are stamped by."""
+        if self._base is None and self._loss:
+            # Flows of which nothing is heard until a classifier is taken off again cannot be read any more.
+            self._base = clock(), classifier.flows(), clock()
         for flow, counting in self._unknown.items():
             before, bad = clock(), False
             if flow is not None:

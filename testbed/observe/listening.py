@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Final
 
+from testbed.cluster import names
 from testbed.cluster.injections import DirectionName, in_force, links_of
 from testbed.cluster.state import State, Store
 from testbed.errors import ConflictError, KernelError, NotFoundError
 from testbed.kernel import namespaces
 from testbed.kernel.loss_classifier import opened
+from testbed.kernel.news import News
 from testbed.kernel.rings import Ring
 from testbed.observe.foretelling import Foretelling
 from testbed.observe.joining import Joining, Seen
@@ -54,6 +56,7 @@ class Listening:
         self._path = store.directory(cluster) / "state.json"
         self._known = (0, 0)  # of the state's file
         self._rings: dict[tuple[str, str], tuple[Ring, Point]] = {}
+        self._leaving: list[tuple[int, Ring, Point]] = []  # until when they are read on
         self._foretellings: dict[tuple[str, DirectionName], Foretelling] = {}
         self._foretold: list[Foretelling] = []  # those and earlier ones
         self._wire: namespaces.OpenNamespace | None = None
@@ -76,6 +79,9 @@ class Listening:
         self._stack.callback(self._watch.close)
         self._stack.callback(self._close_rings)
         self._stack.callback(self._close_wire)
+        self._news = News(state.namespaces[names.WIRE])
+        self._stack.callback(self._news.close)
+        self._poll.register(self._news.fileno(), select.POLLIN)
         self._follow(state, hurry=False)
         self._watch.catch_up(self._links())
         self._read_classifiers()
@@ -117,6 +123,7 @@ class Listening:
     def frames(self) -> list[Seen]:
         """Those that are ready, in the order of time."""
         now = time.time_ns()
+        self._look()
         if now < self._due:
             self._take()
             return []
@@ -127,13 +134,13 @@ class Listening:
         end = time.time_ns()
         while (now := time.time_ns()) <= end + HOLD:
             self._sleep()
+            self._look()
             yield self._ready(now, min(end, now - HOLD))
         yield self._ready(now, end)
 
     def _ready(self, now: int, until: int) -> list[Seen]:
         self._watch.catch_up(self._links())
         self._take()
-        self._look()
         self._due = now + _EVERY
         return self._joining.ready(until, now - HOLD)
 
@@ -143,7 +150,7 @@ class Listening:
 
     def account(self) -> None:
         """Bring the counts up to date."""
-        for ring, point in self._rings.values():
+        for ring, point in self._all_rings():
             self._account(ring, point)
 
     def _sleep(self) -> dict[int, int]:
@@ -154,12 +161,17 @@ class Listening:
         return ready
 
     def _take(self) -> None:
-        for ring, point in self._rings.values():
+        now = time.time_ns()
+        for ring, point in self._all_rings():
             foretelling = self._foretellings.get((point.link, point.direction))
             if foretelling is not None and ring.counts.dropped < ring.look().dropped:
                 foretelling.forget()
             while frames := ring.read():
                 self._joining.hear(point, frames, foretelling)
+        while self._leaving and self._leaving[0][0] < now:
+            _, ring, point = self._leaving.pop(0)
+            self._account(ring, point)
+            ring.close()
         self._joining.tell(self._watch.read())
         self._read_classifiers()
 
@@ -199,7 +211,7 @@ class Listening:
         except FileNotFoundError:
             self.gone = True
             return
-        if (found.st_ino, found.st_mtime_ns) != self._known:
+        if self._news.heard() or (found.st_ino, found.st_mtime_ns) != self._known:
             state = self._read()
             if state is not None:
                 self._follow(state, hurry=True)
@@ -226,7 +238,7 @@ class Listening:
                 if state.phase == "up" or kept[place].end == point.end:
                     self._rings[place] = ring, kept[place]
             elif state.phase == "up" or not ring.still_there():
-                self._drop(place, ring, point)
+                self._leave(place, ring, point)
         size = max(_LEAST, min(_MOST, _MEMORY // max(1, len(kept))))
         for place, point in kept.items():
             if place in self._rings:
@@ -244,13 +256,14 @@ class Listening:
             self._rings[place] = ring, point
             self._poll.register(ring.fileno(), select.POLLIN)
 
-    def _drop(self, place: tuple[str, str], ring: Ring, point: Point) -> None:
-        while frames := ring.read():
-            self._joining.hear(point, frames)
-        self._account(ring, point)
+    def _leave(self, place: tuple[str, str], ring: Ring, point: Point) -> None:
+        """Its last frames are still to be handed over."""
         self._poll.unregister(ring.fileno())
-        ring.close()
+        self._leaving.append((time.time_ns() + HOLD, ring, point))
         del self._rings[place]
+
+    def _all_rings(self) -> list[tuple[Ring, Point]]:
+        return [*self._rings.values(), *((ring, point) for _, ring, point in self._leaving)]
 
     def _account(self, ring: Ring, point: Point) -> None:
         counts = ring.look()
@@ -263,6 +276,5 @@ class Listening:
             self._wire.close()
 
     def _close_rings(self) -> None:
-        for ring, _ in self._rings.values():
+        for ring, _ in self._all_rings():
             ring.close()
-        self._rings.clear()

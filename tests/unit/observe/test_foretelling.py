@@ -54,6 +54,9 @@ class Kernel:
     def count(self, flow: Flow) -> int:
         return self._counts[flow]
 
+    def flows(self) -> dict[Flow, int]:
+        return dict(self._counts)
+
     def state(self) -> int:
         return self._all if self._bursts is None else self._all << 1 | self._bursts._bad
 

@@ -1,0 +1,326 @@
+"""Frames of a running cluster are captured where they pass, each with what it met."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import frames
+import pytest
+from captures import captured
+from machine import eventually
+from traffic import relay_pid, report
+
+from testbed import Cluster, RunningCluster, TestbedError
+from testbed.cluster import carrying
+from testbed.cluster.state import Store
+from testbed.controller.accounts import account
+from testbed.errors import NotFoundError
+from testbed.kernel import mounts, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.rings import BLOCK, Ring
+
+_numbers = itertools.count(1)
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+
+COUNT = 150
+
+
+def talk(cluster: RunningCluster, count: int = COUNT) -> None:
+    """So many frames from n1 to n2 and as many back, no two alike; no matter what becomes of them."""
+    a, b = frames.mac(cluster, "n1"), frames.mac(cluster, "n2")
+    with frames.nics(cluster) as nics:
+        for _ in range(count):
+            nics["n1"].send(frames.frame(b, a, next(_numbers)))
+            nics["n2"].send(frames.frame(a, b, next(_numbers)))
+
+
+def counters(cluster: RunningCluster) -> list[dict[str, int]]:
+    """What the relay has counted in both directions of the only link, when nothing is under way any more."""
+    found: list[dict[str, int]] = []
+
+    def settled() -> bool:
+        ((_, said),) = report(cluster)["links"].items()
+        both = [said[direction] for direction in ("forward", "backward")]
+        found[:] = [one["counters"] for one in both]
+        return not any(one["held"] for one in both)
+
+    eventually(settled, "nothing is under way")
+    return found
+
+
+def crossing(path: Path, ends: tuple[str, str]) -> None:
+    """What enters at one end and is not said to be dropped leaves at the other, and nothing else does."""
+    found = captured(path)
+    senders: dict[bytes, str] = {}
+    for name, _, frame, _ in found:
+        senders.setdefault(frame[6:12], name)  # a frame is first seen where its sender is
+    for end, other in (ends, ends[::-1]):
+        sent = [(name, frame, met) for name, _, frame, met in found if senders[frame[6:12]] == end]
+        assert Counter(frame for name, frame, met in sent if name == end and not met) == Counter(
+            frame for name, frame, _ in sent if name == other
+        )
+        assert len(sent) > COUNT
+
+
+def test_every_frame_that_the_relay_loses_says_so_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    with Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster, cluster.capture("n1", path) as capture:
+        talk(cluster)
+        counted = counters(cluster)
+    lost = sum(one["loss"] for one in counted)
+    assert lost > COUNT // 3
+    assert capture.result.whole
+    assert capture.result.met == {"loss": lost}
+    found = captured(path)
+    assert sum(met.startswith("dropped by loss, frame ") for *_, met in found) == lost
+    assert len(found) == sum(one["offered"] + one["delivered"] for one in counted)
+    assert [when for _, when, *_ in found] == sorted(when for _, when, *_ in found)
+    crossing(path, ("n1:eth0", "n2:eth0"))
+
+
+@pytest.mark.requires("bpf")
+def test_every_frame_that_a_classifier_loses_says_so_though_it_tells_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    with Cluster.back_to_back(loss="30%").up(datapath="tc") as cluster:
+        talk(cluster, 20)  # it has counted before the capture begins
+        before = account(Store(), cluster.state).classifiers
+        with cluster.capture("n1--n2", path) as capture:
+            talk(cluster)
+        after = account(Store(), cluster.state).classifiers
+    assert capture.result.met == {"loss": sum(after[place].lost - before[place].lost for place in after)}
+    assert capture.result.whole
+    crossing(path, ("n1:eth0", "n2:eth0"))
+
+
+@pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
+def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_path: Path, datapath: str) -> None:
+    with Cluster.star(2).up(datapath=datapath) as cluster:  # type: ignore[arg-type]
+        with cluster.capture("n1", tmp_path / "x.pcapng") as capture:
+            talk(cluster, 20)
+            with cluster.inject("n1", loss="40%"):
+                talk(cluster)
+                if datapath == "relay":
+                    lost = sum(one["loss"] for one in counters(cluster))
+                else:
+                    lost = sum(one.lost for one in account(Store(), cluster.state).classifiers.values())
+            talk(cluster, 20)
+        assert capture.result.met == {"loss": lost}
+        assert capture.result.whole
+
+
+def test_duplicates_corruption_and_rules_are_told_where_the_frame_enters(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    rules = ["delay 3ms emp and nth(2)", "drop eth.type == 0x88b5 and nth(3)"]
+    with (
+        Cluster.back_to_back().up() as cluster,
+        cluster.inject("n1", duplicate="20%", corrupt="10%", rules=rules),
+        cluster.capture("all", path) as capture,
+    ):
+        talk(cluster)
+        counted = counters(cluster)
+    assert capture.result.whole
+    words = [met for *_, met in captured(path) if met]
+    for cause, counter, start in (
+        ("duplicate", "duplicated", "duplicated by duplicate"),
+        ("corrupt", "corrupted", "1 bit flipped by corrupt"),
+    ):
+        total = sum(one[counter] for one in counted)
+        assert capture.result.met[cause] == total == sum(start in one for one in words) > 0
+    assert sum("delayed for 3000000 ns by rule 'delay 3ms" in one for one in words) == 2
+    assert sum("dropped by rule 'drop eth.type" in one for one in words) == 2
+
+
+def test_a_frame_that_finds_a_full_queue_says_so(tmp_path: Path) -> None:
+    with (
+        Cluster.back_to_back(rate="100kbit", queue_frames=2).up(datapath="relay") as cluster,
+        cluster.capture("n1", tmp_path / "x.pcapng") as capture,
+    ):
+        talk(cluster, 50)
+        full = sum(one["queue"] for one in counters(cluster))
+    assert full > 10
+    assert capture.result.met == {"queue full": full}
+
+
+def test_unimpaired_and_direct_links_show_each_frame_once_at_each_place(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    pair = Cluster(
+        name="pair", nodes=[{"name": "n1"}, {"name": "n2"}], links=[{"ends": ["n1", "n2"], "datapath": "direct"}]
+    )
+    for description, places in (
+        (pair, {"n1:eth0", "n2:eth0"}),
+        (Cluster.back_to_back(), {"n1:eth0", "n2:eth0"}),
+        (Cluster.star(2), {"n1:eth0"}),
+    ):
+        with description.up() as cluster:
+            with cluster.capture("n1", path) as capture:
+                talk(cluster, 10)
+            found = Counter((name, frame) for name, _, frame, _ in captured(path) if frame[12:14] == b"\x88\xb5")
+        assert {name for name, _ in found} == places
+        assert len(found) == 20 * len(places)
+        assert set(found.values()) == {1}
+        assert capture.result.whole
+
+
+def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path: Path) -> None:
+    with Cluster.dumbbell(1, 1).up() as cluster:
+        switches = {switch.name for switch in cluster.state.layout.switches}
+        (trunk,) = [one for one in cluster.state.layout.links if {one.a.owner, one.b.owner} <= switches]
+        there = {str(trunk.a), str(trunk.b)}
+        for impairments in ({}, {"delay": "1ms"}):
+            if impairments:
+                cluster.inject(trunk.name, **impairments)
+            with cluster.capture(trunk.name, tmp_path / "x.pcapng") as capture:
+                talk(cluster, 10)
+            found = Counter((n, f) for n, _, f, _ in captured(tmp_path / "x.pcapng") if f[12:14] == b"\x88\xb5")
+            assert {name for name, _ in found} == there
+            assert set(found.values()) == {1}
+            assert len(found) == 40
+            assert capture.result.whole
+
+
+def test_a_relay_that_is_killed_meanwhile_tells_of_its_fates_when_it_is_there_again(tmp_path: Path) -> None:
+    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, frames.nics(cluster) as nics:
+        a, b = frames.mac(cluster, "n1"), frames.mac(cluster, "n2")
+        with cluster.capture("n1", tmp_path / "x.pcapng") as capture:
+            first = relay_pid(cluster)
+            os.kill(first, signal.SIGKILL)
+            eventually(lambda: _another(cluster, first), "another relay is there")
+            for number in range(200):
+                nics["n1"].send(frames.frame(b, a, number))
+        ((_, said),) = report(cluster)["links"].items()
+        assert said["forward"]["counters"]["offered"] == 200
+        assert capture.result.met == {"loss": said["forward"]["counters"]["loss"]}
+
+
+def _another(cluster: RunningCluster, first: int) -> bool:
+    said = carrying.report(Store(), cluster.state)
+    return said is not None and said["pid"] != first
+
+
+def test_frames_that_find_no_room_are_counted() -> None:
+    with Cluster.back_to_back().up() as cluster, frames.nics(cluster) as nics:
+        node = cluster["n2"]
+        ring = Ring(node.namespace, "eth0", 2 * BLOCK)
+        try:
+            frame = frames.mac(cluster, "n2") + frames.mac(cluster, "n1") + b"\x88\xb6" + bytes(1400)
+            for _ in range(1_000):
+                nics["n1"].send(frame)
+            read = 0
+            while found := ring.read():
+                read += len(found)
+            counts = ring.look()
+            assert counts.dropped > 0
+            assert read == counts.taken
+            assert counts.taken + counts.dropped == 1_000
+        finally:
+            ring.close()
+
+
+def test_a_watch_that_was_killed_leaves_nothing_and_the_relay_forgets_it(tmp_path: Path) -> None:
+    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, frames.nics(cluster) as nics:
+        directory = Store().directory(cluster.name)
+        with command("capture", "n1", "-w", str(tmp_path / "x.pcapng"), "--name", cluster.name) as process:
+            eventually(lambda: _descriptors(cluster, "watch.") == 1, "it watches")
+            process.kill()
+        eventually(lambda: _descriptors(cluster, "watch.") == 0, "the relay has let go")
+        a, b = frames.mac(cluster, "n1"), frames.mac(cluster, "n2")
+        nics["n1"].send(frames.frame(b, a, 1))
+        with cluster.capture("n1", tmp_path / "y.pcapng"):
+            assert len(list(directory.glob("watch.*"))) == 1
+        assert not list(directory.glob("watch.*"))
+
+
+def _descriptors(cluster: RunningCluster, name: str) -> int:
+    folder = Path(f"/proc/{relay_pid(cluster)}/fd")
+    return sum(name in os.readlink(one) for one in folder.iterdir() if os.path.islink(one))
+
+
+def test_a_full_disk_ends_the_capture_with_a_sentence_and_a_readable_file(tmp_path: Path) -> None:
+    with Cluster.back_to_back().up() as cluster, frames.nics(cluster) as nics:
+
+        def inside() -> tuple[str, int]:
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+            mounts.leave_propagation()
+            syscalls.mount("none", str(tmp_path), "tmpfs", 0, "size=64k")
+            path = tmp_path / "x.pcapng"
+            frame = frames.mac(cluster, "n2") + frames.mac(cluster, "n1") + b"\x88\xb6" + bytes(1400)
+            said = ""
+            try:
+                with cluster.capture("n1", path):
+                    for _ in range(5):
+                        for _ in range(20):
+                            nics["n1"].send(frame)
+                        time.sleep(0.2)  # so that not all of them are written at once
+            except OSError as error:
+                said = str(error)
+            return said, len(captured(path))
+
+        said, count = in_child(inside)
+    assert "No space left on device" in said
+    assert 0 < count < 50
+
+
+def test_nothing_of_that_name_and_no_such_folder_are_told_in_a_sentence(tmp_path: Path) -> None:
+    with Cluster.back_to_back().up() as cluster:
+        with pytest.raises(NotFoundError, match="no link, node or switch 'n9'"), cluster.capture("n9", tmp_path / "x"):
+            pass
+        wrong = cluster.capture("n1", tmp_path / "nowhere" / "x.pcapng")
+        with pytest.raises(TestbedError, match="the capture cannot be written: No such file"), wrong:
+            pass
+
+
+# The command
+
+
+def command(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "from testbed.cli.main import main; main()", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.requires("tcpdump")
+def test_the_command_ends_on_ctrl_c_with_a_file_that_tcpdump_reads(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    with (
+        Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
+        command("capture", "n1", "-w", str(path), "--name", cluster.name) as process,
+    ):
+        assert process.stderr is not None
+        assert "Ctrl-C ends it" in process.stderr.readline()
+        talk(cluster)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    found = captured(path)
+    assert f"{len(found)} frames in" in said
+    assert f"met: {sum(bool(met) for *_, met in found)} loss" in said
+    read = subprocess.run(["tcpdump", "-nn", "-r", path], capture_output=True, text=True, check=True)
+    assert sum(not line.startswith("\t") for line in read.stdout.splitlines()) == len(found)
+
+
+def test_the_command_prints_a_line_for_each_of_so_many_frames() -> None:
+    with (
+        Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
+        command("capture", "n1", "--count", "60", "--name", cluster.name) as process,
+    ):
+        directory = Store().directory(cluster.name)
+        eventually(lambda: any(directory.glob("watch.*")), "it has begun")
+        while process.poll() is None:
+            talk(cluster, 30)
+        lines, said = process.communicate()
+    assert process.returncode == 0
+    assert len(lines.splitlines()) == 60
+    assert "60 frames in" in said
+    assert any(" n1:eth0 > 02:" in line and "EtherType 0x88b5, 64 bytes" in line for line in lines.splitlines()), lines
+    assert any("  [dropped by loss, frame " in line for line in lines.splitlines())
