@@ -44,6 +44,7 @@ Exit codes:
   2  a wrong call or description   7  a kernel operation failed; rolled back
   3  not possible here or yet      8  check, run: degraded
   4  no such cluster, node, file   9  check, run: invalid
+ 10  run: a promise was broken
 130  interrupted; rolled back  128+N  ended by signal N; rolled back
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""
 

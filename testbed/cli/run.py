@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from testbed.controller.verdicts import Verdict
 
 _PLACE = Path("results/runs")
-_EXIT_CODES = {"degraded": 8, "invalid": 9}
+_EXIT_CODES = {"degraded": 8, "invalid": 9, "failed": 10}
 _SILENT = 1.0  # s
 _SHOWN = 40  # lines of what a command has said
 
@@ -87,19 +88,20 @@ def run_command(
     testbed run star-4 --on n1 'iperf3 -s -1' --on n2 'iperf3 -c n1'
 
     A cluster that is up under that name is used and stays; another one is brought up for the run and taken down after it.
-    'testbed runs --workloads' lists workloads and their settings. Exit code 8: the verdict is degraded, 9: invalid.
+    'testbed runs --workloads' lists workloads and their settings. Exit code 8: the verdict is degraded, 9: invalid, 10: a
+    promise was broken.
     """
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them costs as much as 20 nodes
     if bool(workload) == bool(commands):
         raise click.UsageError("say either a workload or commands (--on NODE COMMAND)")
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     place = output or _new_place(Path(cluster).name.removesuffix(".toml"), what)
-    result: CommandsResult | RunResult
     with _progress(place, mode) as follow, _told_where(place):
         if commands:
             from testbed.controller.commands import run_commands
 
-            result = run_commands(cluster, commands, mode=mode, output=place, timeout=timeout, follow=follow)
+            ended = run_commands(cluster, commands, mode=mode, output=place, timeout=timeout, follow=follow)
+            document, show, verdict = _commands_document(ended), partial(_print_commands, ended), ended.verdict
         else:
             from testbed.controller.running import run
             from testbed.workloads.settings import pairs
@@ -110,11 +112,14 @@ def run_command(
                 repeat=repeat, output=place, timeout=timeout, patience=patience, history=history, capture=capture,
                 follow=follow,
             )  # fmt: skip
+            document, show, verdict = _document(result), partial(_print_rows, result), result.verdict
     if as_json:
-        print_json("run", _document(result))
+        print_json("run", document)
     else:
-        _print(result)
-    ctx.exit(_EXIT_CODES.get(result.verdict.grade.value, 0))
+        show()
+        _print_verdict(verdict)
+        click.echo(f"results are in {_near(place)}")
+    ctx.exit(_EXIT_CODES.get(verdict.grade.value, 0))
 
 
 @click.command("runs", short_help="List runs, show one, list workloads and protocols.")
@@ -253,22 +258,20 @@ def _progress(place: Path, mode: str) -> Iterator[Any]:
             sys.stderr.write("\r\x1b[K")
 
 
-def _print(result: CommandsResult | RunResult) -> None:
-    from testbed.cli.tables import print_rows
-    from testbed.controller.commands import CommandsResult
+def _print_commands(result: CommandsResult) -> None:
+    for one in result.commands:
+        click.echo(f"{one.node}: {one.text} ended with code {one.code}")
+        lines = one.tail().splitlines()
+        click.echo("".join(f"  {line}\n" for line in lines[-_SHOWN:]), nl=False)
 
-    verdict = result.verdict
-    if isinstance(result, CommandsResult):
-        for one in result.commands:
-            click.echo(f"{one.node}: {one.text} ended with code {one.code}")
-            lines = one.tail().splitlines()
-            click.echo("".join(f"  {line}\n" for line in lines[-_SHOWN:]), nl=False)
-    elif verdict.grade.value == "invalid":
+
+def _print_rows(result: RunResult) -> None:
+    if result.verdict.grade.value == "invalid":
         click.echo("the run is invalid, and no figure of it is shown")
-    else:
-        print_rows(list(result.rows))
-    _print_verdict(verdict)
-    click.echo(f"results are in {_near(result.folder)}")
+        return
+    from testbed.cli.tables import print_rows
+
+    print_rows(list(result.rows))
 
 
 def _print_verdict(verdict: Verdict) -> None:
@@ -280,28 +283,29 @@ def _print_verdict(verdict: Verdict) -> None:
             click.echo(f"  {finding.what}{' on ' + where if where else ''}:{measured}{reason}: {finding.grade.value}")
     for note in verdict.notes:
         click.echo(f"note: {note}")
-    colours = {"trusted": "green", "degraded": "yellow", "invalid": "red"}
+    colours = {"trusted": "green", "degraded": "yellow", "invalid": "red", "failed": "red"}
     click.echo(f"verdict: {click.style(verdict.grade.value, fg=colours[verdict.grade.value])}")
 
 
-def _near(folder: Path | None) -> str:
-    if folder is None:
-        return "no folder"
-    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+def _near(folder: Path) -> str:
+    whole = folder.absolute()
+    return os.path.relpath(whole) if whole.is_relative_to(Path.cwd()) else str(whole)
 
 
-def _document(result: CommandsResult | RunResult) -> Mapping[str, object]:
-    from testbed.controller.commands import CommandsResult
+def _common(result: CommandsResult | RunResult) -> dict[str, object]:
     from testbed.controller.recording import verdict_in_words
 
-    common = {"cluster": result.cluster, "folder": str(result.folder), "verdict": verdict_in_words(result.verdict)}
-    if isinstance(result, CommandsResult):
-        told = [
-            {"node": one.node, "command": one.text, "code": one.code, "log": str(one.log)} for one in result.commands
-        ]
-        return {**common, "commands": told}
+    return {"cluster": result.cluster, "folder": str(result.folder), "verdict": verdict_in_words(result.verdict)}
+
+
+def _commands_document(result: CommandsResult) -> Mapping[str, object]:
+    told = [{"node": one.node, "command": one.text, "code": one.code, "log": str(one.log)} for one in result.commands]
+    return {**_common(result), "commands": told}
+
+
+def _document(result: RunResult) -> Mapping[str, object]:
     return {
-        **common,
+        **_common(result),
         "workload": result.workload,
         "settings": result.settings,
         "protocol": result.protocol,
