@@ -2,10 +2,10 @@
 
 import argparse
 import json
+import resource
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +19,7 @@ OUTPUT = REPOSITORY / "results" / "bench-plugin.jsonl"
 NODES = 4
 PLUGIN, PLAIN = "testbed's plug-in", "pytest alone"
 WITHOUT = "a test without a cluster"
-TEST, COLLECT = "set-up, test and tear-down", "pytest --collect-only of one test"
+TEST, COLLECT = "set-up, test and tear-down", "pytest --collect-only of one test, CPU"
 COST_LIMIT, IDLE_LIMIT = 0.25, 0.02  # s
 
 KINDS = {
@@ -68,18 +68,24 @@ def of_tests(directory: Path, tests: int) -> Iterator[Row]:
 
 
 def idle(directory: Path, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """pytest's whole life where it has one plain test to collect."""
+    """pytest's whole life where it has one plain test to collect, in processor time: a few milliseconds are looked for."""
     (directory / "test_plain.py").write_text("def test_nothing(): pass\n")
     samples: dict[str, list[float]] = {PLUGIN: [], PLAIN: []}
     for turn in range(repeat + 1):
         progress(f"idle: {turn} of {repeat}")
         for contender, options in ((PLUGIN, ()), (PLAIN, ("-p", "no:testbed"))):
-            begun = time.monotonic()
+            begun = _of_children()
             _pytest(directory, "--collect-only", *options)
             if turn:
-                samples[contender].append(time.monotonic() - begun)
+                samples[contender].append(_of_children() - begun)
     for contender, values in samples.items():
         yield Row("idle", contender, COLLECT, 0, "s", tuple(values), {"runs": repeat})
+
+
+def _of_children() -> float:
+    """Seconds of processor time that ended children have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _pytest(directory: Path, *options: str) -> None:
