@@ -1,0 +1,66 @@
+"""An ordinary user captures as root does: rings are no business of the machine's limits for socket buffers."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import frames
+import pytest
+from captures import captured
+from test_rootless import as_user, finish, home
+
+from testbed import Cluster
+from testbed.cluster import carrying
+from testbed.cluster.running import RunningCluster
+from testbed.cluster.state import Store
+from testbed.kernel import userns
+
+pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+
+__all__ = ["home"]  # a fixture
+
+# All that a child uses is imported before it loses the right to read it.
+for _module in (
+    "testbed.cluster.deciding",
+    "testbed.cluster.steward",
+    "testbed.kernel.abilities",
+    "testbed.kernel.loss_classifier",
+    "testbed.kernel.messages",
+    "testbed.kernel.qdiscs",
+    "testbed.observe.capturing",
+):
+    import_module(_module)
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_an_ordinary_user_captures_what_is_lost(home: Path, lasting: bool) -> None:
+    def story() -> None:
+        with Cluster.back_to_back(loss="30%", delay="1ms").up("pair", keep=lasting) as cluster:
+            with cluster.capture("n1", home / "x.pcapng") as capture:
+                _talk(cluster)
+            said = carrying.report(Store(), cluster.state)
+            assert said is not None
+            ((_, both),) = said["links"].items()
+            lost = sum(both[direction]["counters"]["loss"] for direction in ("forward", "backward"))
+            assert capture.result.met == {"loss": lost}
+            assert lost > 20
+            assert capture.result.whole
+            assert sum(bool(met) for *_, met in captured(home / "x.pcapng")) == lost
+        (home / "x.pcapng").unlink()
+
+    finish(as_user(home, story))
+
+
+def _talk(cluster: RunningCluster) -> None:
+    keeper = cluster.state.keeper
+    assert keeper is not None
+
+    def inside() -> None:
+        a, b = frames.mac(cluster, "n1"), frames.mac(cluster, "n2")
+        with frames.nics(cluster) as nics:
+            for number in range(100):
+                nics["n1"].send(frames.frame(b, a, number))
+                nics["n2"].send(frames.frame(a, b, number))
+
+    userns.call_inside(keeper.pid, inside)
