@@ -36,7 +36,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -55,9 +55,11 @@ if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
     from testbed.controller.checkers.report import Report
     from testbed.controller.checkers.runs import Checking
+    from testbed.spec.layout import Layout
     from testbed.spec.model import Description
 
 Mode: TypeAlias = Literal["sim", "live"]
+Codec: TypeAlias = Literal["generated", "scapy"]
 
 TIMEOUT: Final = 60.0
 """Seconds that a repetition may take if nothing is said."""
@@ -94,10 +96,11 @@ class RunResult:
 
 
 def run(
-    cluster: str | Path | Description | RunningCluster,
+    cluster: str | Path | Description | Layout | RunningCluster,
     workload: Form,
     *,
     protocol: str = "emp",
+    codec: Codec = "generated",
     mode: Mode = "live",
     settings: Mapping[str, object] | None = None,
     seed: int | None = None,
@@ -108,26 +111,31 @@ def run(
     history: bool = False,
     check: bool | None = None,
     capture: bool = False,
+    fates: bool = False,
     beside: Sequence[Beside] = (),
     follow: Follow = lambda _: None,
 ) -> RunResult:
     """Run a workload on all nodes of a cluster.
 
-    protocol: a registered one's name. settings: of the workload, as texts or values. seed: of the links' fates and of the
-    workload's chance; by default the description's; repetition k, from 0 on, has seed + k, but a cluster that is up keeps
-    its links' seed. output: the run's folder, which must not be there yet; without one nothing is kept. timeout: seconds for
-    each repetition, in the simulation of virtual time and on this machine. patience: seconds for which nothing may get any
-    further, in namespaces. check: whether checkers look through the history; by default where the workload wants it or
-    something happens beside it. capture: let the simulation write every frame. follow: is told what the run is at.
+    protocol: a registered one's name. codec: "scapy" lets Scapy itself make and read the frames. settings: of the workload,
+    as texts or values. seed: of the links' fates and of the workload's chance; by default the description's; repetition k,
+    from 0 on, has seed + k, but a cluster that is up keeps its links' seed. output: the run's folder, which must not be
+    there yet; without one nothing is kept. timeout: seconds for each repetition, in the simulation of virtual time and on
+    this machine. patience: seconds for which nothing may get any further, in namespaces. check: whether checkers look
+    through the history; by default where the workload wants it or something happens beside it. capture: let the simulation
+    write every frame. fates: let namespaces write every fate that is not a pass, as the simulation does; then the relay
+    carries what has any. follow: is told what the run is at.
     """
     _check(mode, repeat, timeout, patience)
-    chosen, stack_of = choose(workload, settings), protocol_of(protocol, mode)
+    if fates and mode == "live" and repeat > 1:
+        raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
+    chosen, stack_of = choose(workload, settings), protocol_of(protocol, mode, codec)
     where = find(cluster, mode, seed)
     first = where.layout.seed if seed is None else seed
     asked = {
         "kind": "workload", "cluster": where.name, "origin": where.origin, "workload": chosen.name,
-        "form": named(workload), "settings": chosen.settings, "protocol": protocol, "mode": mode, "seed": first,
-        "repeat": repeat, "timeout": timeout, "patience": patience,
+        "form": named(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
+        "seed": first, "repeat": repeat, "timeout": timeout, "patience": patience,
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -141,7 +149,7 @@ def run(
 
             names = [node.name for node in where.layout.nodes]
             checking, history = Checking(folder, names, patience, beside), True
-        with where.ready(follow, folder) as running:
+        with where.ready(follow, folder, fates=fates) as running:
             for number in range(1, repeat + 1):
                 follow(f"{chosen.name} on {where.name}" + (f", {number} of {repeat}" if repeat > 1 else ""))
                 plan = Plan(chosen, stack_of, first + number - 1, timeout, patience, history, capture, tuple(beside))
@@ -168,13 +176,17 @@ def run(
     )
 
 
-def protocol_of(name: str, mode: Mode) -> Protocol:
-    """A registered protocol. Raises NotFoundError, UnsupportedError where it does not run in this mode."""
+def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
+    """A registered protocol. Raises NotFoundError, UnsupportedError where it does not run in this mode, or so."""
     found = registry.load(registry.PROTOCOLS, name)
     if not isinstance(found, Protocol):
         raise TestbedError(f"what is registered as protocol {name!r} is a {type(found).__name__}, no Protocol")
     if mode == "sim" and not found.ethertype:
         raise UnsupportedError(f"{name} is the kernel's own: it runs in live; in sim, only protocols on NICs do")
+    if codec == "scapy":
+        if found.by_scapy is None:
+            raise UnsupportedError(f"{name} has no frames that Scapy could make: leave --codec out")
+        return replace(found, plug=found.by_scapy())
     return found
 
 

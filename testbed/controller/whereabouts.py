@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from testbed.errors import ConflictError, NotFoundError
+from testbed.errors import ConflictError, NotFoundError, UnsupportedError
 from testbed.spec.layout import Layout
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ class Whereabouts:
     live: bool
 
     @contextlib.contextmanager
-    def ready(self, follow: Follow, folder: RunFolder) -> Iterator[RunningCluster | None]:
+    def ready(self, follow: Follow, folder: RunFolder, *, fates: bool = False) -> Iterator[RunningCluster | None]:
         """The cluster, up and in nobody else's use, until the end of the block; None in the simulation. What happens to it
-        is noted among the folder's events. Raises what `bring_up` does, and ConflictError."""
+        is noted among the folder's events. fates: what frames met is written there, too. Raises what `bring_up` does, and
+        ConflictError."""
         if not self.live:
             yield None
             return
@@ -52,12 +53,17 @@ class Whereabouts:
         with contextlib.ExitStack() as stack:
             store, begun = Store(), time.monotonic_ns()
             running = self.up
+            if running is not None and fates:
+                raise UnsupportedError(
+                    f"{self.name} is up already: 'testbed up --fates' says where its fates are written"
+                )
             if running is None:
                 from testbed.cluster.bringing_up import bring_up
 
                 follow(f"bringing up {self.name}")
                 outcome = bring_up(store, self.layout, name=f"{self.name[:36]}-run-{os.getpid()}-{next(_numbers)}",
-                                   origin=self.origin, lasting=False)  # fmt: skip
+                                   origin=self.origin, lasting=False,
+                                   log=str(folder.path / "fates.jsonl") if fates else "")  # fmt: skip
                 running = stack.enter_context(RunningCluster(store, outcome.state))
             stack.enter_context(_alone(store, running.name))
             stack.callback(
@@ -74,9 +80,12 @@ class Whereabouts:
             follow(f"taking down {self.name}" if self.up is None else "")
 
 
-def find(cluster: str | Path | Description | RunningCluster, mode: str, seed: int | None) -> Whereabouts:
+def find(cluster: str | Path | Description | Layout | RunningCluster, mode: str, seed: int | None) -> Whereabouts:
     """See `running.run`. Raises NotFoundError, DescriptionError, and what loading does."""
     live = mode == "live"
+    if isinstance(cluster, Layout):
+        layout = cluster if seed is None else replace(cluster, seed=seed)
+        return Whereabouts(layout.name, "python", Path.cwd(), layout, "", None, live)
     if not isinstance(cluster, str | Path):
         from testbed.spec.model import Description
 

@@ -1,0 +1,238 @@
+"""A run once more, with the same fates: in the other mode, or with as few of them as make it fail in the same way.
+
+    again = replay(Path("results/runs/..."), "live")
+    again.same, again.now          # whether the same check has failed again, and which have
+
+A simulation writes every fate that was not a pass, and so does a run in namespaces that is told to (`fates`). Without such a
+log the seed gives the fates again: they are the same, flow by flow, but cannot be shrunk. What follows from time, such as a
+queue that overflows, is the same only in the simulation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from testbed.controller.folders import Recorded, recorded
+from testbed.controller.running import Mode, run
+from testbed.controller.shrinking import Shrunk, shrunk
+from testbed.errors import NotFoundError, TestbedError, UnsupportedError
+from testbed.runtime.logs import read_log
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.layout_json import from_json
+from testbed.wire.fates import Record, Replay, without_chance
+from testbed.workloads.finding import Form
+
+if TYPE_CHECKING:
+    from testbed.cluster.running import RunningCluster
+    from testbed.runtime.nodes.run import Run
+    from testbed.sim.simulation import Simulation
+    from testbed.wire.rules import RuleSet
+
+FATES: Final = "fates.jsonl"
+FEW: Final = "fates-few.jsonl"
+"""In a repetition's folder: all fates that were not a pass, and those to which a failing run was shrunk."""
+
+ENDED_BADLY: Final = "it ended with an error"
+"""The symptom of a run that did not come to its end, and of which no check failed."""
+
+STUCK: Final = 5.0
+"""Seconds for which nothing may get any further in namespaces, where the run had not said another patience."""
+
+_numbers: Final = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """before, now: the checks that had failed, and that have. error: with which it has ended, or empty. fates: how many the
+    log has; -1: there was none, and the seed has given them. given: to how many frames; -1: it is not known."""
+
+    mode: Mode
+    before: frozenset[str]
+    now: frozenset[str]
+    error: str
+    fates: int
+    given: int
+
+    @property
+    def same(self) -> bool:
+        """Whether one that had failed has failed again; where none had, whether none has."""
+        return bool(self.before & self.now) or self.before == self.now
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """One repetition of a run, from its folder. failed: its symptoms. form: the workload's, if not what is recorded."""
+
+    run: Recorded
+    folder: Path
+    number: int
+    layout: Layout
+    failed: frozenset[str]
+    form: Form
+
+    @property
+    def log(self) -> Path | None:
+        return self.folder / FATES if (self.folder / FATES).exists() else None
+
+
+def repetition(folder: Path, number: int = 0, workload: Form | None = None) -> Repetition:
+    """number: from 1 on; 0: the last one that was begun, with which a failing run has ended. workload: needed where the run
+    had a workload without a name.
+
+    Raises NotFoundError, UnsupportedError where it cannot be run again, TestbedError for a broken file."""
+    found = recorded(folder)
+    asked = found.asked
+    if asked.get("kind") != "workload":
+        raise UnsupportedError(f"{folder} is no run of a workload: commands cannot be run again with the same fates")
+    if asked.get("scenario"):
+        raise UnsupportedError(f"{folder} had a scenario: its fates hang on when that has changed the links")
+    form = workload or asked.get("form")
+    if not form:
+        raise UnsupportedError(f"the workload of {folder} came from Python and has no name: use testbed.replay there")
+    parts = sorted(int(one.name[7:]) for one in folder.glob("repeat-*"))
+    if number > max(parts, default=1):
+        raise NotFoundError(f"{folder} has no repetition {number}")
+    number = number or max(parts, default=1)
+    checks = found.result.get("checks") or []
+    failed = frozenset(checks[number - 1]["failed"]) if number <= len(checks) else frozenset[str]()
+    if not failed and found.status == "failed" and number == max(parts, default=1):
+        failed = frozenset({ENDED_BADLY})
+    try:
+        layout = from_json(json.loads((folder / "cluster.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TestbedError(f"{folder / 'cluster.json'} cannot be understood: {error}") from error
+    layout = _with_files(replace(layout, seed=int(asked["seed"]) + number - 1), _base(str(asked.get("origin", ""))))
+    part = folder / f"repeat-{number}" if parts else folder
+    return Repetition(found, part, number, layout, failed, form)
+
+
+def replayed(one: Repetition, mode: Mode, log: Path | None = None, output: Path | None = None) -> Replayed:
+    """Run it again. log: of fates, if not its own. output: a folder for the new run, which is not kept otherwise. Raises
+    what `run` does before programs begin."""
+    log = log or one.log
+    records = read_log(log) if log is not None else None
+    return _again(one, mode, records, log, output)
+
+
+def fewest(one: Repetition, most: int) -> Shrunk[Record]:
+    """The few fates with which the simulation fails in the same way, after so many runs at most; they are written into the
+    repetition's folder. Raises NotFoundError without a log, UnsupportedError where the simulation does not fail so."""
+    if one.log is None:
+        raise NotFoundError(f"{one.folder} has no {FATES}: in namespaces, 'testbed run --fates' writes one")
+    records = read_log(one.log)
+    if not one.failed or not _again(one, "sim", records, None, None).now & one.failed:
+        raise UnsupportedError(
+            f"the run does not fail so in the simulation ({', '.join(sorted(one.failed)) or 'nothing failed'}): there is "
+            "nothing to shrink"
+        )
+
+    def fails(some: Sequence[Record]) -> bool:
+        return bool(_again(one, "sim", some, None, None).now & one.failed)
+
+    result = shrunk(records, fails, most)
+    text = "".join(record.to_line() + "\n" for record in result.causes)
+    (one.folder / FEW).write_text(text, encoding="utf-8")
+    return result
+
+
+def _again(
+    one: Repetition, mode: Mode, records: Sequence[Record] | None, log: Path | None, output: Path | None
+) -> Replayed:
+    """records: None where the seed gives the fates. log: the file in which they are, for namespaces."""
+    asked = one.run.asked
+    error = ""
+    giving = _Giving(records or ())
+    with contextlib.ExitStack() as stack:
+        place = output or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-replay-"))) / "run"
+        where: Layout | RunningCluster = one.layout
+        if mode == "live":
+            where = stack.enter_context(_up(one.layout, log if records is not None else None))
+        elif records is not None:
+            where = _without_chance(one.layout)
+        try:
+            run(
+                where, one.form, protocol=asked["protocol"], codec=asked.get("codec", "generated"), mode=mode,
+                settings=asked["settings"] if isinstance(one.form, str) else None, seed=one.layout.seed, output=place,
+                timeout=asked["timeout"], patience=(asked["patience"] or STUCK) if mode == "live" else None, check=True,
+                beside=[giving] if mode == "sim" and records is not None else (),
+            )  # fmt: skip
+        except TestbedError as raised:
+            if not (place / "result.json").exists():
+                raise
+            error = str(raised)
+        checks: list[Mapping[str, Any]] = recorded(place).result.get("checks") or []
+    now = frozenset(name for check in checks for name in check["failed"])
+    if error and not now:
+        if not checks:
+            raise TestbedError(f"the run has not begun again: {error}")
+        now = frozenset({ENDED_BADLY})
+    given = giving.given if mode == "sim" and records is not None else -1
+    return Replayed(mode, one.failed, now, error, -1 if records is None else len(records), given)
+
+
+class _Giving:
+    """Gives fates in the simulation."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._replay = Replay(records)
+
+    @property
+    def given(self) -> int:
+        return self._replay.given
+
+    def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
+        rules.add(simulation.now(), self._replay)
+
+    def live(self, cluster: RunningCluster, run: Run) -> contextlib.AbstractContextManager[object]:  # noqa: ARG002
+        raise AssertionError("in namespaces fates are given before programs begin")
+
+
+@contextlib.contextmanager
+def _up(layout: Layout, log: Path | None) -> Iterator[RunningCluster]:
+    from testbed.cluster.bringing_up import bring_up
+    from testbed.cluster.running import RunningCluster
+    from testbed.cluster.state import Store
+
+    store, name = Store(), f"{layout.name[:30]}-replay-{os.getpid()}-{next(_numbers)}"
+    outcome = bring_up(store, layout, name=name, origin="python", lasting=False)
+    with RunningCluster(store, outcome.state) as cluster:
+        if log is not None:
+            cluster.inject("all", replay=log)
+        yield cluster
+
+
+def _without_chance(layout: Layout) -> Layout:
+    return replace(
+        layout,
+        links=tuple(
+            [
+                replace(link, forward=without_chance(link.forward), backward=without_chance(link.backward))
+                for link in layout.links
+            ]
+        ),
+    )
+
+
+def _with_files(layout: Layout, base: Path) -> Layout:
+    """With whole paths of tables and traces."""
+
+    def placed(impairment: Impairment) -> Impairment:
+        jitter_file, rate_trace = (
+            path and str(base / path) for path in (impairment.jitter_file, impairment.rate_trace)
+        )
+        return replace(impairment, jitter_file=jitter_file, rate_trace=rate_trace)
+
+    links = [replace(link, forward=placed(link.forward), backward=placed(link.backward)) for link in layout.links]
+    return replace(layout, links=tuple(links))
+
+
+def _base(origin: str) -> Path:
+    return Path(origin).parent if os.path.isfile(origin) else Path.cwd()

@@ -1,0 +1,119 @@
+"""A run that failed fails again from its folder, and with few of its fates."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from emp_mutants import MUTANTS
+
+import testbed
+from testbed import Cluster, TestbedError
+from testbed.controller.replaying import ENDED_BADLY, FATES, FEW, fewest, repetition, replayed
+from testbed.errors import NotFoundError, UnsupportedError
+from testbed.runtime.logs import read_log
+
+SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """EMP that forgets a lost acknowledgement once the next is acknowledged."""
+    with pytest.MonkeyPatch.context() as patch:
+        MUTANTS[1].put_in(patch)
+        yield
+
+
+def ran(folder: Path, seed: int = 1, repeat: int = 1) -> Path:
+    try:
+        testbed.run(
+            Cluster.star(3, loss="10%"), "random", mode="sim", seed=seed, settings=SETTINGS,
+            output=folder, timeout=20, repeat=repeat,
+        )  # fmt: skip
+    except TestbedError:
+        assert json.loads((folder / "result.json").read_text())["status"] == "failed"
+    return folder
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_path: Path) -> None:
+    one = repetition(ran(tmp_path / "run"))
+    assert one.failed == {"errors"}
+    again = replayed(one, "sim", output=tmp_path / "again")
+    assert again.same
+    assert again.now == {"errors"}
+    assert "has given the message up" in again.error
+    assert again.given == again.fates > 5
+    assert (tmp_path / "again" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
+    folder = ran(tmp_path / "run")
+    (folder / "fates.jsonl").unlink()
+    again = replayed(repetition(folder), "sim")
+    assert (again.same, again.fates) == (True, -1)
+    with pytest.raises(NotFoundError, match="testbed run --fates"):
+        fewest(repetition(folder), 10)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
+    one = repetition(ran(tmp_path / "run"))
+    few = fewest(one, 200)
+    assert few.minimal
+    assert len(few.causes) == 2 < len(read_log(one.folder / FATES)) / 10
+    assert read_log(one.folder / FEW) == list(few.causes)
+    assert replayed(one, "sim", one.folder / FEW).same
+    assert fewest(one, 3).trials == 3
+
+
+def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        MUTANTS[1].put_in(patch)
+        one = repetition(ran(tmp_path / "run"))
+    again = replayed(one, "sim")
+    assert not again.same
+    assert not again.now
+    with pytest.raises(UnsupportedError, match="does not fail so in the simulation"):
+        fewest(one, 10)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_of_several_repetitions_the_last_is_the_one_that_failed(tmp_path: Path) -> None:
+    folder = ran(tmp_path / "run", 2, repeat=50)
+    one = repetition(folder)
+    assert one.failed == {"errors"}
+    assert one.layout.seed == 2 + one.number - 1 > 5
+    assert replayed(one, "sim").same
+    assert not repetition(folder, 1).failed
+    with pytest.raises(NotFoundError, match="no repetition 51"):
+        repetition(folder, 51)
+
+
+def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
+    async def wrong(comm: object, node: object) -> None:  # noqa: ARG001
+        raise ValueError("always")
+
+    with pytest.raises(TestbedError):
+        testbed.run(Cluster.star(2), wrong, mode="sim", output=tmp_path / "run", check=True)
+    with pytest.raises(UnsupportedError, match="has no name"):
+        repetition(tmp_path / "run")
+    one = repetition(tmp_path / "run", workload=wrong)
+    assert one.failed == {ENDED_BADLY}
+    again = replayed(one, "sim")
+    assert again.same
+    assert "ValueError: always" in again.error
+
+
+def test_what_is_no_run_or_a_broken_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no folder of a run"):
+        repetition(tmp_path)
+    folder = ran(tmp_path / "run")
+    shutil.copytree(folder, tmp_path / "broken")
+    (tmp_path / "broken" / "cluster.json").write_text("{}")
+    with pytest.raises(TestbedError, match=r"cluster\.json"):
+        repetition(tmp_path / "broken")
