@@ -9,8 +9,8 @@ frame of the same content is meant, in the same direction, that has met nothing 
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -100,8 +100,13 @@ class Joining:
     def _place(self, until: int) -> None:
         """Put what is known of frames until then beside them."""
         later: list[Met] = []
+        stamps = {place: sorted(entered) for place, entered in self._entering.items()}
         for met in self._met:
-            seen = self._find(met) if met.stamp <= until + NEAR else None
+            if met.stamp > until + NEAR:
+                later.append(met)
+                continue
+            place = met.link, met.direction
+            seen = self._find(met, self._entering.get(place, {}), stamps.get(place, []))
             if seen is not None:
                 seen.met, seen.causes = met.words, met.causes
             elif met.stamp > until:
@@ -110,14 +115,22 @@ class Joining:
                 self.unplaced += 1
         self._met = later
 
-    def _find(self, met: Met) -> Seen | None:
-        entered = self._entering.get((met.link, met.direction), {})
-        for seen in entered.get(met.stamp, ()):
-            if not seen.met and crc32(seen.frame) == met.check:
-                return seen
-        near = sorted((abs(stamp - met.stamp), stamp) for stamp in entered if abs(stamp - met.stamp) <= NEAR)
-        for _, stamp in near:
-            for seen in entered[stamp]:
-                if not seen.met and crc32(seen.frame) == met.check:
-                    return seen
+    def _find(self, met: Met, entered: Mapping[int, list[Seen]], stamps: list[int]) -> Seen | None:
+        """stamps: of all that entered, in order."""
+        exact = _alike(met, entered.get(met.stamp, ()))
+        if exact is not None:
+            return exact
+        near = stamps[bisect_left(stamps, met.stamp - NEAR) : bisect_right(stamps, met.stamp + NEAR)]
+        for stamp in sorted(near, key=lambda stamp: abs(stamp - met.stamp)):
+            found = _alike(met, entered[stamp])
+            if found is not None:
+                return found
         return None
+
+
+def _alike(met: Met, frames: Iterable[Seen]) -> Seen | None:
+    """The first frame of that content that has met nothing yet."""
+    for seen in frames:
+        if not seen.met and crc32(seen.frame) == met.check:
+            return seen
+    return None
