@@ -85,6 +85,7 @@ class ClusterUnderTest:
         timeout: float = TIMEOUT,
         patience: float | None = None,
         history: bool = False,
+        check: bool | None = None,
         **settings: object,
     ) -> RunResult:
         """Run a workload on all nodes and wait for its end::
@@ -111,6 +112,7 @@ class ClusterUnderTest:
             timeout=timeout,
             patience=patience,
             history=history,
+            check=check,
             capture=self._captures,
             beside=_beside(self.scenario),
         )

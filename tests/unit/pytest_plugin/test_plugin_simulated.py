@@ -119,6 +119,36 @@ def test_own(cluster):
     result.assert_outcomes(passed=9)
 
 
+def test_what_happens_beside_the_programs_is_a_parameter(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        PROGRAM
+        + """
+class Cut:
+    def simulated(self, simulation, rules):
+        (link,) = [link for link, direction in simulation.network.ways if link.startswith("n2") and direction == "forward"]
+        simulation.cut(link)
+        simulation.loop.at(50_000_000, lambda now: simulation.mend(link))
+
+    def live(self, cluster, run): ...
+
+@pytest.mark.cluster("star-2", delay="1ms")
+@pytest.mark.parametrize("scenario", [None, Cut()], ids=["none", "cut"])
+def test_cut(cluster, scenario):
+    result = cluster.run(count, check=False)
+    assert result.results["n2"] == list(range(20))
+    assert (sum(nic["collections_resent"] for nic in result.counted.values()) > 0) == (scenario is not None)
+
+@pytest.mark.cluster("star-2")
+@pytest.mark.parametrize("scenario", ["storm"])
+def test_words(cluster):
+    cluster.run(count)
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["E *scenario: found 'storm', expected what `testbed.run` takes as 'beside'"])
+
+
 def test_a_test_that_this_machine_cannot_run_is_skipped_with_its_reason_or_fails(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
