@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -72,18 +72,34 @@ def load(group: str, name: str) -> object:
         raise TestbedError(f"{kind} {name!r} ({entry}) cannot be imported:\n{traceback.format_exc()}") from error
 
 
-def _texts() -> Iterator[str]:
-    """The files of all packages that are installed."""
+def versions(packages: Collection[str]) -> dict[str, str]:
+    """Of those that are installed, as their directories are called: ``pyroute2-0.9.5.dist-info``."""
+    found: dict[str, str] = {}
+    for directory in _directories():
+        name, _, version = directory.stem.partition("-")
+        for package in packages:
+            if name.lower() == package.lower().replace("-", "_") and version:
+                found.setdefault(package, version)
+    return found
+
+
+def _directories() -> Iterator[Path]:
+    """Of all packages that are installed."""
     for place in dict.fromkeys(sys.path):
         try:
             names = sorted(name for name in os.listdir(place or ".") if name.endswith(_DISTRIBUTION))
         except OSError:  # not there, or an archive
             continue
         for name in names:
-            try:
-                yield Path(place, name, "entry_points.txt").read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError):
-                continue
+            yield Path(place, name)
+
+
+def _texts() -> Iterator[str]:
+    for directory in _directories():
+        try:
+            yield (directory / "entry_points.txt").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
 
 
 def _entries(text: str, group: str) -> Iterator[tuple[str, Entry]]:

@@ -6,10 +6,11 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_DISTRIBUTIONS = ("netns-testbed", "pyroute2", "pydantic")
+from testbed.registry import versions
+
+_PACKAGES = ("netns-testbed", "pyroute2", "pydantic")
 
 
 def surroundings() -> Mapping[str, object]:
@@ -20,7 +21,7 @@ def surroundings() -> Mapping[str, object]:
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "load_average": os.getloadavg()[0],
         "python": sys.version,
-        "versions": {name: _version(name) for name in _DISTRIBUTIONS},
+        "versions": versions(_PACKAGES),
     }
 
 
@@ -31,10 +32,3 @@ def _processor() -> str:
         return platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""

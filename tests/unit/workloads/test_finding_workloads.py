@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,9 @@ def test_a_file_that_is_not_there_or_raises_is_told(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text("class Wrong:\n    pass\n")
     with pytest.raises(DescriptionError, match="found type, expected a subclass of Workload"):
         choose(f"{tmp_path}/wrong.py:Wrong")
+
+
+def test_versions_of_packages_are_those_that_are_installed() -> None:
+    names = ("pydantic", "netns-testbed", "no-such-package")
+    found = registry.versions(names)
+    assert found == {name: version(name) for name in names[:2]}

@@ -1,0 +1,76 @@
+"""Runs of an ordinary user: brought up inside a user namespace, on NICs, on sockets, and as commands."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from test_rootless import as_user, finish, home
+
+import testbed
+from testbed import Cluster
+from testbed.cluster.state import Store
+from testbed.controller.commands import run_commands
+from testbed.controller.folders import recorded
+
+pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+
+__all__ = ["home"]  # a fixture
+
+# All that a child uses is imported before it loses the right to read it.
+for _module in (
+    "protocols.emp.protocol",
+    "testbed.cluster.deciding",
+    "testbed.cluster.steward",
+    "testbed.controller.living",
+    "testbed.kernel.abilities",
+    "testbed.kernel.loss_classifier",
+    "testbed.kernel.messages",
+    "testbed.kernel.qdiscs",
+    "testbed.runtime.tcp.endpoint",
+    "testbed.spec.writing",
+    "testbed.workloads.random_traffic",
+):
+    import_module(_module)
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What packages offer, read before the right to read it is lost."""
+    from testbed import registry
+
+    there = {group: registry.offered(group) for group in (registry.FIELDS, registry.PROTOCOLS, registry.WORKLOADS)}
+    monkeypatch.setattr(registry, "offered", there.__getitem__)
+
+
+@pytest.mark.usefixtures("registered")
+def test_workloads_run_on_nics_and_on_sockets(home: Path) -> None:
+    def story() -> None:
+        for protocol in ("emp", "tcp"):
+            lossy = Cluster.star(3, delay="1ms", loss="2%", seed=4)
+            result = testbed.run(
+                lossy,
+                "random",
+                protocol=protocol,
+                settings={"messages": 30},
+                output=home.parent / protocol,
+                check=False,
+            )
+            assert sum(one["received"] for one in result.results.values()) == 3 * 30
+            assert recorded(home.parent / protocol).status == "done"
+        assert Store().names() == []
+
+    finish(as_user(home, story))
+
+
+@pytest.mark.usefixtures("registered")
+def test_commands_run(home: Path) -> None:
+    def story() -> None:
+        result = run_commands(
+            Cluster.star(2), [("n1", "id -u"), ("n2", "cat /proc/sys/kernel/hostname")], output=home.parent / "run"
+        )
+        assert [one.log.read_text() for one in result.commands] == ["0\n", "n2\n"]
+        assert Store().names() == []
+
+    finish(as_user(home, story))
