@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from testbed.cluster import contention, lifecycle
 from testbed.cluster.injections import Injection, links_of, places_of
-from testbed.cluster.partitions import rules_between
+from testbed.cluster.partitions import deaf_across, rules_between
 from testbed.cluster.state import State, Store
 from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.kernel import processes, userns
@@ -81,22 +81,17 @@ def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds:
     Raises NotFoundError for a node that there is not, DescriptionError for groups that are none.
     """
     _check_groups(store.choose(name), groups)
-    deaf = {
-        node: tuple(other for another in groups if another is not group for other in another)
-        for group in groups
-        for node in group
-    }
     what = "partition " + " / ".join(",".join(group) for group in groups)
-    return separate(store, name, deaf, what, seconds)
-
-
-def separate(store: Store, name: str, deaf: Mapping[str, Sequence[str]], what: str, seconds: float = 0) -> Injected:
-    """Let nodes not hear others: node -> those whose frames do not come to it. what: for users."""
 
     def make(state: State, number: int) -> Injection:
-        return Injection(number, what, rules=rules_between(state.layout, deaf), until=_until(seconds))
+        return Injection(number, what, rules=rules_between(state.layout, deaf_across(groups)), until=_until(seconds))
 
     return _add(store, name, make)
+
+
+def lay(store: Store, name: str, injection: Injection) -> Injected:
+    """Put in force what somebody has composed of `injections` and `partitions`; it gets a number of its own."""
+    return _add(store, name, lambda _, number: replace(injection, number=number))
 
 
 def load_processor(store: Store, name: str, node: str, share: float, seconds: float = 0) -> Injected:

@@ -8,6 +8,15 @@ from testbed.cluster.injections import BOTH, Place
 from testbed.spec.layout import Layout, Node
 
 
+def deaf_across(groups: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Node -> all nodes of other groups."""
+    return {
+        node: tuple(other for another in groups if another is not group for other in another)
+        for group in groups
+        for node in group
+    }
+
+
 def rules_between(layout: Layout, deaf: Mapping[str, Sequence[str]]) -> tuple[tuple[Place, str], ...]:
     """Every NIC of a node drops what those have sent that it shall not hear, by their MACs and, where nodes route, by their
     addresses. deaf: node -> the names of these."""

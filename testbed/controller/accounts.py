@@ -52,14 +52,14 @@ def account(store: Store, state: State) -> Account:
             relay = carrying.report(store, state)
     stolen, ticks = _processors(_PROCESSORS.read_text())
     processes = [one["pid"] for one in relay["processes"]] if relay is not None else []
-    loads = {program.pid: _scheduled(program.pid)[0] for one in state.injected for program in one.programs}
+    loads = {program.pid: scheduled(program.pid)[0] for one in state.injected for program in one.programs}
     return Account(
         time.monotonic_ns(),
         relay,
         softnet.drops(),
         stolen,
         ticks,
-        {pid: _scheduled(pid)[1] for pid in processes},
+        {pid: scheduled(pid)[1] for pid in processes},
         loads,
         _classifiers(state),
     )
@@ -71,7 +71,7 @@ def _processors(text: str) -> tuple[int, int]:
     return (ticks[_STEAL] if len(ticks) > _STEAL else 0), sum(ticks)
 
 
-def _scheduled(pid: int) -> tuple[int, int]:
+def scheduled(pid: int) -> tuple[int, int]:
     """For how long a process ran, and for how long it was ready and waited, in nanoseconds; 0 when that is not known."""
     with contextlib.suppress(OSError, ValueError):
         ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()

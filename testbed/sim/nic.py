@@ -76,19 +76,29 @@ class SimNic:
         """The NIC is off: nothing comes of what is under way in it."""
         self._agent = None
 
+    def cost(self, profile: Profile) -> None:
+        """From now on what it does costs this; one that prices nothing, or has priced nothing, changes nothing."""
+        if not self._is_free and not profile.is_free:
+            self._profile = profile
+
     def pause(self) -> None:
         """Nothing is looked at until `resume`: what comes waits, for as long as it takes."""
         if not isinstance(self._firmware, Standstill):
             self._firmware = Standstill(self._firmware)
 
-    def resume(self, now: int) -> int:
-        """Look at what has come meanwhile, in its order, and at the clock. How much it was."""
+    @property
+    def held(self) -> int:
+        """How many frames and descriptors wait for `resume`."""
+        return len(self._firmware.came) if isinstance(self._firmware, Standstill) else 0
+
+    def resume(self, now: int) -> None:
+        """Look at what has come meanwhile, in its order, and at the clock."""
         standstill = self._firmware
         if not isinstance(standstill, Standstill):
-            return 0
+            return
         self._firmware = firmware = standstill.firmware
         if self._agent is None:
-            return len(standstill.came)
+            return
         self._now = now
         for what in standstill.came:
             if isinstance(what, int):
@@ -98,7 +108,6 @@ class SimNic:
             if self._shown and self._is_free:
                 self._let_see(now)
         self._look_ahead()
-        return len(standstill.came)
 
     # From the wire, and by the clock.
 

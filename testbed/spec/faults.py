@@ -50,16 +50,9 @@ def _share(value: object) -> float:
     return share
 
 
-def _positive_rate(value: object) -> int:
-    rate = units.parse_rate(value)
-    if not rate:
-        raise MismatchError("a rate above 0, such as '100mbit'")
-    return rate
-
-
 def _positive(value: int) -> int:
     if not value:
-        raise MismatchError("a time longer than 0")
+        raise MismatchError("more than 0")
     return value
 
 
@@ -72,9 +65,7 @@ Texts = Annotated[
 """One text, or several."""
 Period = Annotated[Duration, AfterValidator(_positive)]
 Share = Annotated[float, BeforeValidator(_share), WithJsonSchema({"type": ["string", "number"], "examples": ["50%"]})]
-PositiveRate = Annotated[
-    Rate, BeforeValidator(_positive_rate), WithJsonSchema({"type": "string", "examples": ["100mbit"]})
-]
+PositiveRate = Annotated[Rate, AfterValidator(_positive)]
 
 
 class Fault(Element):
@@ -150,10 +141,18 @@ class Fault(Element):
 
 
 class OnLinks(Fault):
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     on: Texts = Field(description="Links: 'n1--s1', a node or switch (all its links), one end ('n1:eth0'), or 'all'.")
 
 
 class OnNodes(Fault):
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     on: Texts = Field(description="Nodes, or 'all'.")
 
 
@@ -163,6 +162,10 @@ def _where(on: Sequence[str], direction: str = "") -> str:
 
 class Impair(OnLinks, Impairments):
     """Any of the impairments of a description."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["impair"] = "impair"
     direction: str = Field("", description="'out' of the node or 'in', 'a-b' by the ends' names; both if not said.")
@@ -185,6 +188,10 @@ class Impair(OnLinks, Impairments):
 class Rule(OnLinks):
     """Fault rules: 'drop emp.type == 3 and nth(3)'. They count from when it begins."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     kind: Literal["rule"] = "rule"
     on: Texts = Field(("all",), description="Links; all if not said.")
     direction: str = Field("", description="As for impair.")
@@ -198,6 +205,10 @@ class Rule(OnLinks):
 class Down(OnLinks):
     """Cables are pulled out."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     kind: Literal["down"] = "down"
 
     @property
@@ -208,6 +219,10 @@ class Down(OnLinks):
 class Flap(Down):
     """Cables are pulled out and plugged in again."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     lasting: ClassVar[Lasting] = "must"
 
     kind: Literal["flap"] = "flap"  # type: ignore[assignment]  # another kind, with an end
@@ -215,6 +230,10 @@ class Flap(Down):
 
 class Partition(Fault):
     """Nothing passes between groups of nodes."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["partition"] = "partition"
     groups: Annotated[tuple[Texts, ...], Listed] | None = Field(
@@ -262,6 +281,10 @@ class Crash(OnNodes):
     """A node's process is killed: its program ends, and its NIC with all that it knew. With an end, it starts again then:
     its NIC with the next incarnation, its program from the beginning."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     kind: Literal["crash"] = "crash"
 
     @property
@@ -271,6 +294,10 @@ class Crash(OnNodes):
 
 class Restart(OnNodes):
     """A node's process is killed and started again, at once or after a time."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["restart"] = "restart"
 
@@ -290,6 +317,10 @@ class Restart(OnNodes):
 class Reset(OnNodes):
     """A node's NIC starts again, with the next incarnation. What its program holds is the old one's: it begins anew, too."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     lasting: ClassVar[Lasting] = "never"
 
     kind: Literal["reset"] = "reset"
@@ -298,9 +329,19 @@ class Reset(OnNodes):
     def what(self) -> str:
         return f"NIC reset {_where(self.on)}"
 
+    def times(self, horizon: int) -> list[tuple[int, int | None]]:
+        return [(begin, begin) for begin, _ in super().times(horizon)]
+
+    def problems(self) -> list[Problem]:
+        return [one for one in super().problems() if not (one.path == "" and "beside 'every'" in one.expected)]
+
 
 class Pause(OnNodes):
     """A node stands still, its NIC with it: what comes waits."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
 
     lasting: ClassVar[Lasting] = "must"
 
@@ -314,6 +355,10 @@ class Pause(OnNodes):
 class Slow(OnNodes):
     """A NIC's processor takes a multiple of its time for everything."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     kind: Literal["slow"] = "slow"
     factor: Annotated[float, Field(gt=1, le=1e6, allow_inf_nan=False)] = Field(description="How many times as long.")
 
@@ -325,6 +370,10 @@ class Slow(OnNodes):
 class Cpu(OnNodes):
     """Something else uses a node's processor."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     kind: Literal["cpu"] = "cpu"
     share: Share = Field(description="How much of one: '50%'.")
 
@@ -335,6 +384,10 @@ class Cpu(OnNodes):
 
 class Traffic(Fault):
     """Nodes send datagrams to another, heeding nothing."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["traffic"] = "traffic"
     senders: Texts = Field(description="Nodes.")
@@ -349,6 +402,10 @@ class Traffic(Fault):
 class Incast(Fault):
     """All other nodes send to one."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
     kind: Literal["incast"] = "incast"
     receiver: str = Field(description="A node.")
     rate: PositiveRate = Field(description="Of each sender, with headers.")
@@ -360,6 +417,10 @@ class Incast(Fault):
 
 class Churn(OnNodes):
     """Nodes crash and start again at random times, as seldom as 'mean' says, all together."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
 
     lasting: ClassVar[Lasting] = "may"
 

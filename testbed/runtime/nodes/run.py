@@ -148,7 +148,7 @@ class Run:
                 raise StuckError(f"{node}: its process does not end within {PATIENCE:g} s", {})
 
     def restart(self, node: str) -> None:
-        """Start a node process again that `crash` has ended: its NIC with another incarnation, its program anew. Returns when
+        """Start a node process that `crash` has ended: its NIC with another incarnation, its program anew. Returns when
         the program has been told to go; raises ProgramError, NodeDiedError, StuckError."""
         line, end = Channel.pair()
         self._lines[node].close()

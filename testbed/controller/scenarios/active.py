@@ -1,0 +1,41 @@
+"""What both ways of carrying out faults have in common: a fault in force, what it has done, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from testbed.controller.scenarios.timeline import Occurrence
+
+Counts = Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Active:
+    """A fault in force.
+
+    counted: what it has done since its beginning, by name. needed: of which counters one must have moved; empty: any. lift
+    takes it out of force; over: because the run is over, and not at its own end. reason: why it could do nothing.
+    """
+
+    occurrence: Occurrence
+    counted: Callable[[], Counts]
+    lift: Callable[[bool], object]
+    needed: tuple[str, ...] = ()
+    reason: str = ""
+
+    def moved(self, counts: Counts) -> bool:
+        """Whether it has happened."""
+        return any(counts.get(name, 0) for name in self.needed or counts)
+
+
+class Stage(Protocol):
+    """Where faults are carried out."""
+
+    def begin(self, occurrence: Occurrence) -> Active:
+        """Put it in force. Raises TestbedError where that cannot be."""
+        ...
+
+
+GONE: Final = "no program ran there any more"

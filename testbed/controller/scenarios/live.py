@@ -1,0 +1,198 @@
+"""Faults in namespaces: by the operations that inject and heal, and by what the run can do to its node processes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from testbed.cluster import carrying, injecting
+from testbed.cluster.injections import BOTH, Injection, Place
+from testbed.cluster.state import State, Store
+from testbed.cluster.status import status
+from testbed.controller.accounts import account, scheduled
+from testbed.controller.scenarios.active import GONE, Active, Counts
+from testbed.controller.scenarios.targets import injection_of, measured_by, nodes_of, senders_of, touched_nodes
+from testbed.controller.scenarios.timeline import Occurrence
+from testbed.errors import KernelError, UnsupportedError
+from testbed.spec.faults import Cpu, Crash, Fault, Incast, Pause, Reset, Restart, Traffic
+
+if TYPE_CHECKING:
+    from testbed.cluster.running import RunningCluster
+    from testbed.runtime.nodes.run import Run
+
+_CLASSIFIED = ("loss", "gemodel", "loss_pattern")
+
+
+class LiveStage:
+    def __init__(self, cluster: RunningCluster, run: Run) -> None:
+        self._store = Store()
+        self._name = cluster.name
+        self._layout = cluster.state.layout
+        self._run = run
+
+    def begin(self, occurrence: Occurrence) -> Active:
+        fault = occurrence.fault
+        injection = injection_of(fault, self._layout)
+        if injection is not None:
+            return self._lay(occurrence, injection)
+        if isinstance(fault, Crash | Restart | Reset):
+            return self._crash(occurrence)
+        if isinstance(fault, Pause):
+            return self._pause(occurrence)
+        if isinstance(fault, Cpu):
+            nodes = nodes_of(self._layout, fault.on)
+            return self._load(occurrence, [lambda node=node: self._burn(node, fault.share) for node in nodes])  # type: ignore[misc]
+        if isinstance(fault, Traffic | Incast):
+            senders = senders_of(self._layout, fault)
+            return self._load(
+                occurrence,
+                [lambda: injecting.load_link(self._store, self._name, senders, fault.receiver, fault.rate)],
+            )
+        raise UnsupportedError(f"{fault.kind} cannot be had in namespaces")
+
+    # On links
+
+    def _lay(self, occurrence: Occurrence, injection: Injection) -> Active:
+        needed = measured_by(occurrence.fault)
+        done = injecting.lay(self._store, self._name, injection)
+        number = done.injection.number
+        before = self._count(done.state, injection.places)
+
+        def counted() -> Counts:
+            state = self._state()
+            if injection.down:
+                down = sum(not link.up for link in status(state).links if link.link.name in injection.down)
+                return {"links down": down}
+            found: dict[str, int] = {}
+            if injection.places:
+                after = self._count(state, injection.places)
+                found = {name: max(0, after[name] - before[name]) for name in ("frames", *needed) if name in after}
+            if injection.rules:
+                found["decided"] = self._decided(state, number)
+            return found
+
+        return Active(occurrence, counted, lambda _over: self._heal([number]), needed)
+
+    def _state(self) -> State:
+        return self._store.choose(self._name)
+
+    def _heal(self, numbers: Collection[int]) -> None:
+        """Those that are still in force: somebody may have healed them."""
+        state = self._store.read(self._name)
+        left = [one.number for one in state.injected if one.number in numbers] if state is not None else []
+        if left:
+            injecting.heal(self._store, self._name, left)
+
+    def _count(self, state: State, places: Collection[Place]) -> Mapping[str, int]:
+        """What directions have counted until now: by the kernel, by the relay and by classifiers."""
+        found: Counter[str] = Counter()
+        if not places:
+            return found
+        for link in status(state).links:
+            for direction, said in zip(BOTH, (link.forward, link.backward), strict=True):
+                if (link.link.name, direction) in places:
+                    found["frames"] += said.frames
+        told = account(self._store, state)
+        for place in places:
+            if place in told.classifiers:
+                for name in _CLASSIFIED:
+                    found[name] += getattr(told.classifiers[place], name)
+            counters = _of_relay(told.relay, place).get("counters")
+            for name, count in (counters or {}).items():
+                found[name] += count
+        return found
+
+    def _decided(self, state: State, number: int) -> int:
+        """Fates that an injection's rules have decided."""
+        said = None
+        with contextlib.suppress(KernelError):
+            said = carrying.report(self._store, state)
+        if said is None:
+            return 0
+        return sum(
+            rule["decided"]
+            for link in said["links"].values()
+            for direction in link.values()
+            for name, rule in direction["rules"].items()
+            if name.partition(".")[0] == str(number)
+        )
+
+    # On nodes
+
+    def _running(self, fault: Fault) -> list[str]:
+        return [name for name in touched_nodes(self._layout, fault) if not self._run.has_ended(name)]
+
+    def _crash(self, occurrence: Occurrence) -> Active:
+        names = self._running(occurrence.fault)
+        at_once = isinstance(occurrence.fault, Reset)
+        returns = at_once or occurrence.end is not None
+        for name in names:
+            self._run.crash(name, returns=returns)
+        if at_once:
+            self._start_again(names)
+
+        def lift(over: bool) -> None:
+            if not over and returns and not at_once:
+                self._start_again(names)
+
+        counts = {"processes": len(names)}  # `crash` has seen them end
+        return Active(occurrence, lambda: counts, lift, reason="" if names else GONE)
+
+    def _start_again(self, names: Collection[str]) -> None:
+        for name in names:
+            self._run.restart(name)
+
+    def _pause(self, occurrence: Occurrence) -> Active:
+        names = self._running(occurrence.fault)
+        for name in names:
+            self._run.pause(name)
+
+        def lift(over: bool) -> None:
+            if not over:
+                for name in names:
+                    self._run.resume(name)
+
+        stopped: set[str] = set()
+
+        def counted() -> Counts:
+            stopped.update(name for name in names if _is_stopped(self._run.pids[name]))
+            return {"nodes": len(stopped)}
+
+        return Active(occurrence, counted, lift, reason="" if names else GONE)
+
+    def _burn(self, node: str, share: float) -> injecting.Injected:
+        return injecting.load_processor(self._store, self._name, node, share)
+
+    def _load(self, occurrence: Occurrence, start: list[Callable[[], injecting.Injected]]) -> Active:
+        """Programs that use up something: what they do costs their processors' time."""
+        begun: list[Injection] = []
+
+        def lift(_over: bool) -> None:
+            self._heal([one.number for one in begun])
+
+        try:
+            for one in start:
+                begun.append(one().injection)
+        except BaseException:
+            lift(True)
+            raise
+
+        def counted() -> Counts:
+            return {"cpu_ns": sum(scheduled(program.pid)[0] for one in begun for program in one.programs)}
+
+        return Active(occurrence, counted, lift)
+
+
+def _of_relay(report: Mapping[str, Any] | None, place: Place) -> Mapping[str, Any]:
+    link, direction = place
+    found: Mapping[str, Any] = (report or {}).get("links", {}).get(link, {}).get(direction, {})
+    return found
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False

@@ -1,0 +1,226 @@
+"""Faults in the simulation: at their very times, and counted by the model itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from testbed.cluster.injections import BOTH, Injection, Place, in_force, is_down
+from testbed.controller.scenarios.active import GONE, Active, Counts
+from testbed.controller.scenarios.loads import Burner, Sink, Talker, datagram
+from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
+from testbed.controller.scenarios.timeline import Occurrence
+from testbed.errors import UnsupportedError
+from testbed.spec.faults import Cpu, Crash, Fault, Incast, Pause, Reset, Restart, Slow, Traffic
+from testbed.spec.layout import End, Node
+from testbed.wire.conditions import And, InDirection, OnLink, Or
+from testbed.wire.rules import Handle, Rule, RuleSet
+
+if TYPE_CHECKING:
+    from testbed.sim.simulation import Simulation
+
+
+class SimulatedStage:
+    """files: path -> text of the files that faults name."""
+
+    def __init__(self, simulation: Simulation, rules: RuleSet, files: Mapping[str, str]) -> None:
+        self._simulation = simulation
+        self._rules = rules
+        self._files = files
+        self._layout = simulation.layout
+        self._links = {link.name: link for link in simulation.layout.links}
+        self._nodes = {node.name: node for node in simulation.layout.nodes}
+        self._injected: list[Injection] = []
+        self._issued = 0
+        self._sinks: dict[str, Sink] = {}
+
+    def refuse(self, faults: Sequence[Fault]) -> None:
+        """Raises UnsupportedError for what cannot be here."""
+        if self._simulation.profile.is_free and any(isinstance(fault, Slow) for fault in faults):
+            raise UnsupportedError(
+                "slow: the NICs of this simulation have a profile that prices nothing, so that nothing in them can take "
+                "longer"
+            )
+
+    def begin(self, occurrence: Occurrence) -> Active:
+        fault = occurrence.fault
+        injection = injection_of(fault, self._layout)
+        if injection is not None:
+            return self._lay(occurrence, injection)
+        if isinstance(fault, Crash | Restart | Reset):
+            return self._crash(occurrence)
+        if isinstance(fault, Pause):
+            return self._pause(occurrence)
+        if isinstance(fault, Slow):
+            return self._slow(occurrence, fault)
+        if isinstance(fault, Cpu):
+            return self._burn(occurrence, fault)
+        if isinstance(fault, Traffic | Incast):
+            return self._talk(occurrence, fault)
+        raise UnsupportedError(f"{fault.kind} is not known in the simulation")
+
+    # On links
+
+    def _lay(self, occurrence: Occurrence, injection: Injection) -> Active:
+        self._issued += 1
+        injection = replace(injection, number=self._issued)
+        places = dict.fromkeys([*injection.places, *((link, one) for link in injection.down for one in BOTH)])
+        before = {place: self._count(place) for place in places}
+        self._injected.append(injection)
+        self._settle(injection)
+        handles = [self._rules.add(self._simulation.now(), rule) for rule in self._placed(injection)]
+        needed = measured_by(occurrence.fault)
+
+        def counted() -> Counts:
+            found: Counter[str] = Counter()
+            for place, had in before.items():
+                for name, count in self._count(place).items():
+                    found[name] += count - had[name]
+            shown = ("lost",) if injection.down else ("frames", *needed) if injection.places else ()
+            counts = {name: found[name] for name in shown if name != "decided"}
+            return {**counts, "decided": _decided(handles)} if injection.rules else counts
+
+        def lift(_over: bool) -> None:
+            self._injected.remove(injection)
+            for handle in handles:
+                handle.lift()
+            self._settle(injection)
+
+        return Active(occurrence, counted, lift, needed)
+
+    def _settle(self, injection: Injection) -> None:
+        """Let the links that it concerns do what is in force now."""
+        simulation = self._simulation
+        for link, direction in injection.places:
+            impairment = in_force(self._links[link], direction, self._injected).impairment
+            if simulation.network.ways[link, direction].impairment != impairment:
+                simulation.change(link, impairment, direction, self._files)
+        for name in injection.down:
+            (simulation.cut if is_down(self._links[name], self._injected) else simulation.mend)(name)
+
+    def _count(self, place: Place) -> Mapping[str, int]:
+        way = self._simulation.network.ways[place]
+        return {**way.counters.by_name(), "frames": way.counters.offered, "lost": way.lost}
+
+    def _placed(self, injection: Injection) -> list[Rule]:
+        """Its rules, each with the places where it counts."""
+        places: dict[str, list[Place]] = {}
+        for place, text in injection.rules:
+            places.setdefault(text, []).append(place)
+        found = []
+        for text, where in places.items():
+            rule = Rule.parse(text, self._rules.fields, self._links)
+            there = Or(tuple(And((OnLink((link,)), InDirection(direction))) for link, direction in where))
+            found.append(replace(rule, when=And((there, rule.when))))
+        return found
+
+    # On nodes
+
+    def _running(self, fault: Fault) -> list[str]:
+        programs = self._simulation.programs
+        names = touched_nodes(self._layout, fault)
+        return [name for name in names if any(not program.done for program in programs(name))]
+
+    def _crash(self, occurrence: Occurrence) -> Active:
+        names = self._running(occurrence.fault)
+        at_once = isinstance(occurrence.fault, Reset)
+        returns = at_once or occurrence.end is not None
+        again: list[Callable[[], object]] = []
+        for name in names:
+            again.append(self._simulation.crash(name, returns=returns))
+        if at_once:
+            self._start_again(names, again)
+
+        def lift(over: bool) -> None:
+            if not over and returns and not at_once:
+                self._start_again(names, again)
+
+        counts = {"processes": len(names)}
+        return Active(occurrence, lambda: counts, lift, reason="" if names else GONE)
+
+    def _start_again(self, names: Sequence[str], again: Sequence[Callable[[], object]]) -> None:
+        for name, start in zip(names, again, strict=True):
+            start()
+            if name in self._sinks:
+                self._sinks[name].listen()
+
+    def _pause(self, occurrence: Occurrence) -> Active:
+        names = self._running(occurrence.fault)
+        now = self._simulation.now()
+        nics = []
+        for name in names:
+            node = self._simulation.nodes[name]
+            nics.append(node.nic)
+            node.nic.pause()
+            if occurrence.end is not None:
+                node.core.reserve(now, occurrence.end - now)
+
+        def lift(_over: bool) -> None:
+            for nic in nics:
+                nic.resume(self._simulation.now())
+
+        return Active(
+            occurrence,
+            lambda: {"nodes": len(names), "held": sum(nic.held for nic in nics)},
+            lift,
+            needed=("nodes",),
+            reason="" if names else GONE,
+        )
+
+    def _slow(self, occurrence: Occurrence, fault: Slow) -> Active:
+        nodes = [self._simulation.nodes[name] for name in touched_nodes(self._layout, fault)]
+        nics = [node.nic for node in nodes]
+        before = sum(nic.processor.busy for nic in nics)
+        for nic in nics:
+            nic.cost(self._simulation.profile.slowed(fault.factor))
+
+        def lift(_over: bool) -> None:
+            for nic in nics:
+                nic.cost(self._simulation.profile)
+
+        return Active(occurrence, lambda: {"busy_ns": sum(nic.processor.busy for nic in nics) - before}, lift)
+
+    def _burn(self, occurrence: Occurrence, fault: Cpu) -> Active:
+        loop, nodes = self._simulation.loop, self._simulation.nodes
+        burners = [Burner(loop, nodes[name].core, fault.share) for name in touched_nodes(self._layout, fault)]
+
+        def lift(_over: bool) -> None:
+            for burner in burners:
+                burner.stop()
+
+        return Active(
+            occurrence,
+            lambda: {"busy_ns": sum(burner.busy for burner in burners)},
+            lift,
+        )
+
+    def _talk(self, occurrence: Occurrence, fault: Traffic | Incast) -> Active:
+        network, loop = self._simulation.network, self._simulation.loop
+        receiver = self._nodes[fault.receiver]
+        if receiver.name not in self._sinks:
+            self._sinks[receiver.name] = Sink(network.arriving(_end(receiver)), self._simulation.nodes[receiver.name])
+        self._sinks[receiver.name].listen()
+        talkers = [
+            Talker(loop, network.leaving(_end(sender)), datagram(sender, receiver), fault.rate)
+            for sender in (self._nodes[name] for name in senders_of(self._layout, fault))
+        ]
+
+        def lift(_over: bool) -> None:
+            for talker in talkers:
+                talker.stop()
+
+        return Active(
+            occurrence,
+            lambda: {"frames": sum(talker.sent for talker in talkers)},
+            lift,
+        )
+
+
+def _end(node: Node) -> End:
+    return End(node.name, node.nics[0].name)
+
+
+def _decided(handles: Sequence[Handle]) -> int:
+    return sum(handle.decided for handle in handles)
