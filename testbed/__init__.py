@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from testbed.controller.running import RunResult, run
     from testbed.controller.verdicts import Grade, Verdict
     from testbed.errors import TestbedError
+    from testbed.spec.scenario import Scenario
 
 _HOMES = {
     "Cluster": "testbed.cluster.api",
@@ -30,6 +31,7 @@ _HOMES = {
     "RunResult": "testbed.controller.running",
     "RunningCluster": "testbed.cluster.running",
     "RunningNode": "testbed.cluster.running",
+    "Scenario": "testbed.spec.scenario",
     "TestbedError": "testbed.errors",
     "Verdict": "testbed.controller.verdicts",
     "baseline": "testbed.controller.checking",
@@ -47,6 +49,7 @@ __all__ = [
     "RunResult",
     "RunningCluster",
     "RunningNode",
+    "Scenario",
     "TestbedError",
     "Verdict",
     "baseline",

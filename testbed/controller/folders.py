@@ -2,6 +2,7 @@
 
     run.json        what was asked for: cluster, workload, settings, protocol, mode, seed, command; and where
     cluster.json    the cluster with everything derived; cluster.toml, its description, where there is one
+    scenario.toml   the faults beside it, where there were to be any
     rows.jsonl      the rows, each written when it was measured
     events.jsonl    what happened, and in namespaces what happened to the cluster
     logs/n1.log     what the programs printed (also warm.log, of the node processes' parent)
@@ -68,6 +69,11 @@ class RunFolder:
             (self.path / _ROWS).touch()
         self.rows: Final = Journal(self.path / _ROWS)
         self._events = Journal(self.path / _EVENTS)
+
+    def scenario(self, text: str) -> None:
+        """What is to go wrong, in TOML."""
+        with _writing(self.path):
+            (self.path / "scenario.toml").write_text(text, encoding="utf-8")
 
     def part(self, number: int, of: int) -> Part:
         """The place of one repetition, counted from 1."""

@@ -24,10 +24,12 @@ What goes wrong is an exception: ProgramError (a program's traceback, with its n
 StalledError (who waits for what), TimeIsUpError, UnwritableError, and what bringing up raises. By then all has been cleaned
 up, and the folder has what was measured and a result.json that says how it ended.
 
-What happens beside the programs (a scenario of faults) is given as `beside`: see `executing.Beside`. With ``history=True``
-what each application sent, received and was told is written: see `testbed.workloads.history`. With ``check=True`` checkers
-look through it, however the run ends (see `testbed.controller.checkers.promises`): what they find is in the folder and among
-the verdict's findings, whose grade is then "failed", and in ``result.checks``.
+What goes wrong beside the programs is given as `scenario`, a `Scenario` or its file: each fault is an event of the run, and
+one that had no effect a note of the verdict. Anything else that happens beside them is `beside`: see `executing.Beside`.
+
+With ``history=True`` what each application sent, received and was told is written: see `testbed.workloads.history`. With
+``check=True`` checkers look through it, however the run ends (see `testbed.controller.checkers.promises`): what they find is
+in the folder and among the verdict's findings, whose grade is then "failed", and in ``result.checks``.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from protocols.core.protocol import Protocol
 from testbed import registry
 from testbed.controller.executing import Beside, Execution, Follow, Plan
-from testbed.controller.folders import Part
+from testbed.controller.folders import Part, RunFolder
 from testbed.controller.recording import kept
 from testbed.controller.verdicts import Verdict, verdict_of
 from testbed.controller.whereabouts import Whereabouts, find
@@ -55,8 +57,10 @@ if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
     from testbed.controller.checkers.report import Report
     from testbed.controller.checkers.runs import Checking
+    from testbed.controller.scenarios.playing import Playing
     from testbed.spec.layout import Layout
     from testbed.spec.model import Description
+    from testbed.spec.scenario import Scenario
 
 Mode: TypeAlias = Literal["sim", "live"]
 Codec: TypeAlias = Literal["generated", "scapy"]
@@ -112,6 +116,7 @@ def run(
     check: bool | None = None,
     capture: bool = False,
     fates: bool = False,
+    scenario: Scenario | str | Path | None = None,
     beside: Sequence[Beside] = (),
     follow: Follow = lambda _: None,
 ) -> RunResult:
@@ -131,17 +136,21 @@ def run(
         raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
     chosen, stack_of = choose(workload, settings), protocol_of(protocol, mode, codec)
     where = find(cluster, mode, seed)
+    faults = _scenario(scenario, where, mode, stack_of)
     first = where.layout.seed if seed is None else seed
     asked = {
         "kind": "workload", "cluster": where.name, "origin": where.origin, "workload": chosen.name,
         "form": named(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
         "seed": first, "repeat": repeat, "timeout": timeout, "patience": patience,
+        "scenario": faults.name if faults is not None else "",
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
         if output is None:
             temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-run-"))
         folder = stack.enter_context(kept(Path(output or temporary), asked, where))
+        playing = _playing(faults, timeout, folder)
+        beside = (*beside, *playing)
         executions: list[Execution] = []
         checking: Checking | None = None
         if check or (check is None and (chosen.checked or beside)):
@@ -156,12 +165,19 @@ def run(
                 part = folder.part(number, repeat)
                 folder.event("repetition begins", number=number, seed=plan.seed)
                 with checking.of(part) if checking is not None else contextlib.nullcontext():
-                    execution = _execute(where, running, plan, part)
+                    try:
+                        for one in playing:
+                            one.seed = plan.seed
+                        execution = _execute(where, running, plan, part)
+                    finally:
+                        for one in playing:
+                            one.close()
                 executions.append(execution if checking is None else checking.joined(execution))
                 folder.event("repetition ends", number=number)
         seconds = time.monotonic() - begun
         findings = [finding for one in executions for finding in one.verdict.findings]
-        notes = dict.fromkeys(note for one in executions for note in one.verdict.notes)
+        warnings = [note for one in playing for note in one.notes]
+        notes = dict.fromkeys([*warnings, *(note for one in executions for note in one.verdict.notes)])
         verdict = verdict_of(findings, notes, sum(one.verdict.seconds for one in executions))
         folder.done(
             seconds=seconds,
@@ -174,6 +190,31 @@ def run(
     return RunResult(
         where.name, chosen.name, protocol, mode, first, chosen.settings, rows, executions, verdict, kept_in, seconds
     )
+
+
+def _scenario(
+    given: Scenario | str | Path | None, where: Whereabouts, mode: Mode, protocol: Protocol
+) -> Scenario | None:
+    """After a look at whether it can be carried out there."""
+    if given is None:
+        return None
+    from testbed.controller.scenarios.checking import check
+    from testbed.controller.scenarios.playing import scenario_of
+
+    scenario = scenario_of(given)
+    asked = where.up.state.asked if where.up is not None else "auto"
+    check(scenario, where.layout, mode, over_kernel=not protocol.ethertype, asked=asked)
+    return scenario
+
+
+def _playing(scenario: Scenario | None, timeout: float, folder: RunFolder) -> tuple[Playing, ...]:
+    """What carries it out beside each repetition."""
+    if scenario is None:
+        return ()
+    from testbed.controller.scenarios.playing import Playing
+
+    folder.scenario(scenario.to_toml())
+    return (Playing(scenario, seconds=timeout, tell=folder.event),)
 
 
 def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import tomli_w
 from pydantic import Field, model_validator
 
 from testbed.errors import DescriptionError, Problem
@@ -87,6 +88,13 @@ class Scenario(Element):
         if problems:
             raise DescriptionError(self.name, problems)
         return self
+
+    def to_toml(self) -> str:
+        """The scenario written out, quantities with their units: `from_toml` of it is equal."""
+        table: dict[str, object] = {"name": self.name}
+        if self.random is not None:
+            table["random"] = _written(self.random)
+        return tomli_w.dumps({**table, "fault": [_written(fault) for fault in self.faults]})
 
     @classmethod
     def load(cls, path: str | Path) -> Scenario:
@@ -170,6 +178,22 @@ def _with_paths(fault: Fault, base: Path) -> Fault:
         return fault
     files = {key: str(base / path) for key in ("jitter_file", "rate_trace") if (path := getattr(fault, key))}
     return fault.model_copy(update=files) if files else fault
+
+
+_DURATIONS = (
+    "at", "from", "to", "for", "every", "mean", "away", "shortest", "longest", "delay", "jitter",
+)  # fmt: skip
+
+
+def _written(element: Element) -> dict[str, object]:
+    """What differs from the defaults, and the kind."""
+    said = element.model_dump(by_alias=True, exclude_defaults=True)
+    table = {"kind": element.kind, **said} if isinstance(element, Fault) else said
+    for key in table.keys() & set(_DURATIONS):
+        table[key] = units.format_duration(table[key])
+    if isinstance(element, Fault) and "rate" in table:
+        table["rate"] = units.format_rate(table["rate"])
+    return table
 
 
 def json_schema() -> Mapping[str, Any]:
