@@ -122,7 +122,7 @@ _FINDING = _object(
     interval=_said(
         {"type": ["array", "null"], "items": {"type": "number"}}, "what the sample can be reconciled with, at 1e-6"
     ),
-    grade=_said({"enum": ["trusted", "undecided", "degraded", "invalid"]}, "undecided: too little was seen"),
+    grade=_said({"enum": ["trusted", "undecided", "degraded", "invalid", "failed"]}, "undecided: too little was seen"),
     reason=_TEXT,
 )
 _PROBLEM = _object(path=_TEXT, found=_TEXT, expected=_TEXT, suggestion=_TEXT)
@@ -175,6 +175,23 @@ DOCUMENTS: Mapping[str, Schema] = {
         ),
         "required": ["cluster", "folder", "verdict"],
     },
+    "replay": {
+        **_object(
+            folder=_TEXT,
+            repetition=_NUMBER,
+            mode={"enum": ["sim", "live"]},
+            same=_said(_FLAG, "a check that had failed has failed again; where none had, none has"),
+            before=_said(_list(_TEXT), "the checks that had failed"),
+            now=_said(_list(_TEXT), "those that have failed now"),
+            error=_said(_TEXT, "with which the run has ended, or empty"),
+            fates=_said(_NUMBER, "in the log; -1: the seed has given them"),
+            shrunk=_said({"type": "object"}, "with --shrink: fates, runs, minimal, log"),
+        ),
+        "required": ["folder", "repetition", "mode", "same", "before", "now", "error", "fates"],
+    },
+    "check-run": _object(
+        folder=_TEXT, repetitions=_said(_list({"type": "object"}), "passed, checks, ambiguous, figures")
+    ),
     "runs": _object(
         runs=_list(
             _object(

@@ -25,6 +25,8 @@ _COMMANDS = {
     "heal": ("faults", "Lift what was injected."),
     "run": ("run", "Run a workload, or commands, on the nodes of a cluster."),
     "runs": ("run", "List runs, show one, list workloads and protocols."),
+    "replay": ("replay", "Run a failed run again with the same fates, in either mode."),
+    "check-run": ("replay", "Look through the history of a run again."),
     "check": ("check", "Measure what links do, and judge it: trusted, degraded or invalid."),
     "capture": ("capture", "Capture frames of links, with what they met."),
     "events": ("look", "Show what was done to a cluster and what happened to it."),
@@ -59,7 +61,7 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module = import_module(f"testbed.cli.{_COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def resolve_command(

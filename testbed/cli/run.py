@@ -56,8 +56,13 @@ _SHOWN = 40  # lines of what a command has said
               help="How long each repetition may take.")  # fmt: skip
 @click.option("--patience", type=click.FloatRange(0, min_open=True), default=None, metavar="SECONDS",
               help="For how long nothing may get any further.")  # fmt: skip
+@click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
+              help="What goes wrong beside the workload, and when.")  # fmt: skip
 @click.option("--history", is_flag=True, help="Write what each application sent, received and was told.")
+@click.option("--check/--no-check", default=None,
+              help="Look through the history: nothing lost, twice, changed; usual where that is the matter.")  # fmt: skip
 @click.option("--capture", is_flag=True, help="Write every frame of a simulation, and a trace.")
+@click.option("--fates", is_flag=True, help="Write every fate in namespaces, too, for 'testbed replay'.")
 @json_option
 @click.pass_context
 def run_command(
@@ -74,8 +79,11 @@ def run_command(
     output: Path | None,
     timeout: float,
     patience: float | None,
+    scenario: Path | None,
     history: bool,
+    check: bool | None,
     capture: bool,
+    fates: bool,
     as_json: bool,
 ) -> None:
     """Run a workload on all nodes of a cluster, or commands on some.
@@ -84,6 +92,7 @@ def run_command(
     testbed run star-4 pingpong
     testbed run star-4 random --mode sim --set messages=1000 --seed 7
     testbed run star-4 bandwidth --protocol tcp
+    testbed run star-4 random --scenario storm.toml
     testbed run star-4 ./my_workload.py:PingPong --set count=5
     testbed run star-4 --on n1 'iperf3 -s -1' --on n2 'iperf3 -c n1'
 
@@ -94,8 +103,11 @@ def run_command(
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them costs as much as 20 nodes
     if bool(workload) == bool(commands):
         raise click.UsageError("say either a workload or commands (--on NODE COMMAND)")
+    if commands and scenario is not None:
+        raise click.UsageError("--scenario goes with a workload; beside commands, 'inject', 'link' and 'load' do")
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     place = output or _new_place(Path(cluster).name.removesuffix(".toml"), what)
+    checked = False
     with _progress(place, mode) as follow, _told_where(place):
         if commands:
             from testbed.controller.commands import run_commands
@@ -109,15 +121,21 @@ def run_command(
             gc.freeze()  # what is imported is not looked through again and again
             result = run(
                 cluster, str(workload), protocol=protocol, codec=codec, mode=mode, settings=pairs(settings), seed=seed,
-                repeat=repeat, output=place, timeout=timeout, patience=patience, history=history, capture=capture,
+                repeat=repeat, output=place, timeout=timeout, patience=patience, history=history, check=check,
+                capture=capture, fates=fates, scenario=scenario,
                 follow=follow,
             )  # fmt: skip
             document, show, verdict = _document(result), partial(_print_rows, result), result.verdict
+            checked = result.checks is not None
     if as_json:
         print_json("run", document)
     else:
         show()
         _print_verdict(verdict)
+        if checked:
+            from testbed.cli.replay import tell_checks
+
+            tell_checks(place)
         click.echo(f"results are in {_near(place)}")
     ctx.exit(_EXIT_CODES.get(verdict.grade.value, 0))
 
@@ -218,7 +236,10 @@ def _told_where(place: Path) -> Iterator[None]:
         yield
     except BaseException:
         if not before and (place / "run.json").exists():
+            from testbed.cli.replay import tell_checks
+
             click.echo(f"what there was until then is in {place}", err=True)
+            tell_checks(place)
         raise
 
 

@@ -18,7 +18,6 @@ from testbed.controller.checkers.disturbances import CUT, Disturbance
 from testbed.controller.checkers.runs import check_again
 from testbed.controller.folders import recorded
 from testbed.sim.simulation import Simulation
-from testbed.spec.layout_json import from_json
 from testbed.wire.rules import RuleSet
 from testbed.workloads.form import Node
 
@@ -98,7 +97,9 @@ def test_a_run_with_nothing_wrong_says_so(tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.checks is not None
     assert result.checks.passed
-    assert result.checks.checks["nothing lost"].checked == 4 * (100 + 3 * 3 + 2)  # with those that say "last", and a barrier
+    assert result.checks.checks["nothing lost"].checked == 4 * (
+        100 + 3 * 3 + 2
+    )  # with those that say "last", and a barrier
     assert result.verdict.grade is Grade.TRUSTED
     assert not any("check" in row for row in result.rows)
     told = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -127,9 +128,7 @@ def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path
     assert [finding.what for finding in result.verdict.findings] == ["content", "content"]
     rows = [row for row in result.rows if "check" in row]
     assert [(row["repeat"], row["check"]) for row in rows] == [(1, "content"), (2, "content")]
-    again = check_again(
-        recorded(tmp_path / "run"), from_json(json.loads((tmp_path / "run" / "cluster.json").read_text()))
-    )
+    again = check_again(recorded(tmp_path / "run"))
     assert [report.to_json() for report in again] == [one.checks.to_json() for one in result.repetitions if one.checks]
 
 

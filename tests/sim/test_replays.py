@@ -56,6 +56,8 @@ def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
     (folder / "fates.jsonl").unlink()
     again = replayed(repetition(folder), "sim")
     assert (again.same, again.fates) == (True, -1)
+    asked = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(asked | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="testbed run --fates"):
         fewest(repetition(folder), 10)
 

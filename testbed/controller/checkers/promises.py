@@ -113,7 +113,6 @@ class _Look:
             checks[ORDER].violated(f"{early} was received before {late}, which was sent earlier")
         for send, receive in pairing.changed:
             checks[CONTENT].violated(f"{send} came to {receive} with another content, {receive.came_size} bytes")
-        self._figures["received"] = len(pairing.pairs)
         for send in pairing.missing:
             self._missing(send)
         for sends in self._histories.sends:

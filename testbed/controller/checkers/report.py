@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from testbed.controller.verdicts import Finding, Grade
 
@@ -85,6 +85,16 @@ class Report:
             ],
             "figures": dict(self.figures),
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Report:
+        """What `to_json` gave."""
+        checks = [
+            Check(one["check"], one["unit"], one["checked"], one["failed"], list(one["violations"]))
+            for one in data["checks"]
+        ]
+        doubts = [Ambiguity(one["message"], one["told"], one["truth"], one["why"]) for one in data["ambiguous"]]
+        return cls({check.name: check for check in checks}, tuple(doubts), data["figures"])
 
     def in_words(self) -> str:
         """Lines: every check, what failed, and what became of messages whose senders do not know it."""

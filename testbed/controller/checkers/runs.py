@@ -5,26 +5,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from testbed.controller.checkers.disturbances import Disturbance
-from testbed.controller.checkers.histories import histories_of, read_histories
+from testbed.controller.checkers.histories import read_histories
 from testbed.controller.checkers.promises import BOUND, Circumstances, Ending, checked
 from testbed.controller.checkers.report import Report
 from testbed.controller.executing import Execution
 from testbed.controller.folders import Part, Recorded
 from testbed.controller.recording import KeptFolder
 from testbed.controller.verdicts import verdict_of
-from testbed.errors import NotFoundError, TestbedError
-from testbed.runtime.journal import read
+from testbed.errors import NotFoundError, TestbedError, reason_of
+from testbed.runtime.journal import UnwritableError
 from testbed.runtime.nodes.run import StuckError
 from testbed.sim.simulation import StalledError
-
-if TYPE_CHECKING:
-    from testbed.spec.layout import Layout
+from testbed.spec.layout_json import from_json
 
 CHECKS = "checks.json"
 """In a repetition's folder: a report, and the circumstances by which it came about."""
@@ -57,7 +55,8 @@ class Checking:
         try:
             yield
         except Exception as error:
-            self._check(part, *_ending(error))
+            with suppress(UnwritableError):  # then what ended it is more worth telling
+                self._check(part, *_ending(error))
             raise
         self._check(part, Ending.DONE, -1)
 
@@ -75,29 +74,43 @@ class Checking:
         self.reports.append(report)
         self._folder.say(checks=[_in_short(one) for one in self.reports])
         text = json.dumps({**report.to_json(), "circumstances": _told(circumstances)}, ensure_ascii=False, indent=1)
-        (part.folder / CHECKS).write_text(text + "\n", encoding="utf-8")
+        try:
+            (part.folder / CHECKS).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UnwritableError(f"{part.folder / CHECKS} cannot be written: {reason_of(error)}") from error
         for check in report.checks.values():
             if check.failed:
                 row = {"check": check.name, "checked": check.checked, "failed": check.failed}
                 part.rows.write({"repeat": part.number, **row} if part.number else row)
 
 
-def check_again(run: Recorded, layout: Layout) -> list[Report]:
+def check_again(run: Recorded) -> list[Report]:
     """From a run's folder, each repetition. Raises NotFoundError where no history was written, TestbedError for a broken
     one."""
-    folders = sorted((one.parent for one in run.folder.glob("repeat-*/history")), key=lambda one: int(one.name[7:]))
-    if (run.folder / "history").is_dir():
-        folders.append(run.folder)
+    folders = _folders(run, "history")
     if not folders:
         raise NotFoundError(f"{run.folder} has no history: 'testbed run --check' and '--history' write one")
-    reports = []
-    for folder in folders:
-        events = {node.name: read(folder / "history" / f"{node.name}.jsonl") for node in layout.nodes}
-        try:
-            reports.append(checked(histories_of(events), _remembered(folder, run.status)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise TestbedError(f"{folder / 'history'} is damaged: {type(error).__name__} {error}") from error
-    return reports
+    try:
+        layout = from_json(json.loads((run.folder / "cluster.json").read_text(encoding="utf-8")))
+        names = [node.name for node in layout.nodes]
+        return [checked(read_histories(one / "history", names), _remembered(one, run.status)) for one in folders]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise TestbedError(f"{run.folder} cannot be understood: {type(error).__name__}: {error}") from error
+
+
+def written_reports(run: Recorded) -> list[Report]:
+    """Those that were written with the run, of each repetition that was checked. Raises TestbedError for a broken one."""
+    try:
+        files = [folder / CHECKS for folder in _folders(run, CHECKS)]
+        return [Report.from_json(json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise TestbedError(f"{run.folder} cannot be understood: {type(error).__name__}: {error}") from error
+
+
+def _folders(run: Recorded, what: str) -> list[Path]:
+    """Of the repetitions that have this."""
+    found = sorted((one.parent for one in run.folder.glob(f"repeat-*/{what}")), key=lambda one: int(one.name[7:]))
+    return [*found, run.folder] if (run.folder / what).exists() else found
 
 
 def _ending(error: Exception) -> tuple[Ending, int]:

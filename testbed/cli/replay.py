@@ -1,0 +1,155 @@
+"""``replay`` and ``check-run``: a run's fates once more, and its history looked through once more."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from testbed.cli.options import json_option, print_json
+
+if TYPE_CHECKING:
+    from testbed.controller.checkers.report import Report
+    from testbed.controller.replaying import Repetition, Replayed
+    from testbed.controller.shrinking import Shrunk
+    from testbed.wire.fates import Record
+
+_FAILED = 10
+_SHOWN = 20  # fates
+
+
+@click.command("replay", short_help="Run a failed run again with the same fates, in either mode.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--mode", type=click.Choice(["sim", "live"]), default=None,
+              help="Where; by default in the mode in which the run was not.")  # fmt: skip
+@click.option("--repetition", "number", type=click.IntRange(1), default=None, metavar="N",
+              help="Which one; by default the last that was begun.")  # fmt: skip
+@click.option("--fates", type=click.Path(path_type=Path, exists=True, dir_okay=False), default=None, metavar="FILE",
+              help="Another log of fates than the run's own.")  # fmt: skip
+@click.option("--shrink", is_flag=True, help="First find the few fates that make it fail, in the simulation.")
+@click.option("--runs", type=click.IntRange(1), default=200, show_default=True, metavar="N",
+              help="So many simulations at most for it.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Keep the new run there.")
+@json_option
+@click.pass_context
+def replay_command(
+    ctx: click.Context,
+    folder: Path,
+    mode: Literal["sim", "live"] | None,
+    number: int | None,
+    fates: Path | None,
+    shrink: bool,
+    runs: int,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Run what is in a run's folder again, and say whether the same check fails again.
+
+    \b
+    testbed replay results/runs/20250101-120000-star-4-random
+    testbed replay results/runs/20250101-120000-star-4-random --shrink --mode sim
+
+    The fates come from the run's log, which a simulation writes always and namespaces with 'testbed run --fates'; without
+    one, from the seed. Exit code 10: a check, or the run, has failed again or otherwise; 0: nothing has failed.
+    """
+    from testbed.controller.replaying import FEW, fewest, repetition, replayed
+
+    one = repetition(folder, number or 0)
+    few = None
+    if shrink:
+        few = fewest(one, runs)
+        if not as_json:
+            _print_few(one, few, runs)
+        fates = one.folder / FEW
+    where = mode or ("live" if one.run.asked["mode"] == "sim" else "sim")
+    again = replayed(one, where, fates, output)
+    if as_json:
+        shrunk = {} if few is None else {
+            "shrunk": {"fates": len(few.causes), "runs": few.trials, "minimal": few.minimal, "log": str(fates)}
+        }  # fmt: skip
+        print_json(
+            "replay",
+            {
+                "folder": str(folder), "repetition": one.number, "mode": again.mode, "same": again.same,
+                "before": sorted(again.before), "now": sorted(again.now), "error": again.error, "fates": again.fates,
+                **shrunk,
+            },
+        )  # fmt: skip
+    else:
+        _print_replayed(again)
+    ctx.exit(_FAILED if again.now else 0)
+
+
+@click.command("check-run", short_help="Look through the history of a run again.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@json_option
+@click.pass_context
+def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
+    """Check what each application of a run sent, received and was told: nothing lost, nothing twice, order, content, errors,
+    progress, recovery. The run's folder must have a history. Exit code 10: a check has failed."""
+    from testbed.controller.checkers.runs import check_again
+    from testbed.controller.folders import recorded
+
+    reports = check_again(recorded(folder))
+    if as_json:
+        print_json("check-run", {"folder": str(folder), "repetitions": [report.to_json() for report in reports]})
+    else:
+        for number, report in enumerate(reports, 1):
+            if len(reports) > 1:
+                click.echo(f"repetition {number}:")
+            click.echo(report.in_words())
+    ctx.exit(_FAILED if any(report.failed for report in reports) else 0)
+
+
+def tell_checks(place: Path) -> None:
+    """What the checks of a run have come to, on standard error; and the command that runs again what has failed."""
+    from testbed.controller.checkers.promises import LOST
+    from testbed.controller.checkers.runs import written_reports
+    from testbed.controller.folders import recorded
+
+    run = recorded(place)
+    reports = written_reports(run)
+    for number, report in enumerate(reports, 1):
+        if report.failed or report.ambiguities:
+            click.echo(f"checks of repetition {number}:" if len(reports) > 1 else "checks:", err=True)
+            click.echo(_indented(report), err=True)
+    if reports and not any(one.failed for one in reports):
+        messages = sum(one.checks[LOST].checked for one in reports)
+        click.echo(f"checks: nothing wrong with {messages:,} messages", err=True)
+    if reports and run.asked.get("form") and (run.status == "failed" or any(one.failed for one in reports)):
+        other = "live" if run.asked["mode"] == "sim" else "sim"
+        number = next((at for at, one in enumerate(reports, 1) if one.failed), len(reports))
+        which = f" --repetition {number}" if len(reports) > 1 else ""
+        click.echo(f"again in {other}: testbed replay {shlex.quote(str(place))}{which} --mode {other}", err=True)
+
+
+def _indented(report: Report) -> str:
+    return "\n".join(f"  {line}" for line in report.in_words().splitlines())
+
+
+def _print_few(one: Repetition, few: Shrunk[Record], runs: int) -> None:
+    from testbed.controller.replaying import FEW
+
+    enough = "each of them is needed" if few.minimal else f"more runs than {runs} might find fewer"
+    count = len(few.causes)
+    fates = "1 fate is" if count == 1 else f"{count} fates are"
+    click.echo(f"{fates} enough to fail so, found in {few.trials} runs of at most {runs}; {enough}: {one.folder / FEW}")
+    for record in few.causes[:_SHOWN]:
+        click.echo(f"  {record.link} {record.direction}: {record.in_words()}")
+    if count > _SHOWN:
+        click.echo(f"  and {count - _SHOWN} more")
+
+
+def _print_replayed(again: Replayed) -> None:
+    by = f"{again.fates} fates of the log" if again.fates >= 0 else "the fates that the seed gives"
+    given = f", {again.given} of which were met" if again.given >= 0 else ""
+    click.echo(f"the run had failed: {', '.join(sorted(again.before)) or 'nothing'}")
+    click.echo(f"replayed in {again.mode} with {by}{given}: {', '.join(sorted(again.now)) or 'nothing'} failed")
+    if again.error:
+        click.echo(f"  {again.error.splitlines()[0]}")
+    if again.before and again.now:
+        click.echo("the same check has failed again" if again.same else "it has failed in another way")
+    elif again.before:
+        click.echo("it has not failed again")

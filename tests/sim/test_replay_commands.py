@@ -1,0 +1,107 @@
+"""Checks and replays as a user calls them: what is printed, exit codes, and the command that runs a failure again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from emp_mutants import MUTANTS
+
+from testbed.cli.main import testbed as command
+from testbed.errors import TestbedError
+
+RANDOM = "random --mode sim --set messages=20 --set outstanding=4 --set largest=8000 --timeout 20 --output run"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        MUTANTS[1].put_in(patch)
+        yield
+
+
+def call(line: str) -> Result:
+    return CliRunner().invoke(command, shlex.split(line))
+
+
+def described() -> str:
+    """A cluster of three that loses a tenth of its frames."""
+    from testbed import Cluster
+    from testbed.spec.writing import to_toml
+
+    Path("three.toml").write_text(to_toml(Cluster.star(3, loss="10%")))
+    return "three.toml"
+
+
+def test_a_run_with_nothing_wrong_says_how_much_was_checked() -> None:
+    result = call("run star-4 random --mode sim --set messages=5")
+    assert result.exit_code == 0
+    assert "checks: nothing wrong with " in result.stderr
+    assert "checks" not in call("run star-4 random --mode sim --set messages=5 --no-check").output
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_failed_run_prints_the_command_that_runs_it_again_and_that_says_whether_it_fails_again() -> None:
+    failed = call(f"run {described()} {RANDOM} --seed 1")
+    assert isinstance(failed.exception, TestbedError)
+    assert "errors: 1 of " in failed.stderr
+    printed = re.search(r"again in live: testbed (replay run) --mode live", failed.stderr)
+    assert printed is not None
+    again = call(f"{printed[1]} --mode sim")
+    assert again.exit_code == 10
+    assert "the same check has failed again" in again.output
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() -> None:
+    call(f"run {described()} {RANDOM} --seed 1")
+    result = call("replay run --shrink --runs 100 --mode sim")
+    assert result.exit_code == 10
+    assert re.search(
+        r"2 fates are enough to fail so, found in \d+ runs of at most 100; each of them is needed", result.output
+    )
+    assert result.output.count("dropped by loss, frame ") == 2
+    told = json.loads(call("replay run --shrink --runs 5 --mode sim --json").output)
+    assert (told["same"], told["now"], told["shrunk"]["runs"]) == (True, ["errors"], 5)
+    assert not told["shrunk"]["minimal"]
+
+
+def test_a_failure_that_is_mended_does_not_fail_again() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        MUTANTS[1].put_in(patch)
+        call(f"run {described()} {RANDOM} --seed 1")
+    result = call("replay run --mode sim")
+    assert result.exit_code == 0
+    assert "it has not failed again" in result.output
+
+
+def test_a_history_is_checked_again_from_its_folder() -> None:
+    call("run star-4 pingpong --mode sim --set count=5 --history --output run")
+    result = call("check-run run")
+    assert result.exit_code == 0
+    assert "order: holds for" in result.output
+    lines = Path("run/history/n1.jsonl").read_text().splitlines(keepends=True)
+    received = next(at for at, line in enumerate(lines) if '"received"' in line and '"bytes": 64' in line)
+    lines[received] = re.sub(r'"digest": "\w+"', '"digest": "0"', lines[received])
+    Path("run/history/n1.jsonl").write_text("".join(lines))
+    result = call("check-run run --json")
+    assert result.exit_code == 10
+    (report,) = json.loads(result.output)["repetitions"]
+    assert [one["check"] for one in report["checks"] if one["failed"]] == ["content"]
+    Path("run/history/n1.jsonl").write_text('{"clock_ns": 1, "what": "sent", "n": 7}\n')
+    assert "cannot be understood" in str(call("check-run run").exception)
+
+
+def test_a_run_without_a_history_cannot_be_checked_again() -> None:
+    call("run star-4 pingpong --mode sim --set count=5 --output run")
+    assert "has no history" in str(call("check-run run").exception)
