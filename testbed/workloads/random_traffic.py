@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections import deque
 from typing import Final
@@ -12,8 +13,11 @@ from testbed.workloads.form import Comm, Node, VerificationError, Workload
 from testbed.workloads.quantiles import quantiles
 from testbed.workloads.settings import Duration, Size
 
-_HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, LAST or not
+_HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, what it is
 _LAST: Final = 1
+"""The sender's last message to this receiver under this tag: a receiver cannot know otherwise when it has them all."""
+_EMPTY: Final = 2
+"""It is there to be the last, and counts for nothing: the sender had none for this receiver under this tag."""
 
 
 class RandomTraffic(Workload):
@@ -65,28 +69,41 @@ class RandomTraffic(Workload):
             await request.Wait()
             times.append(now() - began)
 
-        async def post(other: int, tag: int, size: int, last: int) -> None:
+        async def post(other: int, tag: int, size: int, what: int) -> None:
             if len(under_way) == self.outstanding:
                 await end_one()
             number = numbers.get((other, tag), 0)
             numbers[other, tag] = number + 1
-            message = _HEAD.pack(rank, number, size, last) + contents.of(_shift(rank, number), size)
+            message = _HEAD.pack(rank, number, size, what) + contents.of(_shift(rank, number), size)
             under_way.append((now(), await comm.Isend(message, other, tag)))
 
+        plan = self._plan(chance, rank, comm.size)
+        last = {(other, tag): place for place, (other, tag, _) in enumerate(plan)}
         begun = now()
-        for count in range(self.messages):
-            wait = begun + self.over * count // self.messages - now()
+        for place, (other, tag, size) in enumerate(plan):
+            wait = begun + self.over * place // self.messages - now()
             if self.over and wait > 0:
                 await node.sleep(wait)
-            other = (rank + chance.randrange(1, comm.size)) % comm.size
-            await post(other, chance.randrange(self.tags), _size(chance.random(), self.largest), 0)
-        for other in range(comm.size):
-            if other != rank:
-                for tag in range(self.tags):
-                    await post(other, tag, 0, _LAST)
+            await post(other, tag, size, _LAST if last[other, tag] == place else 0)
+        for distance in range(1, comm.size):
+            other = (rank + distance) % comm.size
+            for tag in range(self.tags):
+                if (other, tag) not in last:
+                    await post(other, tag, 0, _LAST | _EMPTY)
         while under_way:
             await end_one()
         return times
+
+    def _plan(self, chance: random.Random, rank: int, size: int) -> list[tuple[int, int, int]]:
+        """To whom, under which tag, and how many bytes, one message after the other."""
+        return [
+            (
+                (rank + chance.randrange(1, size)) % size,
+                chance.randrange(self.tags),
+                _size(chance.random(), self.largest),
+            )
+            for _ in range(self.messages)
+        ]
 
 
 class _Receiver:
@@ -112,19 +129,19 @@ class _Receiver:
         while self._open:
             buffer, request = self._begun.popleft()
             await request.Wait()
-            sender, number, size, last = _HEAD.unpack_from(buffer)
+            sender, number, size, what = _HEAD.unpack_from(buffer)
             if not 0 <= sender < len(self._expected):
                 raise VerificationError(f"a message under tag {self.tag} says it is from rank {sender}")
             expected = self._expected[sender]
             if number != expected:
-                what = "came twice" if number < expected else f"came before number {expected}, or that was lost"
-                raise VerificationError(f"message {number} of rank {sender} under tag {self.tag} {what}")
+                wrong = "came twice" if number < expected else f"came before number {expected}, or that was lost"
+                raise VerificationError(f"message {number} of rank {sender} under tag {self.tag} {wrong}")
             self._expected[sender] = number + 1
             content = memoryview(buffer)[_HEAD.size : _HEAD.size + size]
             self._contents.check(_shift(sender, number), content, f"from rank {sender} under tag {self.tag}")
-            if last:
+            if what & _LAST:
                 self._open -= 1
-            else:
+            if not what & _EMPTY:
                 self.received += 1
                 self.moved += size
             if self._open:
