@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from testbed.controller.checkers.report import Report
     from testbed.controller.replaying import Repetition, Replayed
     from testbed.controller.shrinking import Shrunk
-    from testbed.wire.fates import Record
 
 _FAILED = 10
 _SHOWN = 20  # fates
@@ -26,9 +25,11 @@ _SHOWN = 20  # fates
               help="Where; by default in the mode in which the run was not.")  # fmt: skip
 @click.option("--repetition", "number", type=click.IntRange(1), default=None, metavar="N",
               help="Which one; by default the last that was begun.")  # fmt: skip
-@click.option("--fates", type=click.Path(path_type=Path, exists=True, dir_okay=False), default=None, metavar="FILE",
-              help="Another log of fates than the run's own.")  # fmt: skip
-@click.option("--shrink", is_flag=True, help="First find the few fates that make it fail, in the simulation.")
+@click.option("--with", "given", type=click.Path(path_type=Path, exists=True, dir_okay=False), default=None,
+              metavar="FILE", help="Another log of fates, or another scenario, than the run's own.")  # fmt: skip
+@click.option(
+    "--shrink", is_flag=True, help="First find the few fates, or faults, that make it fail, in the simulation."
+)
 @click.option("--runs", type=click.IntRange(1), default=200, show_default=True, metavar="N",
               help="So many simulations at most for it.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Keep the new run there.")
@@ -39,7 +40,7 @@ def replay_command(
     folder: Path,
     mode: Literal["sim", "live"] | None,
     number: int | None,
-    fates: Path | None,
+    given: Path | None,
     shrink: bool,
     runs: int,
     output: Path | None,
@@ -52,9 +53,10 @@ def replay_command(
     testbed replay results/runs/20250101-120000-star-4-random --shrink --mode sim
 
     The fates come from the run's log, which a simulation writes always and namespaces with 'testbed run --fates'; without
-    one, from the seed. Exit code 10: a check, or the run, has failed again or otherwise; 0: nothing has failed.
+    one, and beside a scenario, from the seed. Exit code 10: a check, or the run, has failed again or otherwise; 0: nothing
+    has.
     """
-    from testbed.controller.replaying import FEW, fewest, repetition, replayed
+    from testbed.controller.replaying import fewest, repetition, replayed
 
     one = repetition(folder, number or 0)
     few = None
@@ -62,12 +64,12 @@ def replay_command(
         few = fewest(one, runs)
         if not as_json:
             _print_few(one, few, runs)
-        fates = one.folder / FEW
+        given = one.few
     where = mode or ("live" if one.run.asked["mode"] == "sim" else "sim")
-    again = replayed(one, where, fates, output)
+    again = replayed(one, where, given, output)
     if as_json:
         shrunk = {} if few is None else {
-            "shrunk": {"fates": len(few.causes), "runs": few.trials, "minimal": few.minimal, "log": str(fates)}
+            "shrunk": {"fates": len(few.causes), "runs": few.trials, "minimal": few.minimal, "log": str(given)}
         }  # fmt: skip
         print_json(
             "replay",
@@ -129,15 +131,14 @@ def _indented(report: Report) -> str:
     return "\n".join(f"  {line}" for line in report.in_words().splitlines())
 
 
-def _print_few(one: Repetition, few: Shrunk[Record], runs: int) -> None:
-    from testbed.controller.replaying import FEW
-
+def _print_few(one: Repetition, few: Shrunk[str], runs: int) -> None:
     enough = "each of them is needed" if few.minimal else f"more runs than {runs} might find fewer"
     count = len(few.causes)
-    fates = "1 fate is" if count == 1 else f"{count} fates are"
-    click.echo(f"{fates} enough to fail so, found in {few.trials} runs of at most {runs}; {enough}: {one.folder / FEW}")
-    for record in few.causes[:_SHOWN]:
-        click.echo(f"  {record.link} {record.direction}: {record.in_words()}")
+    what = "fate" if one.scenario is None else "fault"
+    causes = f"1 {what} is" if count == 1 else f"{count} {what}s are"
+    click.echo(f"{causes} enough to fail so, found in {few.trials} runs of at most {runs}; {enough}: {one.few}")
+    for sentence in few.causes[:_SHOWN]:
+        click.echo(f"  {sentence}")
     if count > _SHOWN:
         click.echo(f"  and {count - _SHOWN} more")
 

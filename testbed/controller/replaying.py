@@ -4,8 +4,9 @@
     again.same, again.now          # whether the same check has failed again, and which have
 
 A simulation writes every fate that was not a pass, and so does a run in namespaces that is told to (`fates`). Without such a
-log the seed gives the fates again: they are the same, flow by flow, but cannot be shrunk. What follows from time, such as a
-queue that overflows, is the same only in the simulation.
+log the seed gives the fates again: they are the same, flow by flow, but cannot be shrunk. So it is beside a scenario, which
+changes at its times what decides fates: it is carried out again, and it is its faults that are shrunk. What follows from
+time, such as a queue that overflows, is the same only in the simulation.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from testbed.controller.folders import Recorded, recorded
 from testbed.controller.running import Mode, run
-from testbed.controller.shrinking import Shrunk, shrunk
+from testbed.controller.shrinking import Cause, Shrunk, shrunk
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment, Layout
@@ -34,11 +35,15 @@ if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
     from testbed.runtime.nodes.run import Run
     from testbed.sim.simulation import Simulation
+    from testbed.spec.faults import Fault
+    from testbed.spec.scenario import Scenario
     from testbed.wire.rules import RuleSet
 
 FATES: Final = "fates.jsonl"
 FEW: Final = "fates-few.jsonl"
-"""In a repetition's folder: all fates that were not a pass, and those to which a failing run was shrunk."""
+FEW_FAULTS: Final = "scenario-few.toml"
+"""In a repetition's folder: all fates that were not a pass, and those, or the faults of a scenario, to which a failing run
+was shrunk."""
 
 ENDED_BADLY: Final = "it ended with an error"
 """The symptom of a run that did not come to its end, and of which no check failed."""
@@ -69,7 +74,8 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """One repetition of a run, from its folder. failed: its symptoms. form: the workload's, if not what is recorded."""
+    """One repetition of a run, from its folder. failed: its symptoms. form: the workload's, if not what is recorded.
+    scenario: what went wrong beside it."""
 
     run: Recorded
     folder: Path
@@ -77,10 +83,17 @@ class Repetition:
     layout: Layout
     failed: frozenset[str]
     form: Form
+    scenario: Scenario | None = None
 
     @property
     def log(self) -> Path | None:
-        return self.folder / FATES if (self.folder / FATES).exists() else None
+        """None where the seed gives the fates."""
+        return self.folder / FATES if self.scenario is None and (self.folder / FATES).exists() else None
+
+    @property
+    def few(self) -> Path:
+        """Where those are that are enough to make it fail."""
+        return self.folder / (FEW if self.scenario is None else FEW_FAULTS)
 
 
 def repetition(folder: Path, number: int = 0, workload: Form | None = None) -> Repetition:
@@ -92,8 +105,6 @@ def repetition(folder: Path, number: int = 0, workload: Form | None = None) -> R
     asked = found.asked
     if asked.get("kind") != "workload":
         raise UnsupportedError(f"{folder} is no run of a workload: commands cannot be run again with the same fates")
-    if asked.get("scenario"):
-        raise UnsupportedError(f"{folder} had a scenario: its fates hang on when that has changed the links")
     form = workload or asked.get("form")
     if not form:
         raise UnsupportedError(f"the workload of {folder} came from Python and has no name: use testbed.replay there")
@@ -111,36 +122,71 @@ def repetition(folder: Path, number: int = 0, workload: Form | None = None) -> R
         raise TestbedError(f"{folder / 'cluster.json'} cannot be understood: {error}") from error
     layout = _with_files(replace(layout, seed=int(asked["seed"]) + number - 1), _base(str(asked.get("origin", ""))))
     part = folder / f"repeat-{number}" if parts else folder
-    return Repetition(found, part, number, layout, failed, form)
+    return Repetition(found, part, number, layout, failed, form, _scenario(folder) if asked.get("scenario") else None)
 
 
-def replayed(one: Repetition, mode: Mode, log: Path | None = None, output: Path | None = None) -> Replayed:
-    """Run it again. log: of fates, if not its own. output: a folder for the new run, which is not kept otherwise. Raises
-    what `run` does before programs begin."""
-    log = log or one.log
+def replayed(one: Repetition, mode: Mode, given: Path | None = None, output: Path | None = None) -> Replayed:
+    """Run it again. given: a log of fates, or beside a scenario another one, if not its own. output: a folder for the new
+    run, which is not kept otherwise. Raises what `run` does before programs begin."""
+    if one.scenario is not None:
+        if given is not None:
+            from testbed.spec.scenario import load
+
+            one = replace(one, scenario=load(given))
+        return _again(one, mode, None, None, output)
+    log = given or one.log
     records = read_log(log) if log is not None else None
     return _again(one, mode, records, log, output)
 
 
-def fewest(one: Repetition, most: int) -> Shrunk[Record]:
-    """The few fates with which the simulation fails in the same way, after so many runs at most; they are written into the
-    repetition's folder. Raises NotFoundError without a log, UnsupportedError where the simulation does not fail so."""
+def fewest(one: Repetition, most: int) -> Shrunk[str]:
+    """The few fates, or faults of its scenario, with which the simulation fails in the same way, after so many runs at
+    most, in words; they are written to `few`. Raises NotFoundError without a log, UnsupportedError where the simulation
+    does not fail so."""
+    if one.scenario is not None:
+        return _fewest_faults(one, one.scenario, most)
     if one.log is None and one.run.asked["mode"] == "live":
         raise NotFoundError(f"{one.folder} has no {FATES}: in namespaces, 'testbed run --fates' writes one")
     records = read_log(one.log) if one.log is not None else []  # a simulation without fates writes no file
-    if not one.failed or not _again(one, "sim", records, None, None).now & one.failed:
-        raise UnsupportedError(
-            f"the run does not fail so in the simulation ({', '.join(sorted(one.failed)) or 'nothing failed'}): there is "
-            "nothing to shrink"
-        )
 
     def fails(some: Sequence[Record]) -> bool:
         return bool(_again(one, "sim", some, None, None).now & one.failed)
 
+    if not fails(records):
+        raise _no_failure(one)
     result = shrunk(records, fails, most)
-    text = "".join(record.to_line() + "\n" for record in result.causes)
-    (one.folder / FEW).write_text(text, encoding="utf-8")
-    return result
+    one.few.write_text("".join(record.to_line() + "\n" for record in result.causes), encoding="utf-8")
+    return _in_words(result, lambda record: f"{record.link} {record.direction}: {record.in_words()}")
+
+
+def _fewest_faults(one: Repetition, scenario: Scenario, most: int) -> Shrunk[str]:
+    from testbed.controller.scenarios.drawing import drawn
+    from testbed.spec.units import format_duration
+
+    faults = list(scenario.faults)
+    if scenario.random is not None:  # what was drawn is faults like others
+        faults += drawn(scenario.random, one.layout, one.layout.seed, round(one.run.asked["timeout"] * 1e9))
+
+    def with_only(some: Sequence[Fault]) -> Scenario:
+        return scenario.model_copy(update={"faults": tuple(some), "random": None})
+
+    def fails(some: Sequence[Fault]) -> bool:
+        return bool(_again(replace(one, scenario=with_only(some)), "sim", None, None, None).now & one.failed)
+
+    if not fails(faults):
+        raise _no_failure(one)
+    result = shrunk(faults, fails, most)
+    one.few.write_text(with_only(result.causes).to_toml(), encoding="utf-8")
+    return _in_words(result, lambda fault: f"at {format_duration(fault.begin)}: {fault.what}")
+
+
+def _in_words(result: Shrunk[Cause], say: Callable[[Cause], str]) -> Shrunk[str]:
+    return Shrunk([say(cause) for cause in result.causes], result.trials, result.minimal)
+
+
+def _no_failure(one: Repetition) -> TestbedError:
+    failed = ", ".join(sorted(one.failed)) or "nothing failed"
+    return UnsupportedError(f"the run does not fail so in the simulation ({failed}): there is nothing to shrink")
 
 
 def _again(
@@ -162,7 +208,7 @@ def _again(
                 where, one.form, protocol=asked["protocol"], codec=asked.get("codec", "generated"), mode=mode,
                 settings=asked["settings"] if isinstance(one.form, str) else None, seed=one.layout.seed, output=place,
                 timeout=asked["timeout"], patience=(asked["patience"] or STUCK) if mode == "live" else None, check=True,
-                beside=[giving] if mode == "sim" and records is not None else (),
+                scenario=one.scenario, beside=[giving] if mode == "sim" and records is not None else (),
             )  # fmt: skip
         except TestbedError as raised:
             if not (place / "result.json").exists():
@@ -232,6 +278,12 @@ def _with_files(layout: Layout, base: Path) -> Layout:
 
     links = [replace(link, forward=placed(link.forward), backward=placed(link.backward)) for link in layout.links]
     return replace(layout, links=tuple(links))
+
+
+def _scenario(folder: Path) -> Scenario:
+    from testbed.spec.scenario import load
+
+    return load(folder / "scenario.toml")
 
 
 def _base(origin: str) -> Path:

@@ -15,6 +15,8 @@ from testbed import Cluster, TestbedError
 from testbed.controller.replaying import ENDED_BADLY, FATES, FEW, fewest, repetition, replayed
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.runtime.logs import read_log
+from testbed.spec.faults import Cpu, Impair
+from testbed.spec.scenario import Scenario, load
 
 SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
 
@@ -27,32 +29,43 @@ def forgetful() -> Iterator[None]:
         yield
 
 
-def ran(folder: Path, seed: int = 1, repeat: int = 1) -> Path:
+def ran(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario | None = None) -> Path:
+    """With a loss of a tenth, or a scenario."""
+    cluster = Cluster.star(3, loss="10%") if scenario is None else Cluster.star(3)
     try:
         testbed.run(
-            Cluster.star(3, loss="10%"), "random", mode="sim", seed=seed, settings=SETTINGS,
-            output=folder, timeout=20, repeat=repeat,
+            cluster, "random", mode="sim", seed=seed, settings=SETTINGS, output=folder, timeout=20, repeat=repeat,
+            scenario=scenario,
         )  # fmt: skip
     except TestbedError:
         assert json.loads((folder / "result.json").read_text())["status"] == "failed"
     return folder
 
 
+def failing(place: Path, scenario: Scenario | None = None) -> Path:
+    """The first run, of 30 seeds, in which the mistake shows."""
+    for seed in range(30):
+        folder = ran(place / str(seed), seed, scenario=scenario)
+        if repetition(folder).failed:
+            return folder
+    raise AssertionError("30 runs, and nothing failed")
+
+
 @pytest.mark.usefixtures("forgetful")
 def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_path: Path) -> None:
-    one = repetition(ran(tmp_path / "run"))
+    one = repetition(failing(tmp_path))
     assert one.failed == {"errors"}
     again = replayed(one, "sim", output=tmp_path / "again")
     assert again.same
     assert again.now == {"errors"}
     assert "has given the message up" in again.error
     assert again.given == again.fates > 5
-    assert (tmp_path / "again" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
+    assert (tmp_path / "again" / "checks.json").read_text() == (one.folder / "checks.json").read_text()
 
 
 @pytest.mark.usefixtures("forgetful")
 def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
-    folder = ran(tmp_path / "run")
+    folder = failing(tmp_path)
     (folder / "fates.jsonl").unlink()
     again = replayed(repetition(folder), "sim")
     assert (again.same, again.fates) == (True, -1)
@@ -64,11 +77,13 @@ def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("forgetful")
 def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
-    one = repetition(ran(tmp_path / "run"))
-    few = fewest(one, 200)
+    one = repetition(failing(tmp_path))
+    few = fewest(one, 400)
     assert few.minimal
-    assert len(few.causes) == 2 < len(read_log(one.folder / FATES)) / 10
-    assert read_log(one.folder / FEW) == list(few.causes)
+    assert 1 <= len(few.causes) < len(read_log(one.folder / FATES)) / 2
+    assert [record.in_words() for record in read_log(one.folder / FEW)] == [
+        sentence.partition(": ")[2] for sentence in few.causes
+    ]
     assert replayed(one, "sim", one.folder / FEW).same
     assert fewest(one, 3).trials == 3
 
@@ -76,7 +91,7 @@ def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
 def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].put_in(patch)
-        one = repetition(ran(tmp_path / "run"))
+        one = repetition(failing(tmp_path))
     again = replayed(one, "sim")
     assert not again.same
     assert not again.now
@@ -89,11 +104,31 @@ def test_of_several_repetitions_the_last_is_the_one_that_failed(tmp_path: Path) 
     folder = ran(tmp_path / "run", 2, repeat=50)
     one = repetition(folder)
     assert one.failed == {"errors"}
-    assert one.layout.seed == 2 + one.number - 1 > 5
+    assert one.number == len(list(folder.glob("repeat-*")))
+    assert one.layout.seed == 2 + one.number - 1
     assert replayed(one, "sim").same
-    assert not repetition(folder, 1).failed
+    assert not any(repetition(folder, number).failed for number in range(1, one.number))
     with pytest.raises(NotFoundError, match="no repetition 51"):
         repetition(folder, 51)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path) -> None:
+    scenario = Scenario(
+        faults=[
+            Cpu(on="n3", at="0s", share=0.5),
+            Impair(on="all", at="0s", loss=0.1),
+            Impair(on="n2", at="1ms", for_="1ms", delay="10us"),
+        ]
+    )
+    one = repetition(failing(tmp_path, scenario))
+    assert one.failed == {"errors"}
+    assert replayed(one, "sim").same
+    few = fewest(one, 100)
+    assert few.minimal
+    assert few.causes == ["at 0s: loss 10% on all"]
+    assert [fault.what for fault in load(one.few).faults] == ["loss 10% on all"]
+    assert replayed(one, "sim", one.few).same
 
 
 def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:

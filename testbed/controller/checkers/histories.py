@@ -17,7 +17,8 @@ UNDER_WAY: Final = -1
 @dataclass(slots=True, eq=False)
 class Transfer:
     """What a program has begun. rank, node: of that program. number: of its transfers. begun, ended: nanoseconds of the
-    history's clock. error: why it failed, in a sentence, and its class, of MPI's. place: where its beginning is told."""
+    history's clock. error: why it failed, in a sentence, and its class, of MPI's. place: where its beginning is told. gone:
+    its program was started again before it had ended."""
 
     rank: int
     node: str
@@ -31,6 +32,7 @@ class Transfer:
     ended: int = UNDER_WAY
     error: str = ""
     error_class: int = 0
+    gone: bool = False
 
     @property
     def done(self) -> bool:
@@ -38,7 +40,7 @@ class Transfer:
 
     @property
     def under_way(self) -> bool:
-        return self.ended == UNDER_WAY
+        return self.ended == UNDER_WAY and not self.gone
 
 
 @dataclass(slots=True, eq=False)
@@ -109,8 +111,11 @@ def histories_of(events: Mapping[str, Iterable[Mapping[str, Any]]], folder: str 
         for line, event in enumerate(events[name], 1):
             clock, what, number = event["clock_ns"], event["what"], event["n"]
             histories.last = max(histories.last, clock)
-            # A program that was started again numbers its transfers from 1 again: the older ones stay under way.
             if what in ("send", "receive"):
+                if number in begun:  # a program that was started again numbers its transfers from 1 again
+                    for transfer in begun.values():
+                        transfer.gone = transfer.under_way
+                    begun.clear()
                 place = f"{folder}/{name}.jsonl:{line}"
                 peer, context, tag, size = event["peer"], event["context"], event["tag"], event["bytes"]
                 if what == "send":

@@ -1,7 +1,8 @@
 """The checkers: what a message-passing protocol promises, looked up in the histories of all nodes.
 
 - nothing lost: a message whose send is done is received, if a receive that fits it waits for it, or a later one came.
-- nothing twice: no receive gets what another has got, or what nobody has sent.
+- nothing twice: no receive gets what another has got, or what nobody has sent; but for nodes that have forgotten what they
+  had received, because they crashed or were reset.
 - order: of messages of one sender, receiver, communicator and tag none overtakes another.
 - content: what is received is what was sent, byte for byte (by digests); only what is too long is cut off.
 - errors: a transfer fails only where a fault allows it, see `disturbances`.
@@ -103,7 +104,10 @@ class _Look:
         checks[ORDER].checked = len(pairing.pairs)
         checks[CONTENT].checked = len(pairing.pairs) + len(pairing.changed)
         for send, receive in pairing.twice:
-            checks[TWICE].violated(f"{send} came once more, to {receive}")
+            if any(one.touches(receive.node) and one.begin <= receive.ended for one in self._forgetful):
+                self._count("came once more to a node that had forgotten them")
+            else:
+                checks[TWICE].violated(f"{send} came once more, to {receive}")
         for receive in pairing.strangers:
             checks[TWICE].violated(
                 f"{receive} got {receive.came_size} bytes from rank {receive.source}, tag {receive.came_tag}, that were not "
@@ -153,6 +157,8 @@ class _Look:
 
     def _doubt(self, send: Send, truth: str, why: str) -> None:
         told = f"failed: {send.error}" if send.error else "not done when the run was over"
+        if send.gone:
+            told = "not done when its program was started again"
         self._ambiguous.append(Ambiguity(str(send), told, truth, why))
 
     def _count(self, what: str) -> None:
