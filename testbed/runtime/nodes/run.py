@@ -333,7 +333,9 @@ class Run:
 
     def _end_of_log(self, name: str) -> str:
         with contextlib.suppress(OSError):
-            return self.log(name)[-_SHOWN:].strip()
+            with (self._logs / f"{name}.log").open("rb") as file:  # it may be as large as the disk
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN))
+                return file.read(_SHOWN).decode(errors="replace").strip()
         return ""
 
 
