@@ -332,10 +332,9 @@ class Run:
         return "it does not answer"
 
     def _end_of_log(self, name: str) -> str:
-        with contextlib.suppress(OSError):
-            with (self._logs / f"{name}.log").open("rb") as file:  # it may be as large as the disk
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN))
-                return file.read(_SHOWN).decode(errors="replace").strip()
+        with contextlib.suppress(OSError), (self._logs / f"{name}.log").open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN))  # it may be as large as the disk
+            return file.read(_SHOWN).decode(errors="replace").strip()
         return ""
 
 
