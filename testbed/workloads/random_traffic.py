@@ -8,6 +8,7 @@ from collections import deque
 from typing import Final
 
 from protocols.mpi.requests import Request
+from testbed.engine.tasks import Task
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, VerificationError, Workload
 from testbed.workloads.quantiles import quantiles
@@ -61,21 +62,21 @@ class RandomTraffic(Workload):
         """How long each send took, in nanoseconds."""
         chance, rank, now = node.random(), comm.rank, node.now
         numbers: dict[tuple[int, int], int] = {}
-        under_way: deque[tuple[int, Request]] = deque()
+        under_way: deque[Task[None]] = deque()
         times: list[int] = []
 
-        async def end_one() -> None:
-            began, request = under_way.popleft()
+        async def end(began: int, request: Request) -> None:
             await request.Wait()
             times.append(now() - began)
 
         async def post(other: int, tag: int, size: int, what: int) -> None:
             if len(under_way) == self.outstanding:
-                await end_one()
+                await under_way.popleft()
             number = numbers.get((other, tag), 0)
             numbers[other, tag] = number + 1
             message = _HEAD.pack(rank, number, size, what) + contents.of(_shift(rank, number), size)
-            under_way.append((now(), await comm.Isend(message, other, tag)))
+            began, request = now(), await comm.Isend(message, other, tag)
+            under_way.append(node.spawn(end(began, request), "the end of a send"))
 
         plan = self._plan(chance, rank, comm.size)
         last = {(other, tag): place for place, (other, tag, _) in enumerate(plan)}
@@ -90,8 +91,8 @@ class RandomTraffic(Workload):
             for tag in range(self.tags):
                 if (other, tag) not in last:
                     await post(other, tag, 0, _LAST | _EMPTY)
-        while under_way:
-            await end_one()
+        for task in under_way:
+            await task
         return times
 
     def _plan(self, chance: random.Random, rank: int, size: int) -> list[tuple[int, int, int]]:
