@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 _MOST = 60  # rows
+_WIDE = 200  # characters
 _HIDDEN = ("clock_ns", "rank")
 _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -23,7 +25,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
             [_heading(key) for key in keys], ([_cell(key, row.get(key)) for key in keys] for row in some[:_MOST])
         )
         if len(some) > _MOST:
-            Console().print(f"and {len(some) - _MOST:,} more in rows.jsonl")
+            _console().print(f"and {len(some) - _MOST:,} more in rows.jsonl")
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -32,7 +34,12 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    _console().print(table)
+
+
+def _console() -> Console:
+    """As wide as the terminal is; a file or a pipe has room for any table."""
+    return Console(width=None if sys.stdout.isatty() else _WIDE)
 
 
 def _heading(key: str) -> str:

@@ -54,7 +54,7 @@ class RandomTraffic(Workload):
         received = sum(receiver.received for receiver in receivers)
         moved = sum(receiver.moved for receiver in receivers)
         node.row(
-            sent=self.messages, received=received, received_bytes=moved, took_ns=node.now() - begun, **quantiles(times)
+            sent=self.messages, received=received, moved_bytes=moved, took_ns=node.now() - begun, **quantiles(times)
         )
         return {"sent": self.messages, "received": received}
 
