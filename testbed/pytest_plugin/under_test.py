@@ -24,6 +24,7 @@ from testbed.pytest_plugin.laying import Overlay, laid_over
 from testbed.spec.elements import Impairments
 from testbed.spec.layout import Layout, Node
 from testbed.spec.resolving import resolve
+from testbed.spec.scenario import Scenario
 
 if TYPE_CHECKING:
     from testbed.cluster.api import Cluster
@@ -114,6 +115,7 @@ class ClusterUnderTest:
             history=history,
             check=check,
             capture=self._captures,
+            scenario=self.scenario if isinstance(self.scenario, Scenario | Path) else None,
             beside=_beside(self.scenario),
         )
 
@@ -199,8 +201,8 @@ class LiveCluster(ClusterUnderTest):
 
 def _beside(scenario: object) -> tuple[Beside, ...]:
     """What happens beside the programs. Raises MarkerError for what cannot happen there."""
-    if scenario is None:
+    if scenario is None or isinstance(scenario, Scenario | Path):
         return ()
     if not (hasattr(scenario, "simulated") and hasattr(scenario, "live")):
-        raise MarkerError(f"scenario: found {scenario!r}, expected what `testbed.run` takes as 'beside'")
+        raise MarkerError(f"scenario: found {scenario!r}, expected a Scenario, its Path, or what `testbed.run` takes as 'beside'")
     return (cast("Beside", scenario),)

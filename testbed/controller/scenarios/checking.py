@@ -102,7 +102,8 @@ def _as_problems(name: str, error: TestbedError) -> list[Problem]:
             Problem(f"{name}{f'.{one.path}' if one.path else ''}", one.found, one.expected, one.suggestion)
             for one in error.problems
         ]
-    return [Problem(name, str(error), "what there is" if isinstance(error, NotFoundError) else "a rule")]
+    what = "name" if isinstance(error, NotFoundError) else "rule"
+    return [Problem(name, f"a wrong {what}", f"a right one: {str(error).splitlines()[0]}")]
 
 
 def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, asked: Asked) -> list[str]:

@@ -32,6 +32,7 @@ class LiveStage:
         self._name = cluster.name
         self._layout = cluster.state.layout
         self._run = run
+        self._pauses: Counter[str] = Counter()  # in force on each node
 
     def begin(self, occurrence: Occurrence) -> Active:
         fault = occurrence.fault
@@ -147,12 +148,14 @@ class LiveStage:
 
     def _pause(self, occurrence: Occurrence) -> Active:
         names = self._running(occurrence.fault)
+        self._pauses.update(names)
         for name in names:
             self._run.pause(name)
 
         def lift(over: bool) -> None:
-            if not over:
-                for name in names:
+            self._pauses.subtract(names)
+            for name in names:
+                if not over and not self._pauses[name]:
                     self._run.resume(name)
 
         stopped: set[str] = set()

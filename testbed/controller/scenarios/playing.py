@@ -108,7 +108,7 @@ class Playing:
                 self._end(one, over=True)
             except TestbedError as error:
                 errors.append(error)
-        left = [moment for moment in self._moments[self._next :] if moment.begins]
+        left = [moment for moment in self._moments[self._next :] if moment.begins and not moment.occurrence.goes_on]
         if left:
             count = "1 fault has" if len(left) == 1 else f"{len(left):,} faults have"
             first = left[0].occurrence
@@ -134,8 +134,7 @@ class Playing:
         found = occurrences(self.scenario, layout, self.seed, self._horizon)
         self._next, self._layout, self._zero = 0, layout, zero
         self._disturbances.clear()
-        bounded = self.scenario.random is None
-        self._moments = moments(one for one in found if bounded or one.begin < self._horizon)
+        self._moments = moments(found)
         self._stage, self._now, self._wake = stage, now, wake
         self._await()
 

@@ -19,6 +19,7 @@ from testbed.wire.conditions import And, InDirection, OnLink, Or
 from testbed.wire.rules import Handle, Rule, RuleSet
 
 if TYPE_CHECKING:
+    from testbed.sim.nic import SimNic
     from testbed.sim.simulation import Simulation
 
 
@@ -35,6 +36,7 @@ class SimulatedStage:
         self._injected: list[Injection] = []
         self._issued = 0
         self._sinks: dict[str, Sink] = {}
+        self._pauses: Counter[SimNic] = Counter()  # in force on each NIC
 
     def refuse(self, faults: Sequence[Fault]) -> None:
         """Raises UnsupportedError for what cannot be here."""
@@ -154,12 +156,15 @@ class SimulatedStage:
             node = self._simulation.nodes[name]
             nics.append(node.nic)
             node.nic.pause()
+            self._pauses[node.nic] += 1
             if occurrence.end is not None:
                 node.core.reserve(now, occurrence.end - now)
 
         def lift(_over: bool) -> None:
             for nic in nics:
-                nic.resume(self._simulation.now())
+                self._pauses[nic] -= 1
+                if not self._pauses[nic]:
+                    nic.resume(self._simulation.now())
 
         return Active(
             occurrence,

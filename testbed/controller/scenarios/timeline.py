@@ -16,12 +16,14 @@ from testbed.spec.scenario import Scenario
 @dataclass(frozen=True, slots=True, eq=False)
 class Occurrence:
     """A fault, once. name: its place in the scenario, as errors call it. begin, end: nanoseconds since the programs go; end
-    is None for what lasts until the run's end, or not at all."""
+    is None for what lasts until the run's end, or not at all. goes_on: it is one of those that come for as long as the run
+    lasts."""
 
     name: str
     fault: Fault
     begin: int
     end: int | None
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,11 @@ def occurrences(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> 
         name = item("fault", number)
         try:
             if isinstance(fault, Churn):
-                found += [Occurrence(name, *one) for one in restarts(fault, layout, seed, number, horizon)]
+                goes_on = fault.to is None and fault.for_ is None
+                found += [Occurrence(name, *one, goes_on) for one in restarts(fault, layout, seed, number, horizon)]
             else:
-                found += [Occurrence(name, fault, *times) for times in fault.times(horizon)]
+                goes_on = fault.every is not None and fault.to is None
+                found += [Occurrence(name, fault, *times, goes_on) for times in fault.times(horizon)]
         except MismatchError as error:
             raise DescriptionError(scenario.name, [Problem(name, "", error.expected)]) from None
     if scenario.random is not None:
@@ -52,7 +56,8 @@ def occurrences(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> 
         except MismatchError as error:
             raise DescriptionError(scenario.name, [Problem("random", "", error.expected)]) from None
         for number, fault in enumerate(chosen):
-            found += [Occurrence(item("random", number), fault, *times) for times in fault.times(horizon)]
+            goes_on = scenario.random.to is None
+            found += [Occurrence(item("random", number), fault, *times, goes_on) for times in fault.times(horizon)]
     return sorted(found, key=lambda one: one.begin)
 
 

@@ -146,7 +146,9 @@ def test_words(cluster):
     )
     result = suite.runpytest("--testbed-mode=sim")
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["E *scenario: found 'storm', expected what `testbed.run` takes as 'beside'"])
+    result.stdout.fnmatch_lines(
+        ["E *scenario: found 'storm', expected a Scenario, its Path, or what `testbed.run` takes as 'beside'"]
+    )
 
 
 def test_a_test_that_this_machine_cannot_run_is_skipped_with_its_reason_or_fails(suite: pytest.Pytester) -> None:

@@ -1,0 +1,413 @@
+"""Every kind of fault in the simulation: at its very time, with what it did counted, and nothing of it left afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import testbed
+from protocols.emp import host as emp
+from testbed import Cluster, RunResult, Scenario
+from testbed.controller.scenarios.playing import Playing
+from testbed.errors import UnsupportedError
+from testbed.fields import known_fields
+from testbed.sim.node import SimNode
+from testbed.sim.profile import Profile
+from testbed.sim.simulation import Simulation
+from testbed.spec.faults import (
+    Churn,
+    Cpu,
+    Crash,
+    Down,
+    Fault,
+    Flap,
+    Impair,
+    Incast,
+    Partition,
+    Pause,
+    Reset,
+    Restart,
+    Rule,
+    Slow,
+    Traffic,
+)
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+from testbed.spec.scenario import RandomFaults
+from testbed.wire.rules import RuleSet
+from testbed.workloads.form import Comm, Node
+
+MILLISECOND, SECOND = 1_000_000, 1_000_000_000
+STAR = Cluster.star(4, delay="100us")
+
+
+async def talk(comm: Comm, node: Node, *, rounds: int = 100) -> list[int]:
+    """n1 and n2 play ping-pong, a round every 10 ms at most; the others wait for a second. When each round began."""
+    begun = []
+    if comm.rank > 1:
+        await node.sleep(SECOND)
+        return begun
+    for number in range(rounds):
+        begun.append(node.now())
+        if comm.rank == 0:
+            await comm.send(number, 1, 7)
+            assert await comm.recv(source=1, tag=8) == number
+        else:
+            assert await comm.recv(source=0, tag=7) == number
+            await comm.send(number, 0, 8)
+        await node.sleep(10 * MILLISECOND)
+    return begun
+
+
+async def sleep(_comm: Comm, node: Node, *, seconds: float = 1.0) -> tuple[int, int]:
+    begun = node.now()
+    await node.sleep(round(seconds * SECOND))
+    return begun, node.now()
+
+
+async def compute(_comm: Comm, node: Node) -> int:
+    await node.compute(100 * MILLISECOND)
+    return node.now()
+
+
+class Played:
+    """A run with a scenario. ends: what was told of each fault's end, by its place."""
+
+    def __init__(self, folder: Path, workload: Any, *faults: Fault, **options: Any) -> None:
+        scenario = options.pop("scenario", None) or Scenario(name="storm", faults=faults)
+        cluster = options.pop("cluster", STAR)
+        self.result: RunResult = testbed.run(
+            cluster, workload, mode="sim", scenario=scenario, output=folder / "run", **{"timeout": 20.0, **options}
+        )
+        self.events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+        self.begins = [event for event in self.events if event["event"] == "fault begins"]
+        self.ends = [event for event in self.events if event["event"] == "fault ends"]
+
+    @property
+    def counted(self) -> Mapping[str, int]:
+        (end,) = self.ends
+        found: Mapping[str, int] = end["counted"]
+        return found
+
+    @property
+    def warnings(self) -> list[str]:
+        return [note for note in self.result.verdict.notes if "a simulation" not in note]
+
+
+# On links
+
+
+def test_a_loss_counts_in_its_time_only(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Impair(on="n1", from_="200ms", to="400ms", loss="30%"))
+    assert [(event["begun"], event["at"]) for event in played.begins] == [(200 * MILLISECOND, 200 * MILLISECOND)]
+    assert played.ends[0]["at"] == 400 * MILLISECOND
+    fates = [json.loads(line) for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines()]
+    assert len(fates) == played.counted["loss"] > 0
+    assert played.counted["frames"] > played.counted["loss"]
+    assert played.warnings == []
+    assert "loss" in (tmp_path / "run" / "scenario.toml").read_text()
+
+
+def test_the_later_of_two_counts_and_the_earlier_comes_back(tmp_path: Path) -> None:
+    """A round trip takes 400 us, with 1 ms on one of its four directions 1.3 ms, with 5 ms 5.3 ms."""
+
+    async def measure(comm: Comm, node: Node) -> list[int]:
+        took = []
+        for number in range(40):
+            begun = node.now()
+            if comm.rank == 0:
+                sent = await comm.Isend(b"", 1, number)
+                await comm.Recv(bytearray(0), 1, number)
+            else:
+                await comm.Recv(bytearray(0), 0, number)
+                sent = await comm.Isend(b"", 0, number)
+            took.append(node.now() - begun)
+            await sent.Wait()
+            await node.sleep(20 * MILLISECOND - node.now() % (20 * MILLISECOND))
+        return took
+
+    played = Played(
+        tmp_path,
+        measure,
+        Impair(on="n1", direction="out", from_="190ms", to="590ms", delay="1ms"),
+        Impair(on="n1--s1", direction="n1-s1", from_="390ms", to="490ms", delay="5ms"),
+        cluster=Cluster.star(2, delay="100us"),
+    )
+    took = played.result.results["n1"]
+    assert set(took[:10] + took[30:]) == {400_000}
+    assert set(took[10:20] + took[25:30]) == {1_300_000}
+    assert set(took[20:25]) == {5_300_000}
+
+
+def test_a_rule_counts_from_its_beginning(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Rule(on="n2", direction="in", rules="drop emp.type == 1 and first(2)", at="300ms"))
+    assert played.counted == {"decided": 2}
+    assert played.ends[0]["with_the_run"]
+    begun = played.result.results["n1"]
+    late = [number for number in range(1, 100) if begun[number] - begun[number - 1] > 25 * MILLISECOND]
+    assert late
+    assert all(begun[number] > 300 * MILLISECOND for number in late)
+
+
+def test_a_cable_that_is_out_loses_all_until_it_is_in_again(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="150ms"))
+    begun = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 350 * MILLISECOND for when in begun)
+    assert any(when > 350 * MILLISECOND for when in begun)
+    assert played.counted["lost"] > 0
+
+
+def test_two_that_pull_one_cable_out_both_put_it_in_again(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Down(on="n2", from_="200ms", to="400ms"), Down(on="all", from_="300ms", to="500ms"))
+    begun = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 500 * MILLISECOND for when in begun)
+    assert len(begun) == 100
+
+
+def test_what_comes_again_and_again_does_so_until_its_end(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Flap(on="n2", from_="100ms", every="200ms", for_="20ms", to="600ms"))
+    assert [event["at"] // MILLISECOND for event in played.begins] == [100, 300, 500]
+    assert [event["at"] // MILLISECOND for event in played.ends] == [120, 320, 520]
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        Partition(groups=[["n1", "n3"], ["n2"]], from_="200ms", to="300ms"),
+        Partition(shape="isolated", node="n2", from_="200ms", to="300ms"),
+        Partition(groups=[["n1"], ["n2"]], one_way=True, from_="200ms", to="300ms"),
+    ],
+)
+def test_nothing_passes_between_the_parts_of_a_partition(tmp_path: Path, partition: Partition) -> None:
+    played = Played(tmp_path, talk, partition)
+    begun = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in begun)
+    assert played.counted["decided"] > 0
+    assert len(begun) == 100
+
+
+def test_within_a_part_all_passes(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Partition(shape="halves", from_="200ms", to="300ms"))
+    assert played.counted == {"decided": 0}
+    assert played.warnings == [
+        "fault[1] (partition halves) had no effect from 200ms to 300ms: decided: 0",
+    ]
+
+
+# On nodes
+
+
+def test_a_crash_ends_a_program_and_the_run_goes_on_without_it(tmp_path: Path) -> None:
+    played = Played(tmp_path, sleep, Crash(on="n3", at="400ms"))
+    assert set(played.result.results) == {"n1", "n2", "n4"}
+    assert played.counted == {"processes": 1}
+
+
+def test_who_has_crashed_starts_again_from_the_beginning(tmp_path: Path) -> None:
+    played = Played(tmp_path, sleep, Crash(on=["n2", "n3"], at="400ms", for_="200ms"))
+    assert played.result.results["n1"] == (0, SECOND)
+    assert played.result.results["n3"] == (600 * MILLISECOND, 1_600 * MILLISECOND)
+    assert played.result.results["n2"] == played.result.results["n3"]
+    assert played.counted == {"processes": 2}
+
+
+def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:
+    played = Played(tmp_path, sleep, Crash(on="n3", at="900ms", for_="5s"))
+    assert played.result.results["n3"] == (5_900 * MILLISECOND, 6_900 * MILLISECOND)
+
+
+@pytest.mark.parametrize("fault", [Restart(on="n3", at="400ms"), Reset(on="n3", at="400ms")])
+def test_a_restart_and_a_reset_start_again_at_once(tmp_path: Path, fault: Fault) -> None:
+    played = Played(tmp_path, sleep, fault)
+    assert played.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
+    assert [event["at"] for event in played.ends] == [400 * MILLISECOND]
+
+
+def test_what_is_sent_to_who_has_crashed_is_lost_and_a_new_incarnation_is_told_from_the_old_one(tmp_path: Path) -> None:
+    async def serve(comm: Comm, node: Node) -> list[object]:
+        if comm.rank:
+            return [await comm.recv(source=0, tag=1)]
+        await node.sleep(150 * MILLISECOND)  # it is gone
+        await comm.send("anybody there?", 1, 1)
+        return []
+
+    played = Played(tmp_path, serve, Crash(on="n2", at="100ms", for_="200ms"), cluster=Cluster.star(2, delay="100us"))
+    assert played.result.results["n2"] == ["anybody there?"]
+
+
+def test_who_stands_still_loses_nothing(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Pause(on="n2", at="200ms", for_="100ms"))
+    assert played.counted["nodes"] == 1
+    assert played.counted["held"] > 0
+    begun = played.result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in begun)
+    assert len(begun) == 100
+
+
+def test_a_node_that_is_paused_twice_goes_on_when_both_are_over(tmp_path: Path) -> None:
+    pauses = Pause(on="n2", from_="200ms", to="400ms"), Pause(on="all", from_="300ms", to="600ms")
+    begun = Played(tmp_path, talk, *pauses).result.results["n1"]
+    assert not any(212 * MILLISECOND < when < 600 * MILLISECOND for when in begun)
+
+
+def test_a_node_that_crashes_while_it_stands_still_starts_again(tmp_path: Path) -> None:
+    played = Played(
+        tmp_path, sleep, Pause(on="n3", from_="200ms", to="800ms"), Crash(on="n3", at="300ms", for_="100ms")
+    )
+    assert played.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
+
+
+def test_a_processor_that_is_used_up_computes_later(tmp_path: Path) -> None:
+    """100 ms of work, behind half of every 10 ms from the beginning on: it is all reserved at once."""
+    played = Played(tmp_path, compute, Cpu(on="n1", share="50%", at=0, for_="50ms"))
+    assert played.result.results["n2"] == 100 * MILLISECOND
+    assert played.result.results["n1"] >= 100 * MILLISECOND
+    assert played.counted == {"busy_ns": 25 * MILLISECOND}
+
+
+def test_churn_restarts_nodes_until_its_end(tmp_path: Path) -> None:
+    played = Played(tmp_path, sleep, Churn(on=["n2", "n3"], mean="100ms", from_="100ms", to="900ms", seed=4))
+    assert played.begins
+    assert {event["what"] for event in played.begins} == {"restart on n2", "restart on n3"}
+    last = {event["what"][-2:]: event["at"] for event in played.begins}
+    for name, when in last.items():
+        assert played.result.results[name] == (when, when + SECOND)
+    assert played.result.results["n1"] == (0, SECOND)
+
+
+# Contention
+
+
+def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_path: Path) -> None:
+    """10 Mbit/s of 12,112 bits each for 0.1 s: 83 frames, the first at once."""
+    slow = Cluster.star(4, delay="100us", rate="12mbit")
+    played = Played(
+        tmp_path, talk, Traffic(senders="n3", receiver="n2", rate="10mbit", at="200ms", for_="100ms"), cluster=slow
+    )
+    assert played.counted == {"frames": 83}
+    assert played.result.counted["n2"].get("frames_malformed", 0) == 0
+    quiet = testbed.run(slow, talk, mode="sim").results["n1"]
+    assert played.result.results["n1"] != quiet
+    assert played.result.results["n1"][:15] == quiet[:15]
+
+
+def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Incast(receiver="n1", rate="10mbit", at="200ms", for_="100ms"))
+    assert played.counted == {"frames": 3 * 83}
+
+
+# What a slow processor is, needs a profile that prices something
+
+
+def test_a_slow_nic_processor_is_refused_where_nothing_costs_anything(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="a profile that prices nothing"):
+        Played(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
+
+
+def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
+    profile = Profile("priced", receive=10_000, send=20_000)
+    layout = resolve(Description.star(2))
+
+    async def ping(endpoint: emp.Endpoint, node: SimNode) -> list[int]:
+        took = []
+        for number in range(20):
+            await node.sleep(10 * MILLISECOND - node.now() % (10 * MILLISECOND))
+            begun = node.now()
+            if node.number:
+                await endpoint.receive(0, number, bytearray(4))
+                await endpoint.send(0, number, b"pong")
+            else:
+                await endpoint.send(1, number, b"ping")
+                await endpoint.receive(1, number, bytearray(4))
+            took.append(node.now() - begun)
+        return took
+
+    rules = RuleSet(known_fields())
+    with Simulation(layout, emp.plug(), profile=profile, rules=rules) as simulation:
+        told: list[dict[str, Any]] = []
+        scenario = Scenario(faults=[Slow(on="n2", factor=10.0, from_="55ms", to="105ms")])
+        playing = Playing(scenario, tell=lambda event, **facts: told.append({"event": event, **facts}))
+        playing.simulated(simulation, rules)
+        tasks = {name: simulation.spawn(name, ping) for name in simulation.nodes}
+        simulation.run(timeout=SECOND)
+        playing.close()
+    took = tasks["n1"].result()
+    assert min(took[5:9]) > 2 * max(took[:5])
+    assert max(took[11:]) <= max(took[:5])
+    assert told[-1]["counted"]["busy_ns"] > 0
+    assert playing.notes == []
+
+
+# Runs
+
+
+def test_a_scenario_that_goes_on_after_the_run_is_a_warning(tmp_path: Path) -> None:
+    faults = Pause(on="n1", at="100ms", for_="10ms"), Crash(on="n1", at="5s"), Crash(on="n2", at="7s")
+    played = Played(tmp_path, sleep, *faults)
+    assert played.warnings == [
+        "storm goes on after the run, which ended after 1s: 2 faults have never come, first fault[2] at 5s (crash on n1)"
+    ]
+
+
+def test_what_comes_for_as_long_as_the_run_lasts_is_no_warning(tmp_path: Path) -> None:
+    chance = RandomFaults(kinds=["pause"], rate=20.0, longest="20ms")
+    scenario = Scenario(random=chance, faults=[Flap(on="n2", at="100ms", every="100ms", for_="30ms")])
+    assert not any("goes on after" in note for note in Played(tmp_path, talk, scenario=scenario).warnings)
+
+
+def test_a_fault_at_a_program_that_has_ended_is_a_warning(tmp_path: Path) -> None:
+    async def some(comm: Comm, node: Node) -> int:
+        await node.sleep(SECOND if comm.rank else MILLISECOND)
+        return node.now()
+
+    played = Played(tmp_path, some, Crash(on="n1", at="500ms"))
+    assert played.result.results["n1"] == MILLISECOND
+    assert played.warnings == ["fault[1] (crash on n1) had no effect from 500ms to 1s: no program ran there any more"]
+
+
+def test_random_storms_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    chance = RandomFaults(kinds=["impair", "flap", "pause", "partition"], rate=20.0, longest="50ms")
+
+    def storm(name: str, seed: int) -> list[dict[str, object]]:
+        (tmp_path / name).mkdir()
+        played = Played(tmp_path / name, talk, scenario=Scenario(random=chance), seed=seed)
+        return [{key: event[key] for key in event if key not in ("time", "clock")} for event in played.ends]
+
+    first = storm("first", 1)
+    assert len(first) > 5
+    assert first == storm("again", 1)
+    assert first != storm("another", 2)
+
+
+def test_each_repetition_meets_the_scenario_anew(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), repeat=3)
+    assert [event["at"] for event in played.ends] == [300 * MILLISECOND] * 3
+    assert all(event["had_effect"] for event in played.ends)
+
+
+def test_a_run_that_fails_under_a_scenario_tells_what_was_in_force(tmp_path: Path) -> None:
+    async def fail(_comm: Comm, node: Node) -> None:
+        await node.sleep(SECOND)
+        raise ValueError("enough")
+
+    with pytest.raises(testbed.TestbedError, match="enough"):
+        Played(tmp_path, fail, Down(on="n1", at="500ms"))
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    (end,) = [event for event in events if event["event"] == "fault ends"]
+    assert (end["at"], end["with_the_run"]) == (SECOND, True)
+
+
+def test_checkers_know_what_disturbed_a_run(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), Pause(on="n1", at="400ms", for_="10ms"))
+    told = json.loads((tmp_path / "run" / "checks.json").read_text())["circumstances"]["disturbances"]
+    assert [
+        (one["kind"], one["begin_ns"] // MILLISECOND, one["end_ns"] // MILLISECOND, one["nodes"]) for one in told
+    ] == [
+        ("cut", 200, 300, []),
+        ("pause", 400, 410, ["n1"]),
+    ]
+    assert played.result.verdict.grade is testbed.Grade.TRUSTED

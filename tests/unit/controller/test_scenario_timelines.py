@@ -1,0 +1,203 @@
+"""Scenarios on one cluster: what is meant there, when it comes, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed import Scenario
+from testbed.controller.scenarios.checking import check
+from testbed.controller.scenarios.drawing import drawn
+from testbed.controller.scenarios.targets import deaf_nodes, injection_of
+from testbed.controller.scenarios.timeline import moments, occurrences
+from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
+from testbed.spec.faults import (
+    Churn,
+    Crash,
+    Down,
+    Fault,
+    Flap,
+    Impair,
+    Partition,
+    Pause,
+    Reset,
+    Restart,
+    Rule,
+    Slow,
+    Traffic,
+)
+from testbed.spec.layout import Layout
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+from testbed.spec.scenario import RandomFaults
+
+SECOND = 1_000_000_000
+STAR = resolve(Description.star(5))
+EVERY_KIND = ["impair", "down", "flap", "partition", "crash", "restart", "reset", "pause", "cpu", "incast"]
+
+
+def times(scenario: Scenario, layout: Layout = STAR, seed: int = 0) -> list[tuple[int, str, bool]]:
+    found = moments(occurrences(scenario, layout, seed, 10 * SECOND))
+    return [(moment.when, moment.occurrence.fault.what, moment.begins) for moment in found]
+
+
+def test_what_ends_goes_before_what_begins_at_the_same_time() -> None:
+    scenario = Scenario(
+        faults=[Down(on="n2", from_="2s", to="3s"), Down(on="n1", from_="1s", to="2s"), Restart(on="n3", at="2s")]
+    )
+    assert times(scenario) == [
+        (SECOND, "down: n1", True),
+        (2 * SECOND, "down: n1", False),
+        (2 * SECOND, "down: n2", True),
+        (2 * SECOND, "restart on n3", True),
+        (2 * SECOND, "restart on n3", False),
+        (3 * SECOND, "down: n2", False),
+    ]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
+def test_random_faults_are_the_same_for_the_same_seed_and_others_for_another(seed: int) -> None:
+    chance = RandomFaults(kinds=EVERY_KIND, rate=20.0)
+    first = drawn(chance, STAR, seed, 10 * SECOND)
+    assert first == drawn(chance, STAR, seed, 10 * SECOND)
+    assert first != drawn(chance, STAR, seed ^ 1, 10 * SECOND)
+    assert {one.kind for one in first} == set(EVERY_KIND)
+    own = RandomFaults(kinds=EVERY_KIND, rate=20.0, seed=5)
+    assert drawn(own, STAR, seed, 10 * SECOND) == drawn(own, STAR, seed + 1, 10 * SECOND)
+
+
+@given(st.integers(0, 2**64 - 1), st.floats(0.1, 50), st.lists(st.sampled_from(EVERY_KIND), min_size=1, unique=True))
+def test_random_faults_are_sound_and_within_their_time(seed: int, rate: float, kinds: list[str]) -> None:
+    chance = RandomFaults(kinds=kinds, rate=rate, from_="1s", to="4s", shortest="20ms", longest="50ms")
+    faults = drawn(chance, STAR, seed, 10 * SECOND)
+    check(Scenario(faults=faults), STAR, "sim")
+    assert all(SECOND <= one.begin < 4 * SECOND and one.kind in kinds for one in faults)
+    assert all(one.for_ is None or 20_000_000 <= one.for_ <= 50_000_000 for one in faults)
+
+
+def test_random_faults_come_as_often_as_asked() -> None:
+    """A Poisson process: 2,000 on average, and in a million seeds one beyond five standard deviations, 224."""
+    chance = RandomFaults(kinds=["pause"], rate=200.0, seed=1)
+    assert abs(len(drawn(chance, STAR, 0, 10 * SECOND)) - 2_000) < 224
+
+
+def test_random_faults_stay_where_they_are_asked_for() -> None:
+    chance = RandomFaults(kinds=["pause", "flap"], rate=20.0, on=["n2", "n3"])
+    where = {name for one in drawn(chance, STAR, 0, 10 * SECOND) if isinstance(one, Pause | Flap) for name in one.on}
+    assert where == {"n2", "n3", "n2:eth0--s1:2", "n3:eth0--s1:3"}
+
+
+def test_churn_comes_to_restarts_by_its_seed() -> None:
+    scenario = Scenario(faults=[Churn(on=["n1", "n2"], mean="100ms", away="30ms", from_="1s", to="3s")])
+    found = occurrences(scenario, STAR, 7, 10 * SECOND)
+    assert found
+    assert {one.fault.what for one in found} == {"restart on n1", "restart on n2"}
+    assert all(one.end == one.begin + 30_000_000 and SECOND <= one.begin < 3 * SECOND for one in found)
+    assert times(scenario, seed=7) == times(scenario, seed=7) != times(scenario, seed=8)
+
+
+def test_what_comes_too_often_is_refused() -> None:
+    with pytest.raises(DescriptionError, match=r"fault\[1\]: expected a longer time"):
+        occurrences(Scenario(faults=[Flap(on="n1", at=0, every="1us", for_="1us")]), STAR, 0, SECOND)
+    with pytest.raises(DescriptionError, match="random: expected at most 100,000"):
+        occurrences(Scenario(random=RandomFaults(kinds=["pause"], rate=1e6)), STAR, 0, SECOND)
+
+
+# Partitions
+
+
+def deaf(fault: Partition) -> dict[str, set[str]]:
+    return {name: set(others) for name, others in deaf_nodes(fault, STAR).items() if others}
+
+
+def test_groups_do_not_hear_each_other_and_who_is_in_none_hears_all() -> None:
+    found = deaf(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
+    assert found == {"n1": {"n3"}, "n2": {"n3"}, "n3": {"n1", "n2"}}
+
+
+def test_halves_and_one_alone() -> None:
+    halves = deaf(Partition(shape="halves", at=0))
+    assert halves["n1"] == {"n3", "n4", "n5"}
+    assert halves["n5"] == {"n1", "n2"}
+    alone = deaf(Partition(shape="isolated", node="n3", at=0))
+    assert alone == {"n3": {"n1", "n2", "n4", "n5"}, **{name: {"n3"} for name in ("n1", "n2", "n4", "n5")}}
+    drawn_ones = {next(iter(deaf(Partition(shape="isolated", seed=seed, at=0))["n1"])) for seed in range(20)}
+    assert len(drawn_ones) > 2
+
+
+def test_one_way_what_the_first_group_sends_is_lost() -> None:
+    assert deaf(Partition(groups=[["n1"], ["n2", "n3"]], one_way=True, at=0)) == {"n2": {"n1"}, "n3": {"n1"}}
+
+
+@given(st.integers(2, 40), st.none() | st.integers(0, 2**64 - 1))
+def test_on_a_ring_everybody_hears_a_majority_and_no_two_the_same_one(count: int, seed: int | None) -> None:
+    layout = resolve(Description.star(count))
+    found = deaf_nodes(Partition(shape="ring-majority", seed=seed, at=0), layout)
+    names = {node.name for node in layout.nodes}
+    heard = {name: frozenset(names - set(others)) for name, others in found.items()}
+    assert heard.keys() == names
+    assert all(name in by and 2 * len(by) > count for name, by in heard.items())
+    assert len(set(heard.values())) == count or count == 2
+
+
+# What is named
+
+
+def test_several_targets_are_laid_on_once() -> None:
+    injection = injection_of(Impair(on=["n1", "n1--s1", "n2"], direction="", loss="1%", at=0), STAR)
+    assert injection is not None
+    assert [link for link, _ in injection.places] == ["n1:eth0--s1:1"] * 2 + ["n2:eth0--s1:2"] * 2
+
+
+def refused(*faults: Fault, layout: Layout = STAR, mode: str = "sim") -> str:
+    with pytest.raises((DescriptionError, UnsupportedError)) as caught:
+        check(Scenario(name="storm", faults=faults), layout, mode)
+    return str(caught.value)
+
+
+def test_what_there_is_not_is_named_all_at_once() -> None:
+    said = refused(
+        Crash(on="n9", at=0),
+        Impair(on="n1--n2", loss="1%", at=0),
+        Impair(on="n1", direction="up", loss="1%", at=0),
+        Rule(rules="drop emp.tipe == 3", at=0),
+        Partition(groups=[["n1"], ["m2"]], at=0),
+        Traffic(senders=["n1", "n2"], receiver="n2", rate="1mbit", at=0),
+        Impair(on="n1", jitter="1ms", at=0),
+    ).splitlines()
+    assert said[0] == "storm, on star-5: 7 problems"
+    assert (
+        "fault[1]: found a wrong name, expected a right one: cluster star-5 has no node 'n9'; it has n1, n2" in said[1]
+    )
+    assert "no link, node or switch 'n1--n2'" in said[2]
+    assert "no direction 'up'" in said[3]
+    assert "emp.tipe" in said[4]
+    assert "did you mean 'emp.type'" in said[4]
+    assert "no node 'm2'" in said[5]
+    assert "n2 to itself" in said[6]
+    assert "jitter without a delay" in said[7]
+
+
+def test_what_a_mode_cannot_do_is_refused_with_the_reason() -> None:
+    assert "only the simulation has" in refused(Slow(on="n1", factor=2.0, at=0), mode="live")
+    pair = resolve(Description.back_to_back())
+    direct = replace(pair, links=tuple(replace(link, datapath="direct") for link in pair.links))
+    assert 'datapath = "direct"' in refused(Impair(on="all", loss="1%", at=0), layout=direct, mode="live")
+    check(Scenario(faults=[Slow(on="n1", factor=2.0, at=0)]), STAR, "sim")
+
+
+@pytest.mark.parametrize("fault", [Restart(on="n1", at=0), Reset(on="n1", at=0), Crash(on="n1", at=0, for_="1s")])
+def test_programs_over_the_kernels_tcp_do_not_start_again(fault: Fault) -> None:
+    with pytest.raises(UnsupportedError, match="cannot make anew the kernel's connections"):
+        check(Scenario(faults=[fault]), STAR, "live", over_kernel=True)
+    check(Scenario(faults=[Crash(on="n1", at=0)]), STAR, "live", over_kernel=True)
+
+
+def test_random_faults_on_what_there_is_not_are_refused() -> None:
+    with pytest.raises(DescriptionError, match="no link, node or switch 'n77'"):
+        check(Scenario(random=RandomFaults(kinds=["pause"], rate=1.0, on="n77")), STAR, "sim")
+    with pytest.raises(NotFoundError, match="there is no node among"):
+        drawn(RandomFaults(kinds=["pause"], rate=9.0, on="n1--s1"), STAR, 0, 10 * SECOND)
