@@ -1,0 +1,230 @@
+"""Scenarios on real namespaces: each fault is seen to have happened, and is gone when the run is, however it has ended."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import testbed
+from testbed import Cluster, RunningCluster, Scenario
+from testbed.cluster.status import status
+from testbed.errors import DescriptionError, TestbedError, UnsupportedError
+from testbed.spec.faults import (
+    Cpu,
+    Crash,
+    Down,
+    Fault,
+    Flap,
+    Impair,
+    Incast,
+    Partition,
+    Pause,
+    Reset,
+    Restart,
+    Rule,
+    Slow,
+)
+from testbed.workloads.form import Comm, Node
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+MILLISECOND, SECOND = 1_000_000, 1_000_000_000
+LATE = 0.5  # s: how much later than asked a busy machine may do something
+
+
+async def talk(comm: Comm, node: Node, *, seconds: float = 1.0) -> list[float]:
+    """n1 and n2 play ping-pong, a round every 10 ms, for so long; the others wait. When each round began, in seconds since
+    the first one."""
+    begun: list[float] = []
+    first = node.now()
+    goes_on = True
+    while comm.rank < 2 and goes_on:
+        begun.append((node.now() - first) / SECOND)
+        if comm.rank == 0:
+            goes_on = begun[-1] < seconds
+            await comm.send(goes_on, 1, 7)
+            await comm.recv(source=1, tag=8)
+        else:
+            goes_on = await comm.recv(source=0, tag=7)
+            await comm.send(None, 0, 8)
+        await node.sleep(10 * MILLISECOND)
+    if comm.rank > 1:
+        await node.sleep(round(seconds * SECOND))
+    return begun
+
+
+async def sleep(_comm: Comm, node: Node, *, seconds: float = 1.0) -> int:
+    begun = node.now()
+    await node.sleep(round(seconds * SECOND))
+    return begun
+
+
+def events_of(folder: Path, event: str) -> list[dict[str, Any]]:
+    told = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [one for one in told if one["event"] == event]
+
+
+def play(folder: Path, cluster: Any, workload: Any, *faults: Fault, **options: Any) -> testbed.RunResult:
+    return testbed.run(cluster, workload, scenario=Scenario(name="storm", faults=faults), output=folder / "run",
+                       timeout=40, **options)  # fmt: skip
+
+
+def ends(folder: Path) -> dict[str, Mapping[str, int]]:
+    """What each fault has done, all of which must have had an effect."""
+    found = events_of(folder / "run", "fault ends")
+    assert [one["fault"] for one in found if not one["had_effect"]] == []
+    return {one["fault"]: one["counted"] for one in found}
+
+
+def test_links_and_nodes_meet_what_is_asked_for_in_its_time(tmp_path: Path) -> None:
+    with Cluster.star(3).up() as cluster:
+        play(
+            tmp_path, cluster, talk,
+            Impair(on="n1", from_="200ms", to="700ms", loss="30%", delay="1ms"),
+            Rule(on="n2", rules="drop emp.type == 1 and first(2)", at="800ms", for_="400ms"),
+            Flap(on="n2", at="1300ms", for_="200ms"),
+            Pause(on="n1", at="1800ms", for_="200ms"),
+            Cpu(on="n3", share="20%", at="300ms", for_="500ms"),
+            Incast(receiver="n3", rate="1mbit", at="300ms", for_="300ms"),
+            settings={"seconds": 2.5},
+        )  # fmt: skip
+        assert cluster.state.injected == ()
+        assert all(link.up for link in status(cluster.state).links)
+        assert not any(node.programs for node in status(cluster.state).nodes)
+    counted = ends(tmp_path)
+    assert counted["fault[1]"]["frames"] > counted["fault[1]"]["loss"] > 0
+    assert counted["fault[2]"] == {"decided": 2} or counted["fault[2]"] == {"decided": 4}  # each direction for itself
+    assert counted["fault[3]"] == {"links down": 1}
+    assert counted["fault[4]"] == {"nodes": 1}
+    for begins in events_of(tmp_path / "run", "fault begins"):
+        assert 0 <= begins["begun"] / SECOND - begins["at"] / SECOND < LATE
+
+
+def test_nothing_passes_between_the_parts_of_a_partition_until_it_is_lifted(tmp_path: Path) -> None:
+    partition = Partition(shape="isolated", node="n2", from_="300ms", to="900ms")
+    result = play(tmp_path, Cluster.star(3), talk, partition, settings={"seconds": 1.5})
+    (begins,) = events_of(tmp_path / "run", "fault begins")
+    (end,) = events_of(tmp_path / "run", "fault ends")
+    rounds = result.results["n1"]
+    silent = max(after - before for before, after in itertools.pairwise(rounds))
+    assert silent >= (end["at"] - begins["in_force"]) / SECOND - 0.05
+    assert ends(tmp_path)["fault[1]"]["decided"] > 0
+
+
+def test_who_has_crashed_is_gone_and_who_starts_again_does_so_from_the_beginning(tmp_path: Path) -> None:
+    faults = (
+        Crash(on="n1", at="300ms"),
+        Crash(on="n2", at="300ms", for_="300ms"),
+        Restart(on="n3", at="500ms"),
+        Reset(on="n4", at="600ms"),
+    )
+    result = play(tmp_path, Cluster.star(5), sleep, *faults)
+    assert set(result.results) == {"n2", "n3", "n4", "n5"}
+    since = {name: (begun - result.results["n5"]) / SECOND for name, begun in result.results.items()}
+    assert 0.55 < since["n2"] < 0.6 + LATE
+    assert 0.45 < since["n3"] < 0.5 + LATE
+    assert 0.55 < since["n4"] < 0.6 + LATE
+    assert ends(tmp_path) == {f"fault[{number}]": {"processes": 1} for number in range(1, 5)}
+    died = [event["node"] for event in events_of(tmp_path / "run", "node process died")]
+    assert sorted(died) == ["n1", "n2", "n3", "n4"]
+
+
+def test_a_new_incarnation_hears_what_is_sent_again_to_the_old_one(tmp_path: Path) -> None:
+    async def tell(comm: Comm, node: Node) -> object:
+        if comm.rank:
+            return await comm.recv(source=0, tag=1)
+        await node.sleep(400 * MILLISECOND)
+        return await comm.send("anybody there?", 1, 1)
+
+    result = play(tmp_path, Cluster.star(2), tell, Crash(on="n2", at="200ms", for_="500ms"))
+    assert result.results["n2"] == "anybody there?"
+
+
+def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:
+    result = play(tmp_path, Cluster.star(2), sleep, Crash(on="n2", at="200ms", for_="1s"), settings={"seconds": 0.4})
+    assert result.results["n2"] - result.results["n1"] > SECOND
+
+
+def test_kernel_sockets_meet_the_same_faults(tmp_path: Path) -> None:
+    result = play(
+        tmp_path, Cluster.star(2), talk, Impair(on="n1", from_="200ms", to="600ms", loss="10%"), protocol="tcp"
+    )
+    assert ends(tmp_path)["fault[1]"]["frames"] > 0
+    assert result.results["n1"][-1] >= 1.0
+
+
+def test_what_has_no_effect_and_what_never_comes_is_a_warning(tmp_path: Path) -> None:
+    faults = Rule(on="n1", rules="drop udp and ip.src == 1.2.3.4", at="100ms", for_="200ms"), Crash(on="n1", at="30s")
+    notes = play(tmp_path, Cluster.star(2), talk, *faults).verdict.notes
+    assert any(
+        note.startswith("fault[1] (rule 'drop udp and ip.src == 1.2.3.4' on n1) had no effect from 100ms")
+        for note in notes
+    )
+    assert any("1 fault has never come, first fault[2] at 30s (crash on n1)" in note for note in notes)
+
+
+# However the run ends
+
+
+def is_clean(cluster: RunningCluster) -> None:
+    assert cluster.state.injected == ()
+    assert all(link.up for link in status(cluster.state).links)
+    assert not any(node.programs for node in status(cluster.state).nodes)
+
+
+STORM = (
+    Impair(on="all", at="100ms", loss="50%"),
+    Down(on="n3", at="200ms"),
+    Pause(on="n2", at="300ms", for_="3600s"),
+    Cpu(on="n3", share="10%", at="300ms"),
+)
+
+
+def test_a_program_that_raises_leaves_nothing_in_force(tmp_path: Path) -> None:
+    async def fail(comm: Comm, node: Node) -> None:
+        await node.sleep((800 if comm.rank == 0 else 30_000) * MILLISECOND)
+        raise ValueError("enough")
+
+    with Cluster.star(3).up() as cluster:
+        with pytest.raises(TestbedError, match="enough"):
+            play(tmp_path, cluster, fail, *STORM)
+        is_clean(cluster)
+    assert all(event["with_the_run"] for event in events_of(tmp_path / "run", "fault ends"))
+    assert len(events_of(tmp_path / "run", "fault ends")) == len(STORM)
+
+
+def test_a_run_that_is_interrupted_leaves_nothing_in_force(tmp_path: Path) -> None:
+    with Cluster.star(3).up() as cluster:
+        timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            play(tmp_path, cluster, sleep, *STORM, settings={"seconds": 30.0})
+        timer.join()
+        is_clean(cluster)
+
+
+def test_a_fault_that_cannot_be_put_in_force_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
+    """Each is sound by itself; together they are not."""
+    faults = Impair(on="n1", at="100ms", delay="1ms", reorder="5%"), Impair(on="n1", at="300ms", delay="0s")
+    with Cluster.star(2).up() as cluster:
+        with pytest.raises(DescriptionError):
+            play(tmp_path, cluster, talk, *faults, settings={"seconds": 5.0})
+        is_clean(cluster)
+
+
+def test_what_namespaces_cannot_have_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="only the simulation has"):
+        play(tmp_path, Cluster.star(2), talk, Slow(on="n1", factor=3.0, at="1s"))
+    with pytest.raises(UnsupportedError, match="cannot make anew the kernel's connections"):
+        play(tmp_path, Cluster.star(2), talk, Restart(on="n1", at="1s"), protocol="tcp")
+    with pytest.raises(DescriptionError, match="no node 'n7'"):
+        play(tmp_path, Cluster.star(2), talk, Crash(on="n7", at="1s"))
+    assert not (tmp_path / "run").exists()
