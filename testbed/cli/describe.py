@@ -119,7 +119,7 @@ def _draw(layout: Layout) -> None:
 @click.command("schema")
 @click.argument("document", default="description")
 def schema_command(document: str) -> None:
-    """Print the JSON Schema of descriptions, or of what a command prints with --json: status, up, down, gc, ...
+    """Print the JSON Schema of descriptions, of scenarios, or of what a command prints with --json: status, up, ...
 
     An editor that knows JSON Schema for TOML completes and checks descriptions with it.
     """
@@ -129,7 +129,13 @@ def schema_command(document: str) -> None:
         from testbed.spec.writing import json_schema
 
         click.echo(json.dumps(json_schema(), indent=2))
+    elif document == "scenario":
+        from testbed.spec.scenario import json_schema as of_scenarios
+
+        click.echo(json.dumps(of_scenarios(), indent=2))
     elif document in DOCUMENTS:
         click.echo(json.dumps(schema_of(document), indent=2))
     else:
-        raise click.UsageError(f"there is no document {document!r}; there are description, {', '.join(DOCUMENTS)}")
+        raise click.UsageError(
+            f"there is no document {document!r}; there are description, scenario, {', '.join(DOCUMENTS)}"
+        )

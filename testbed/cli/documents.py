@@ -214,6 +214,19 @@ DOCUMENTS: Mapping[str, Schema] = {
         **_object(valid=_FLAG, origin=_TEXT, problems=_list(_PROBLEM), layout=_LAYOUT),
         "required": ["origin", "problems", "valid"],  # an invalid description has no layout
     },
+    "scenario-check": _object(
+        name=_TEXT,
+        cluster=_TEXT,
+        moments=_list(
+            _object(
+                at=_said(_NUMBER, "nanoseconds since the programs go"),
+                begins=_FLAG,
+                fault=_TEXT,
+                kind=_TEXT,
+                what=_TEXT,
+            )
+        ),
+    ),
     "graph": _object(layout=_LAYOUT),
     "topologies": _object(topologies=_list(_object(name=_TEXT, purpose=_TEXT))),
     "datapaths": _object(

@@ -24,6 +24,7 @@ _COMMANDS = {
     "load": ("faults", "Use up processors, fill links."),
     "heal": ("faults", "Lift what was injected."),
     "run": ("run", "Run a workload, or commands, on the nodes of a cluster."),
+    "scenario": ("scenario", "Check a scenario of faults."),
     "runs": ("run", "List runs, show one, list workloads and protocols."),
     "replay": ("replay", "Run a failed run again with the same fates, in either mode."),
     "check-run": ("replay", "Look through the history of a run again."),

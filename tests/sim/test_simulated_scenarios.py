@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+from click.testing import CliRunner
 
 import testbed
 from protocols.emp import host as emp
 from testbed import Cluster, RunResult, Scenario
+from testbed.cli.documents import schema_of
+from testbed.cli.main import testbed as command
 from testbed.controller.scenarios.playing import Playing
-from testbed.errors import UnsupportedError
+from testbed.errors import DescriptionError, UnsupportedError
 from testbed.fields import known_fields
 from testbed.sim.node import SimNode
 from testbed.sim.profile import Profile
@@ -411,3 +415,34 @@ def test_checkers_know_what_disturbed_a_run(tmp_path: Path) -> None:
         ("pause", 400, 410, ["n1"]),
     ]
     assert played.result.verdict.grade is testbed.Grade.TRUSTED
+
+
+# The command
+
+
+def test_the_command_says_what_happens_when_and_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "storm.toml"
+    file.write_text(Scenario(faults=[Flap(on="n3", from_="1s", to="2s"), Crash(on="n1", at="1500ms")]).to_toml())
+    run = CliRunner().invoke
+    lines = run(command, ["scenario", "check", str(file), "star-3"]).output.splitlines()
+    assert [line.split(maxsplit=2) for line in lines] == [
+        ["1s", "begins", "fault[1]: down: n3"],
+        ["1.5s", "begins", "fault[2]: crash on n1"],
+        ["2s", "ends", "fault[1]: down: n3"],
+    ]
+    document = json.loads(run(command, ["scenario", "check", str(file), "star-3", "--json"]).output)
+    jsonschema.validate(document, schema_of("scenario-check"))
+    assert [moment["at"] for moment in document["moments"]] == [SECOND, 1_500 * MILLISECOND, 2 * SECOND]
+    refused = run(command, ["scenario", "check", str(file), "star-2"])
+    assert isinstance(refused.exception, DescriptionError)
+    assert "no link, node or switch 'n3'" in str(refused.exception)
+
+
+def test_the_command_runs_a_workload_under_a_scenario(tmp_path: Path) -> None:
+    file = tmp_path / "storm.toml"
+    file.write_text(Scenario(faults=[Impair(on="all", at=0, loss="5%")]).to_toml())
+    arguments = ["run", "star-2", "pingpong", "--mode", "sim", "--set", "count=50", "--json"]
+    done = CliRunner().invoke(command, [*arguments, "--scenario", str(file), "--output", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert Scenario.load(tmp_path / "run" / "scenario.toml").faults == Scenario.load(file).faults
+    assert '"event": "fault begins"' in (tmp_path / "run" / "events.jsonl").read_text()

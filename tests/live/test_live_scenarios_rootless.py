@@ -1,0 +1,48 @@
+"""Scenarios of an ordinary user, in a user namespace."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from test_live_runs_rootless import registered
+from test_live_scenarios import ends, sleep, talk
+from test_rootless import as_user, finish, home
+
+import testbed
+from testbed import Cluster, Scenario
+from testbed.cluster.state import Store
+from testbed.spec.faults import Crash, Flap, Impair, Partition, Pause
+
+pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(120)]
+
+__all__ = ["home", "registered"]  # fixtures
+
+# All that a child uses is imported before it loses the right to read it.
+for _module in ("testbed.controller.checkers.runs", "testbed.controller.scenarios.live"):
+    import_module(_module)
+
+
+@pytest.mark.usefixtures("registered")
+def test_faults_on_links_and_nodes_happen_without_root(home: Path) -> None:
+    def story() -> None:
+        faults = (
+            Partition(shape="isolated", node="n2", from_="100ms", to="300ms"),
+            Flap(on="n2", at="700ms", for_="100ms"),
+            Pause(on="n1", at="900ms", for_="100ms"),
+            Impair(on="n1", from_="1200ms", to="2000ms", loss="30%"),
+        )
+        folder = home.parent / "links"
+        testbed.run(
+            Cluster.star(2), talk, scenario=Scenario(faults=faults), output=folder / "run", settings={"seconds": 2.5}
+        )
+        assert ends(folder)["fault[4]"]["loss"] > 0
+        folder = home.parent / "nodes"
+        crash = Crash(on="n2", at="200ms", for_="100ms")
+        result = testbed.run(Cluster.star(2), sleep, scenario=Scenario(faults=[crash]), output=folder / "run")
+        assert result.results["n2"] - result.results["n1"] >= 200_000_000
+        assert ends(folder) == {"fault[1]": {"processes": 1}}
+        assert Store().names() == []
+
+    finish(as_user(home, story))
