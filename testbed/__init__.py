@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from testbed.cluster.programs import CommandError, CommandTimeoutError
     from testbed.cluster.running import Fault, RunningCluster, RunningNode
     from testbed.controller.checking import baseline, check, verdict
+    from testbed.controller.replaying import replay
     from testbed.controller.running import RunResult, run
     from testbed.controller.verdicts import Grade, Verdict
     from testbed.errors import TestbedError
@@ -36,6 +37,7 @@ _HOMES = {
     "Verdict": "testbed.controller.verdicts",
     "baseline": "testbed.controller.checking",
     "check": "testbed.controller.checking",
+    "replay": "testbed.controller.replaying",
     "run": "testbed.controller.running",
     "verdict": "testbed.controller.checking",
 }
@@ -54,6 +56,7 @@ __all__ = [
     "Verdict",
     "baseline",
     "check",
+    "replay",
     "run",
     "verdict",
 ]

@@ -1,6 +1,6 @@
 """A run once more, with the same fates: in the other mode, or with as few of them as make it fail in the same way.
 
-    again = replay(Path("results/runs/..."), "live")
+    again = testbed.replay("results/runs/...", "live")
     again.same, again.now          # whether the same check has failed again, and which have
 
 A simulation writes every fate that was not a pass, and so does a run in namespaces that is told to (`fates`). Without such a
@@ -107,7 +107,7 @@ def repetition(folder: Path, number: int = 0, workload: Form | None = None) -> R
         raise UnsupportedError(f"{folder} is no run of a workload: commands cannot be run again with the same fates")
     form = workload or asked.get("form")
     if not form:
-        raise UnsupportedError(f"the workload of {folder} came from Python and has no name: use testbed.replay there")
+        raise UnsupportedError(f"the workload of {folder} came from Python and has no name: give it to testbed.replay")
     parts = sorted(int(one.name[7:]) for one in folder.glob("repeat-*"))
     if number > max(parts, default=1):
         raise NotFoundError(f"{folder} has no repetition {number}")
@@ -123,6 +123,20 @@ def repetition(folder: Path, number: int = 0, workload: Form | None = None) -> R
     layout = _with_files(replace(layout, seed=int(asked["seed"]) + number - 1), _base(str(asked.get("origin", ""))))
     part = folder / f"repeat-{number}" if parts else folder
     return Repetition(found, part, number, layout, failed, form, _scenario(folder) if asked.get("scenario") else None)
+
+
+def replay(
+    folder: str | Path,
+    mode: Mode,
+    *,
+    number: int = 0,
+    workload: Form | None = None,
+    given: str | Path | None = None,
+    output: str | Path | None = None,
+) -> Replayed:
+    """Run what is in a run's folder again; as for `repetition` and `replayed`."""
+    one = repetition(Path(folder), number, workload)
+    return replayed(one, mode, Path(given) if given else None, Path(output) if output else None)
 
 
 def replayed(one: Repetition, mode: Mode, given: Path | None = None, output: Path | None = None) -> Replayed:

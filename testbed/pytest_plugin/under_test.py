@@ -99,9 +99,11 @@ class ClusterUnderTest:
         workload: what `testbed.run` takes: a name, a class, an ``async def``. protocol: the test's if not said. settings:
         the workload's, by name; one that is called like a parameter of this method is given to its class instead. The
         others, what it returns and what it raises are those of `testbed.run`. Its folder is among the test's artefacts.
+        A check of its history that fails, fails the test: AssertionError says what was found.
         """
+        __tracebackhide__ = True
         self._runs += 1
-        return run(
+        result = run(
             self._place(),
             workload,
             protocol=protocol or self.protocol,
@@ -118,6 +120,10 @@ class ClusterUnderTest:
             scenario=self.scenario if isinstance(self.scenario, Scenario | Path) else None,
             beside=_beside(self.scenario),
         )
+        broken = [one.checks.in_words() for one in result.repetitions if one.checks is not None and one.checks.failed]
+        if broken:
+            raise AssertionError("\n".join(broken))
+        return result
 
     def _place(self) -> Cluster | RunningCluster:
         """What a run takes place on."""
@@ -204,5 +210,7 @@ def _beside(scenario: object) -> tuple[Beside, ...]:
     if scenario is None or isinstance(scenario, Scenario | Path):
         return ()
     if not (hasattr(scenario, "simulated") and hasattr(scenario, "live")):
-        raise MarkerError(f"scenario: found {scenario!r}, expected a Scenario, its Path, or what `testbed.run` takes as 'beside'")
+        raise MarkerError(
+            f"scenario: found {scenario!r}, expected a Scenario, its Path, or what `testbed.run` takes as 'beside'"
+        )
     return (cast("Beside", scenario),)

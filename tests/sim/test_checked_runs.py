@@ -17,6 +17,7 @@ from testbed import Cluster, Grade, TestbedError
 from testbed.controller.checkers.disturbances import CUT, Disturbance
 from testbed.controller.checkers.runs import check_again
 from testbed.controller.folders import recorded
+from testbed.pytest_plugin.under_test import SimulatedCluster
 from testbed.sim.simulation import Simulation
 from testbed.wire.rules import RuleSet
 from testbed.workloads.form import Node
@@ -128,6 +129,15 @@ def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path
     assert [(row["repeat"], row["check"]) for row in rows] == [(1, "content"), (2, "content")]
     again = check_again(recorded(tmp_path / "run"))
     assert [report.to_json() for report in again] == [one.checks.to_json() for one in result.repetitions if one.checks]
+
+
+def test_a_failed_check_fails_the_test_whose_cluster_ran_it(tmp_path: Path) -> None:
+    cluster = SimulatedCluster(Cluster.star(2), tmp_path)
+    assert cluster.run("random", messages=5).checks is not None
+    with pytest.MonkeyPatch.context() as patch:
+        broken_device(patch, lambda event, _: [] if event["what"] == "received" and event["n"] == 3 else [event])
+        with pytest.raises(AssertionError, match=r"nothing lost: \d of \d+ messages FAILED"):
+            cluster.run("random", messages=20)
 
 
 class Cutting:

@@ -139,9 +139,8 @@ def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
         testbed.run(Cluster.star(2), wrong, mode="sim", output=tmp_path / "run", check=True)
     with pytest.raises(UnsupportedError, match="has no name"):
         repetition(tmp_path / "run")
-    one = repetition(tmp_path / "run", workload=wrong)
-    assert one.failed == {ENDED_BADLY}
-    again = replayed(one, "sim")
+    again = testbed.replay(tmp_path / "run", "sim", workload=wrong)
+    assert again.before == {ENDED_BADLY}
     assert again.same
     assert "ValueError: always" in again.error
 
