@@ -145,6 +145,11 @@ def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
     assert "ValueError: always" in again.error
 
 
+def test_fates_of_several_repetitions_in_namespaces_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="--fates needs --repeat 1"):
+        testbed.run(Cluster.star(2), "random", fates=True, repeat=2)
+
+
 def test_what_is_no_run_or_a_broken_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no folder of a run"):
         repetition(tmp_path)

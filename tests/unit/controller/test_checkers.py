@@ -270,6 +270,36 @@ def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
     assert told.report().passed
 
 
+def started_again() -> tuple[Told, Circumstances]:
+    """n2's program has a receive under way when it is started again; what n1 sends then is received by nobody."""
+    told = Told(2)
+    told.begin_receive(1)
+    crash = Disturbance(CRASH, told.clock, told.clock + MILLISECOND, frozenset({"n2"}))
+    told._counts[1] = 0
+    told.clock += 2 * MILLISECOND
+    told.sent(1, told.begin_send(1, 1, tag=9))
+    return told, Circumstances(Ending.STUCK, disturbances=[crash])
+
+
+def test_what_a_program_had_begun_before_it_was_started_again_waits_for_nothing() -> None:
+    told, circumstances = started_again()
+    told.sent(0, told.begin_send(0, 1))
+    told.begin_send(0, 1)
+    report = told.report(circumstances)
+    assert report.passed
+    assert report.figures["messages that nobody has asked for"] == 2
+
+
+def test_a_node_that_has_forgotten_may_receive_a_message_once_more() -> None:
+    told, circumstances = started_again()
+    send = told.begin_send(0, 1)
+    told.received(1, told.begin_receive(1), 0)
+    told.received(1, told.begin_receive(1), 0)
+    told.sent(0, send)
+    assert told.report(circumstances).passed
+    assert told.report().failed == ("nothing twice",)
+
+
 def test_what_failed_is_said_in_words_and_makes_the_verdict_failed() -> None:
     told = exchange(2, [Message(0, 1, content=f"{number:02x}") for number in range(40)])
     for node, at in list(places(told.events, "received")):
