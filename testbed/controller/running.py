@@ -158,7 +158,9 @@ def run(
 
             names = [node.name for node in where.layout.nodes]
             checking, history = Checking(folder, names, patience, beside), True
-        with where.ready(follow, folder, fates=fates) as running:
+        with where.ready(follow, folder, fates=fates) as running, contextlib.ExitStack() as around:
+            for one in playing:
+                around.enter_context(one.prepared(running))
             for number in range(1, repeat + 1):
                 follow(f"{chosen.name} on {where.name}" + (f", {number} of {repeat}" if repeat > 1 else ""))
                 plan = Plan(chosen, stack_of, first + number - 1, timeout, patience, history, capture, tuple(beside))
@@ -177,7 +179,8 @@ def run(
         seconds = time.monotonic() - begun
         findings = [finding for one in executions for finding in one.verdict.findings]
         warnings = [note for one in playing for note in one.notes]
-        notes = dict.fromkeys([*warnings, *(note for one in executions for note in one.verdict.notes)])
+        told = (note for one in executions for note in one.verdict.notes)
+        notes = dict.fromkeys([*warnings, *(note for note in told if all(one.heeds(note) for one in playing))])
         verdict = verdict_of(findings, notes, sum(one.verdict.seconds for one in executions))
         folder.done(
             seconds=seconds,

@@ -108,6 +108,27 @@ def test_links_and_nodes_meet_what_is_asked_for_in_its_time(tmp_path: Path) -> N
         assert 0 <= begins["begun"] / SECOND - begins["at"] / SECOND < LATE
 
 
+def test_links_with_faults_change_hands_before_and_after_the_run_only(tmp_path: Path) -> None:
+    """Who takes a link over loses what is on it just then, which nobody asked for; the run's verdict would tell."""
+    faults = (
+        Impair(on="n1", from_="300ms", to="400ms", loss="30%"),
+        Impair(on="n1", from_="500ms", to="600ms", delay="1ms"),
+        Partition(shape="isolated", node="n1", from_="800ms", to="900ms"),
+    )
+    with Cluster.star(2).up() as cluster:
+        result = play(tmp_path, cluster, talk, *faults, settings={"seconds": 1.2})
+        assert cluster.state.datapaths == {}
+        assert cluster.state.injected == ()
+    ends(tmp_path)
+    begun, over = [event["clock"] for name in ("repetition begins", "repetition ends")
+                   for event in events_of(tmp_path / "run", name)]  # fmt: skip
+    replugged = [event["clock"] for event in events_of(tmp_path / "run", "replugged")]
+    assert replugged
+    assert not [when for when in replugged if begun < when < over]
+    assert not [finding for finding in result.verdict.findings if finding.what == "replugged" and finding.measured]
+    assert not [note for note in result.verdict.notes if "in the span" in note or "never matched" in note]
+
+
 def test_nothing_passes_between_the_parts_of_a_partition_until_it_is_lifted(tmp_path: Path) -> None:
     partition = Partition(shape="isolated", node="n2", from_="300ms", to="900ms")
     result = play(tmp_path, Cluster.star(3), talk, partition, settings={"seconds": 1.5})

@@ -39,3 +39,6 @@ class Stage(Protocol):
 
 
 GONE: Final = "no program ran there any more"
+
+HOLD: Final = "drop eth.type == 0xffff"
+"""A rule that no frame meets. Only the relay knows rules: it carries the links that have one."""

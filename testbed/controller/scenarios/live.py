@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +13,60 @@ from testbed.cluster.injections import BOTH, Injection, Place
 from testbed.cluster.state import State, Store
 from testbed.cluster.status import status
 from testbed.controller.accounts import account, scheduled
-from testbed.controller.scenarios.active import GONE, Active, Counts
+from testbed.controller.scenarios.active import GONE, HOLD, Active, Counts
 from testbed.controller.scenarios.targets import injection_of, measured_by, nodes_of, senders_of, touched_nodes
 from testbed.controller.scenarios.timeline import Occurrence
 from testbed.errors import KernelError, UnsupportedError
-from testbed.spec.faults import Cpu, Crash, Fault, Incast, Pause, Reset, Restart, Traffic
+from testbed.spec.faults import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
+from testbed.spec.scenario import Scenario
 
 if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
     from testbed.runtime.nodes.run import Run
 
 _CLASSIFIED = ("loss", "gemodel", "loss_pattern")
+
+
+@contextlib.contextmanager
+def hold(cluster: RunningCluster, scenario: Scenario) -> Iterator[None]:
+    """Have the relay carry, from before a run until after it, the links on which faults will be laid: none changes hands
+    while programs talk, which would cost frames that nobody asked to lose."""
+    store, state = Store(), cluster.state
+    places = _held(state, scenario) if state.asked in ("auto", "relay") else []
+    if not places:
+        yield
+        return
+    rules = tuple((place, HOLD) for place in places)
+    done = injecting.lay(store, cluster.name, Injection(0, f"links held for {scenario.name}", rules=rules))
+    try:
+        yield
+    finally:
+        _heal(store, cluster.name, [done.injection.number])
+
+
+def _held(state: State, scenario: Scenario) -> list[Place]:
+    faults = list(scenario.faults)
+    chance = scenario.random
+    if chance is not None and "partition" in chance.kinds:
+        faults.append(Partition(shape="halves", at=0))
+    if chance is not None and "impair" in chance.kinds:
+        faults.append(Impair(on=chance.on, at=0, loss=1.0))
+    laid = {
+        place[0]
+        for fault in faults
+        if (injection := injection_of(fault, state.layout)) is not None
+        for place in (*injection.places, *(place for place, _ in injection.rules))
+    }
+    free = [link.name for link in state.layout.links if link.name in laid and link.datapath in ("auto", "relay")]
+    return [(link, direction) for link in free for direction in BOTH]
+
+
+def _heal(store: Store, name: str, numbers: Collection[int]) -> None:
+    """Those that are still in force: somebody may have healed them."""
+    state = store.read(name)
+    left = [one.number for one in state.injected if one.number in numbers] if state is not None else []
+    if left:
+        injecting.heal(store, name, left)
 
 
 class LiveStage:
@@ -81,11 +124,7 @@ class LiveStage:
         return self._store.choose(self._name)
 
     def _heal(self, numbers: Collection[int]) -> None:
-        """Those that are still in force: somebody may have healed them."""
-        state = self._store.read(self._name)
-        left = [one.number for one in state.injected if one.number in numbers] if state is not None else []
-        if left:
-            injecting.heal(self._store, self._name, left)
+        _heal(self._store, self._name, numbers)
 
     def _count(self, state: State, places: Collection[Place]) -> Mapping[str, int]:
         """What directions have counted until now: by the kernel, by the relay and by classifiers."""

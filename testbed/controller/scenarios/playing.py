@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from testbed.controller.checkers.disturbances import CRASH, CUT, FOREVER, OTHER, PAUSE, RESET, Disturbance
-from testbed.controller.scenarios.active import Active, Stage
+from testbed.controller.scenarios.active import HOLD, Active, Stage
 from testbed.controller.scenarios.checking import texts_of
-from testbed.controller.scenarios.targets import touched_nodes
+from testbed.controller.scenarios.targets import injection_of, touched_nodes
 from testbed.controller.scenarios.timeline import Moment, Occurrence, moments, occurrences
 from testbed.errors import TestbedError
 from testbed.spec.faults import Fault, Impair
@@ -54,6 +54,7 @@ class Playing:
         self._tell = tell
         self._files = texts_of(scenario.faults)
         self._notes: list[str] = []
+        self._said: set[str] = set()  # words for what was put in force
         self._moments: list[Moment] = []
         self._next = 0
         self._active: dict[Occurrence, Active] = {}
@@ -95,6 +96,23 @@ class Playing:
             yield
         finally:
             self.close()
+
+    @contextlib.contextmanager
+    def prepared(self, cluster: RunningCluster | None) -> Iterator[None]:
+        """What is to be ready before programs begin, for all repetitions. None: in the simulation there is nothing."""
+        if cluster is None:
+            yield
+            return
+        from testbed.controller.scenarios.live import hold
+
+        with hold(cluster, self.scenario):
+            yield
+
+    def heeds(self, note: str) -> bool:
+        """Whether a note of the verdict says more than what events and our own notes tell better: that faults were put in
+        force and lifted, and which of a fault's rules met nothing on one link."""
+        what = note.removeprefix("in the span, inject: ").removeprefix("in the span, heal: ")
+        return HOLD not in note and what not in self._said
 
     def close(self) -> None:
         """The programs have ended: what is in force is lifted. Nothing happens when that has been done. Raises the first
@@ -154,6 +172,10 @@ class Playing:
             one = moment.occurrence
             if moment.begins:
                 begun = self._now()
+                self._said.add(one.fault.what)
+                laid = injection_of(one.fault, self._layout)
+                rules = laid.rules if laid is not None else ()
+                self._said.update(f"the rule {text!r} has never matched a frame" for _, text in rules)
                 self._active[one] = self._stage.begin(one)
                 self._tell(
                     "fault begins", fault=one.name, kind=one.fault.kind, what=one.fault.what, at=one.begin, begun=begun,
