@@ -6,11 +6,14 @@ takes no more for a moment; receiving never does. `testbed.kernel.packets` is fo
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import socket
 import struct
 from typing import Final
 
+from testbed.kernel.offloads import SIOCETHTOOL
 from testbed.kernel.packets import HEADROOM
 
 BUFFER: Final = 8 << 20
@@ -19,6 +22,7 @@ BUFFER: Final = 8 << 20
 DOWN: Final = (errno.ENETDOWN, errno.ENXIO, errno.ENODEV)
 """Why nothing comes or goes while an interface is down or gone."""
 
+_ETHTOOL_GLINK: Final = 0x0A
 _SOL_PACKET: Final = 263
 _PACKET_STATISTICS: Final = 6
 _PACKET_IGNORE_OUTGOING: Final = 23
@@ -33,9 +37,10 @@ class FrameSocket:
     ``socket.recv(longest, MSG_DONTWAIT)``.
     """
 
-    __slots__ = ("dropped", "longest", "socket", "taken")
+    __slots__ = ("_device", "dropped", "longest", "socket", "taken")
 
     def __init__(self, device: str, ethertype: int, mtu: int, buffer: int = BUFFER) -> None:
+        self._device = device
         self.longest = mtu + HEADROOM
         self.taken = 0
         """Frames that came and found room, up to the last `look`."""
@@ -59,6 +64,17 @@ class FrameSocket:
 
     def close(self) -> None:
         self.socket.close()
+
+    def has_carrier(self) -> bool:
+        """Whether something that is up is at the interface's other end. What is sent while nothing is finds no buffers
+        (ENOBUFS) until the kernel's link watch has noticed, up to a second later; the driver knows at once."""
+        answer = ctypes.create_string_buffer(struct.pack("II", _ETHTOOL_GLINK, 0))
+        request = struct.pack("16sP16x", self._device.encode(), ctypes.addressof(answer))  # struct ifreq
+        try:
+            fcntl.ioctl(self.socket, SIOCETHTOOL, request)
+        except OSError:  # the interface is gone
+            return False
+        return bool(struct.unpack_from("II", answer)[1])
 
     def look(self) -> None:
         """Bring the counts up to date."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import random
 import socket
 import time
+from typing import cast
 
 import pytest
 from echoing import ETHERTYPE, EchoEndpoint, plug
@@ -18,6 +21,8 @@ from protocols.emp.codec import ETHERTYPE as EMP
 from testbed import Cluster
 from testbed.controller.agents import agents
 from testbed.errors import TestbedError
+from testbed.kernel import namespaces, syscalls
+from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.places import Here
 
@@ -100,6 +105,38 @@ def test_a_nic_without_carrier_counts_what_does_not_leave() -> None:
             outcome = run.wait(PATIENCE)
     assert outcome.reports["n1"].down == 1
     assert outcome.reports["n1"].lost == 0
+
+
+def test_a_cable_that_is_out_is_known_at_once() -> None:
+    with Cluster.star(2).up() as cluster:
+        device = cluster["n1"].layout.nics[0].name
+        with namespaces.staying(), open(cluster["n1"].namespace) as namespace:
+            syscalls.setns(namespace.fileno(), syscalls.CLONE_NEWNET)
+            wire = FrameSocket(device, ETHERTYPE, 1500)
+        with contextlib.closing(wire):
+            assert wire.has_carrier()
+            with cluster.cut("n1"):
+                assert not wire.has_carrier()
+            assert wire.has_carrier()
+
+
+@pytest.mark.parametrize(("carrier", "down", "unsent"), [(True, 0, 1), (False, 1, 0)])
+def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier: bool, down: int, unsent: int) -> None:
+    """Until the kernel's link watch has noticed that a cable is out, up to a second, it has no buffers for what is sent."""
+
+    class Full:
+        def send(self, frame: bytes) -> int:
+            raise OSError(errno.ENOBUFS, "no buffers")
+
+    class Wire:
+        socket = Full()
+
+        def has_carrier(self) -> bool:
+            return carrier
+
+    nic = InlineNic(cast("FrameSocket", Wire()))
+    nic.send(b"frame")
+    assert (nic.down, nic.unsent) == (down, unsent)
 
 
 def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:

@@ -26,7 +26,7 @@ from testbed.kernel.frame_socket import DOWN, FrameSocket
 class InlineNic:
     """The surroundings of one firmware on a packet socket. busy: the firmware is at work; whoever calls it says so."""
 
-    __slots__ = ("_ring", "_send", "busy", "down", "later", "prompt", "rung", "show", "unsent")
+    __slots__ = ("_ring", "_send", "_wire", "busy", "down", "later", "prompt", "rung", "show", "unsent")
 
     def __init__(self, wire: FrameSocket) -> None:
         self.busy = False
@@ -39,7 +39,8 @@ class InlineNic:
         self.unsent = 0
         """Frames that the kernel did not take although the interface was up: lost inside the emulator."""
         self.down = 0
-        """Frames for an interface that was down or gone."""
+        """Frames for an interface that was down or gone, or whose other end was."""
+        self._wire = wire
         self._send = wire.socket.send
         self.show: Callable[[int], None]
         self._ring: Callable[[int, int], None]
@@ -55,7 +56,7 @@ class InlineNic:
         try:
             self._send(frame)
         except OSError as error:
-            if error.errno in DOWN:
+            if error.errno in DOWN or not self._wire.has_carrier():
                 self.down += 1
             else:
                 self.unsent += 1
