@@ -125,7 +125,7 @@ def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier:
     """Until the kernel's link watch has noticed that a cable is out, up to a second, it has no buffers for what is sent."""
 
     class Full:
-        def send(self, frame: bytes) -> int:
+        def send(self, _frame: bytes) -> int:
             raise OSError(errno.ENOBUFS, "no buffers")
 
     class Wire:
