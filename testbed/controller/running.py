@@ -160,7 +160,7 @@ def run(
             checking, history = Checking(folder, names, patience, beside), True
         with where.ready(follow, folder, fates=fates) as running, contextlib.ExitStack() as around:
             for one in playing:
-                around.enter_context(one.prepared(running))
+                around.enter_context(one.prepared(running, repeat))
             for number in range(1, repeat + 1):
                 follow(f"{chosen.name} on {where.name}" + (f", {number} of {repeat}" if repeat > 1 else ""))
                 plan = Plan(chosen, stack_of, first + number - 1, timeout, patience, history, capture, tuple(beside))

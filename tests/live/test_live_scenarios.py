@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine import eventually
 
 import testbed
 from testbed import Cluster, RunningCluster, Scenario
 from testbed.cluster.status import status
+from testbed.controller.scenarios import live
 from testbed.errors import DescriptionError, TestbedError, UnsupportedError
 from testbed.spec.faults import (
     Cpu,
@@ -230,6 +232,25 @@ def test_a_run_that_is_interrupted_leaves_nothing_in_force(tmp_path: Path) -> No
             play(tmp_path, cluster, sleep, *STORM, settings={"seconds": 30.0})
         timer.join()
         is_clean(cluster)
+
+
+def test_what_a_killed_run_has_left_in_force_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_GRACE", 0.5)
+    faults = (
+        Impair(on="all", at="100ms", for_="1s", loss="50%"),
+        Down(on="n3", at="200ms", for_="1s"),
+        Cpu(on="n3", share="10%", at="200ms", for_="1s"),
+    )
+    with Cluster.star(3).up() as cluster:
+        child = os.fork()
+        if not child:
+            play(tmp_path, cluster, sleep, *faults, settings={"seconds": 30.0})
+            os._exit(1)
+        eventually(lambda: len(cluster.state.injected) == 4, "all is in force")
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        eventually(lambda: len(cluster.state.injected) == 1, "all but the hold has ended by itself")
+        assert all(link.up for link in status(cluster.state).links)
 
 
 def test_a_fault_that_cannot_be_put_in_force_ends_the_run_with_its_sentence(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +30,23 @@ if TYPE_CHECKING:
 _CLASSIFIED = ("loss", "gemodel", "loss_pattern")
 
 
+_GRACE = 5.0
+"""Seconds after which what nobody has lifted ends by itself."""
+
+
 @contextlib.contextmanager
-def hold(cluster: RunningCluster, scenario: Scenario) -> Iterator[None]:
+def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterator[None]:
     """Have the relay carry, from before a run until after it, the links on which faults will be laid: none changes hands
-    while programs talk, which would cost frames that nobody asked to lose."""
+    while programs talk, which would cost frames that nobody asked to lose. seconds: that it may take."""
     store, state = Store(), cluster.state
     places = _held(state, scenario) if state.asked in ("auto", "relay") else []
     if not places:
         yield
         return
     rules = tuple((place, HOLD) for place in places)
-    done = injecting.lay(store, cluster.name, Injection(0, f"links held for {scenario.name}", rules=rules))
+    until = time.monotonic_ns() + round((seconds + _GRACE) * 1e9)
+    holding = Injection(0, f"links held for {scenario.name}", rules=rules, until=until)
+    done = injecting.lay(store, cluster.name, holding)
     try:
         yield
     finally:
@@ -70,8 +79,11 @@ def _heal(store: Store, name: str, numbers: Collection[int]) -> None:
 
 
 class LiveStage:
-    def __init__(self, cluster: RunningCluster, run: Run) -> None:
+    def __init__(self, cluster: RunningCluster, run: Run, seconds: float) -> None:
+        """seconds: that the run may take. What is in force ends by itself some time after its end, or after that: then
+        whoever would lift it has been killed."""
         self._store = Store()
+        self._last = run.begun + round(seconds * 1e9)
         self._name = cluster.name
         self._layout = cluster.state.layout
         self._run = run
@@ -88,12 +100,12 @@ class LiveStage:
             return self._pause(occurrence)
         if isinstance(fault, Cpu):
             nodes = nodes_of(self._layout, fault.on)
-            return self._load(occurrence, [lambda node=node: self._burn(node, fault.share) for node in nodes])  # type: ignore[misc]
+            return self._load(occurrence, [partial(self._burn, node, fault.share) for node in nodes])
         if isinstance(fault, Traffic | Incast):
             senders = senders_of(self._layout, fault)
             return self._load(
                 occurrence,
-                [lambda: injecting.load_link(self._store, self._name, senders, fault.receiver, fault.rate)],
+                [partial(injecting.load_link, self._store, self._name, senders, fault.receiver, fault.rate)],
             )
         raise UnsupportedError(f"{fault.kind} cannot be had in namespaces")
 
@@ -101,7 +113,8 @@ class LiveStage:
 
     def _lay(self, occurrence: Occurrence, injection: Injection) -> Active:
         needed = measured_by(occurrence.fault)
-        done = injecting.lay(self._store, self._name, injection)
+        until = self._until(occurrence)
+        done = injecting.lay(self._store, self._name, replace(injection, until=until))
         number = done.injection.number
         before = self._count(done.state, injection.places)
 
@@ -119,6 +132,11 @@ class LiveStage:
             return found
 
         return Active(occurrence, counted, lambda _over: self._heal([number]), needed)
+
+    def _until(self, occurrence: Occurrence) -> int:
+        """Monotonic nanoseconds at which it ends by itself."""
+        end = self._last if occurrence.end is None else self._run.begun + occurrence.end
+        return max(end, time.monotonic_ns()) + round(_GRACE * 1e9)
 
     def _state(self) -> State:
         return self._store.choose(self._name)
@@ -205,11 +223,12 @@ class LiveStage:
 
         return Active(occurrence, counted, lift, reason="" if names else GONE)
 
-    def _burn(self, node: str, share: float) -> injecting.Injected:
-        return injecting.load_processor(self._store, self._name, node, share)
+    def _burn(self, node: str, share: float, seconds: float) -> injecting.Injected:
+        return injecting.load_processor(self._store, self._name, node, share, seconds)
 
-    def _load(self, occurrence: Occurrence, start: list[Callable[[], injecting.Injected]]) -> Active:
-        """Programs that use up something: what they do costs their processors' time."""
+    def _load(self, occurrence: Occurrence, start: Sequence[Callable[[float], injecting.Injected]]) -> Active:
+        """Programs that use up something: what they do costs their processors' time. start: each is told after how many
+        seconds it ends by itself."""
         begun: list[Injection] = []
 
         def lift(_over: bool) -> None:
@@ -217,7 +236,7 @@ class LiveStage:
 
         try:
             for one in start:
-                begun.append(one().injection)
+                begun.append(one((self._until(occurrence) - time.monotonic_ns()) / 1e9).injection)
         except BaseException:
             lift(True)
             raise

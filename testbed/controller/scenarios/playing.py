@@ -32,6 +32,7 @@ Tell = Callable[..., object]
 _SECOND: Final = 1_000_000_000
 _ROUNDED: Final = 1_000_000  # ns; in warnings
 _SHOWN: Final = 20  # warnings
+_AROUND: Final = 60.0  # s that a repetition may take beside its programs' time
 _DISTURBANCES: Final = {
     "crash": CRASH, "restart": CRASH, "reset": RESET, "pause": PAUSE, "down": CUT, "flap": CUT, "partition": CUT,
 }  # fmt: skip
@@ -86,7 +87,7 @@ class Playing:
         from testbed.controller.scenarios.live import LiveStage
 
         self._begin(
-            LiveStage(cluster, run),
+            LiveStage(cluster, run, self._horizon / _SECOND),
             cluster.state.layout,
             run.begun,
             lambda: time.monotonic_ns() - run.begun,
@@ -98,14 +99,14 @@ class Playing:
             self.close()
 
     @contextlib.contextmanager
-    def prepared(self, cluster: RunningCluster | None) -> Iterator[None]:
-        """What is to be ready before programs begin, for all repetitions. None: in the simulation there is nothing."""
+    def prepared(self, cluster: RunningCluster | None, repeat: int = 1) -> Iterator[None]:
+        """What is to be ready before programs begin, for so many repetitions. None: in the simulation there is nothing."""
         if cluster is None:
             yield
             return
         from testbed.controller.scenarios.live import hold
 
-        with hold(cluster, self.scenario):
+        with hold(cluster, self.scenario, (self._horizon / _SECOND + _AROUND) * repeat):
             yield
 
     def heeds(self, note: str) -> bool:
