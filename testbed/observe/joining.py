@@ -27,6 +27,10 @@ NEAR: Final = 1_000_000
 _WHEN: Final = attrgetter("when")
 
 
+def _at(point: Point) -> tuple[str, str]:
+    return point.link, point.direction
+
+
 @dataclass(slots=True)
 class Seen:
     """A frame at a place. when: wall clock, nanoseconds. entering: it enters the link there, else it leaves it. met: what
@@ -74,6 +78,18 @@ class Joining:
             elif foretelling is not None:
                 one.foretelling = foretelling
                 foretelling.hear(when, frame)
+
+    def foretell(self, point: Point, foretelling: Foretelling, since: int) -> None:
+        """Frames of that place from that time on, which have been heard already, may have met a classifier of which we have
+        learned only now."""
+        late = [
+            seen
+            for seen in self._seen
+            if seen.when >= since and seen.entering and seen.foretelling is None and _at(seen.point) == _at(point)
+        ]
+        for seen in sorted(late, key=_WHEN):
+            seen.foretelling = foretelling
+            foretelling.hear(seen.when, seen.frame)
 
     def tell(self, met: Iterable[Met]) -> None:
         """What frames have met that have come, or are still to come."""

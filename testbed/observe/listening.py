@@ -64,6 +64,7 @@ class Listening:
         self._poll = select.poll()
         self._joining = Joining(0)
         self._due = 0  # when frames are given out next
+        self._looked = 0  # when the state was looked at last
         links_of(store.choose(cluster).layout, target)
 
     def begin(self) -> None:
@@ -87,7 +88,7 @@ class Listening:
         self._read_classifiers()
         for ring, _ in self._rings.values():
             ring.look().dropped = 0
-        self.begun = time.time_ns()
+        self.begun = self._looked = time.time_ns()
         self._joining = Joining(self.begun)
 
     def close(self) -> None:
@@ -199,13 +200,17 @@ class Listening:
                 continue
             known = self._foretellings.get(place)
             if known is None or known.losses != losses:
+                first = known is None
                 known = Foretelling(*place, state.layout.seed, losses, known)
                 self._foretold.append(known)
+                if first:
+                    self._joining.foretell(point, known, self._looked)
             kept[place] = known
         self._foretellings = kept
 
     def _look(self) -> None:
         """Whether the cluster is wired otherwise by now."""
+        now = time.time_ns()
         try:
             found = os.stat(self._path)
         except FileNotFoundError:
@@ -215,6 +220,7 @@ class Listening:
             state = self._read()
             if state is not None:
                 self._follow(state, hurry=True)
+        self._looked = now
 
     def _read(self) -> State | None:
         with suppress(FileNotFoundError):
