@@ -17,8 +17,9 @@ from testbed.cluster import names
 from testbed.cluster.injections import DirectionName, in_force, links_of
 from testbed.cluster.state import State, Store
 from testbed.errors import ConflictError, KernelError, NotFoundError
-from testbed.kernel import namespaces
+from testbed.kernel import namespaces, survey
 from testbed.kernel.loss_classifier import opened
+from testbed.kernel.netlink import RequestError
 from testbed.kernel.news import News
 from testbed.kernel.rings import Ring
 from testbed.observe.foretelling import Foretelling
@@ -63,6 +64,7 @@ class Listening:
         self._stack = ExitStack()
         self._poll = select.poll()
         self._joining = Joining(0)
+        self._passed: dict[int, int] = {}  # frames that an interface of the wire namespace had carried, when not heard
         self._due = 0  # when frames are given out next
         self._looked = 0  # when the state was looked at last
         links_of(store.choose(cluster).layout, target)
@@ -83,7 +85,9 @@ class Listening:
         self._news = News(state.namespaces[names.WIRE])
         self._stack.callback(self._news.close)
         self._poll.register(self._news.fileno(), select.POLLIN)
+        self._wire = namespaces.open_path(state.namespaces[names.WIRE])
         self._follow(state, hurry=False)
+        self._passed = {one.index: _carried(one) for one in survey.interfaces(self._wire.route)}
         self._watch.catch_up(self._links())
         self._read_classifiers()
         for ring, _ in self._rings.values():
@@ -182,8 +186,7 @@ class Listening:
             foretelling = self._foretellings.get((point.link, point.direction))
             if foretelling is None or not foretelling.wants:
                 continue
-            if self._wire is None:
-                self._wire = namespaces.open_path(point.namespace)
+            assert self._wire is not None  # since the beginning
             with suppress(FileNotFoundError), opened(self._wire.route, ring.index) as classifier:
                 if classifier is not None:
                     foretelling.read(classifier)
@@ -261,12 +264,25 @@ class Listening:
                 continue
             self._rings[place] = ring, point
             self._poll.register(ring.fileno(), select.POLLIN)
+            if hurry:
+                # Frames may have passed before we knew of the place.
+                missed = self._passed_now(ring) - self._passed.get(ring.index, 0) - ring.look().taken
+                self.dropped[str(point.end)] += max(0, missed)
 
     def _leave(self, place: tuple[str, str], ring: Ring, point: Point) -> None:
         """Its last frames are still to be handed over."""
+        self._passed[ring.index] = self._passed_now(ring)
         self._poll.unregister(ring.fileno())
         self._leaving.append((time.time_ns() + HOLD, ring, point))
         del self._rings[place]
+
+    def _passed_now(self, ring: Ring) -> int:
+        """Frames that the interface has carried until now; 0 where it is not, or no more, one of the wire namespace."""
+        assert self._wire is not None  # since the beginning
+        try:
+            return _carried(survey.interface(self._wire.route, ring.index))
+        except (OSError, RequestError):
+            return 0
 
     def _all_rings(self) -> list[tuple[Ring, Point]]:
         return [*self._rings.values(), *((ring, point) for _, ring, point in self._leaving)]
@@ -284,3 +300,7 @@ class Listening:
     def _close_rings(self) -> None:
         for ring, _ in self._all_rings():
             ring.close()
+
+
+def _carried(interface: survey.Interface) -> int:
+    return interface.counters.rx_packets + interface.counters.tx_packets
