@@ -105,16 +105,18 @@ def test_every_frame_that_a_classifier_loses_says_so_though_it_tells_nobody(tmp_
 def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_path: Path, datapath: str) -> None:
     """Where the machine is too busy for us to hear of a new place in time, the capture says that it is not whole."""
     for attempt in range(_ATTEMPTS):
-        with Cluster.star(2).up(datapath=datapath) as cluster:  # type: ignore[arg-type]
-            with cluster.capture("n1", tmp_path / f"{attempt}.pcapng") as capture:
-                talk(cluster, 20)
-                with cluster.inject("n1", loss="40%"):
-                    talk(cluster)
-                    if datapath == "relay":
-                        lost = sum(one["loss"] for one in counters(cluster))
-                    else:
-                        lost = sum(one.lost for one in account(Store(), cluster.state).classifiers.values())
-                talk(cluster, 20)
+        with (
+            Cluster.star(2).up(datapath=datapath) as cluster,  # type: ignore[arg-type]
+            cluster.capture("n1", tmp_path / f"{attempt}.pcapng") as capture,
+        ):
+            talk(cluster, 20)
+            with cluster.inject("n1", loss="40%"):
+                talk(cluster)
+                if datapath == "relay":
+                    lost = sum(one["loss"] for one in counters(cluster))
+                else:
+                    lost = sum(one.lost for one in account(Store(), cluster.state).classifiers.values())
+            talk(cluster, 20)
         assert capture.result.met["loss"] <= lost, capture.result
         if capture.result.whole:
             assert capture.result.met == {"loss": lost}, capture.result
