@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
 
 from protocols.mpi.requests import Request
-from protocols.mpi.status import Status
+from testbed.workloads.answering import ANSWER, ASK, MOST, Server
 from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node, VerificationError, Workload
+from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.quantiles import fairness, quantiles
 from testbed.workloads.settings import Duration, Size
-
-_ASK, _ANSWER = 1, 2
-_MOST: Final = 128
-"""Receives of the server, and answers under way."""
 
 
 class Contention(Workload):
@@ -33,9 +28,9 @@ class Contention(Workload):
 
     async def rank(self, comm: Comm, node: Node) -> None:
         contents = Contents(node.seed, "contention", self.size + 1)
-        server = _Server(comm, contents, self.size)
+        server = Server(comm, node, contents, self.size)
         if comm.rank == 0:
-            await server.begin(min(_MOST, (comm.size - 1) * self.window))
+            await server.begin(min(MOST, (comm.size - 1) * self.window))
         for clients in _steps(comm.size - 1):
             await node.barrier()
             if comm.rank == 0:
@@ -73,54 +68,16 @@ class Contention(Workload):
                 await sent.Wait()
             if now() >= begun + self.time:
                 break
-            answer = await comm.Irecv(None, 0, _ANSWER)
-            under_way.append((now(), await comm.Isend(contents.of(number, self.size), 0, _ASK), answer))
+            answer = await comm.Irecv(None, 0, ANSWER)
+            under_way.append((now(), await comm.Isend(contents.of(number, self.size), 0, ASK), answer))
             number += 1
         for began, sent, answered in under_way:
             await answered.Wait()
             trips.append(now() - began)
             await sent.Wait()
         rate = 1e9 * number / max(1, now() - begun)
-        await comm.Send(contents.of(0, self.size + 1), 0, _ASK)
+        await comm.Send(contents.of(0, self.size + 1), 0, ASK)
         return rate, trips
-
-
-class _Server:
-    """Its receives are begun once, for all steps. A request one byte longer than the others is a client's last."""
-
-    def __init__(self, comm: Comm, contents: Contents, size: int) -> None:
-        self._comm = comm
-        self._contents = contents
-        self._size = size
-        self._receives: deque[tuple[bytearray, Request]] = deque()
-
-    async def begin(self, count: int) -> None:
-        for _ in range(count):
-            buffer = bytearray(self._size + 1)
-            self._receives.append((buffer, await self._comm.Irecv(buffer, tag=_ASK)))
-
-    async def serve(self, clients: int) -> None:
-        """Answer until so many clients have sent their last. Raises VerificationError."""
-        comm, receives, status = self._comm, self._receives, Status()
-        numbers: dict[int, int] = {}
-        answers: deque[Request] = deque()
-        while clients:
-            buffer, request = receives.popleft()
-            await request.Wait(status)
-            if status.count > self._size:
-                clients -= 1
-            else:
-                number = numbers.get(status.source, 0)
-                numbers[status.source] = number + 1
-                if status.count < self._size:
-                    raise VerificationError(f"request {number} of rank {status.source} has {status.count} bytes")
-                self._contents.check(number, memoryview(buffer)[: self._size], f"from rank {status.source}")
-                answers.append(await comm.Isend(None, status.source, _ANSWER))
-                if len(answers) > _MOST:
-                    await answers.popleft().Wait()
-            receives.append((buffer, await comm.Irecv(buffer, tag=_ASK)))
-        for answer in answers:
-            await answer.Wait()
 
 
 def _steps(clients: int) -> list[int]:

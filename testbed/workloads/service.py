@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from protocols.mpi.requests import Request
-from protocols.mpi.status import Status
+from testbed.workloads.answering import ANSWER, ASK, MOST, Server
 from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node, VerificationError, Workload
+from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.quantiles import quantiles
 from testbed.workloads.settings import Duration, Size
 
-_ASK, _ANSWER = 1, 2
-_RECEIVES: Final = 128  # of the server
 _SECOND: Final = 1_000_000_000
 
 
@@ -41,7 +38,9 @@ class Service(Workload):
         count = self.requests // clients + (comm.rank <= self.requests % clients)
         await node.barrier()
         if comm.rank == 0:
-            await self._serve(comm, node, contents)
+            server = Server(comm, node, contents, self.size, self.reply, self.work)
+            await server.begin(MOST)
+            await server.serve(clients)
             told = await node.gather((0, []))
             assert told is not None
             took = max(time for time, _ in told)
@@ -76,36 +75,11 @@ class Service(Workload):
             if due > now():
                 await node.sleep(due - now())
             answer = bytearray(self.reply)
-            answered = await comm.Irecv(answer, 0, _ANSWER)
-            sent = await comm.Isend(contents.of(number, self.size), 0, _ASK)
+            answered = await comm.Irecv(answer, 0, ANSWER)
+            sent = await comm.Isend(contents.of(number, self.size), 0, ASK)
             finishing.append(node.spawn(finish(number, due, answer, answered, sent), f"request {number}"))
         for task in finishing:
             await task
         took = now() - begun
-        await comm.Send(contents.of(0, self.size + 1), 0, _ASK)  # one byte longer: the last
+        await comm.Send(contents.of(0, self.size + 1), 0, ASK)  # one byte longer: the last
         return took, times
-
-    async def _serve(self, comm: Comm, node: Node, contents: Contents) -> None:
-        buffers = [bytearray(self.size + 1) for _ in range(_RECEIVES)]
-        receives = deque([(buffer, await comm.Irecv(buffer, tag=_ASK)) for buffer in buffers])
-        status, numbers, answers = Status(), dict[int, int](), deque[Request]()
-        clients = comm.size - 1
-        while clients:
-            buffer, request = receives.popleft()
-            await request.Wait(status)
-            if status.count > self.size:
-                clients -= 1
-            else:
-                number = numbers.get(status.source, 0)
-                numbers[status.source] = number + 1
-                if status.count < self.size:
-                    raise VerificationError(f"request {number} of rank {status.source} has {status.count} bytes")
-                contents.check(number, memoryview(buffer)[: self.size], f"from rank {status.source}")
-                if self.work:
-                    await node.compute(self.work)
-                answers.append(await comm.Isend(contents.of(number, self.reply), status.source, _ANSWER))
-                if len(answers) > _RECEIVES:
-                    await answers.popleft().Wait()
-            receives.append((buffer, await comm.Irecv(buffer, tag=_ASK)))
-        for answer in answers:
-            await answer.Wait()
