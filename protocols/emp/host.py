@@ -72,6 +72,7 @@ class _Transfer(Completion[Received]):
 
     def __init__(self, kind: int, peer: int, tag: int, buffer: memoryview, pinned: int, descriptors: int) -> None:
         """pinned: the buffer's first address. descriptors: how many it takes."""
+        # What the base's does, but for what it is about: that is put together from these, for who asks.
         self.done = False
         self._error = None
         self._callbacks = None
