@@ -47,16 +47,19 @@ class Channel:
 
     def hear(self) -> tuple[str, object] | None:
         """The next word, waiting for it; None when the other end is gone."""
-        try:
-            packet = self._socket.recv(_MOST + 1)
-        except ConnectionResetError:  # told once where it has not read all: what it said before can still be read
-            packet = self._socket.recv(_MOST + 1)
-        return _understood(packet)
+        return self.hear_with()[0]
 
     def hear_with(self) -> tuple[tuple[str, object] | None, Channel | None]:
         """As `hear`, and the end of another channel where one came with the word."""
-        packet, handed, _, _ = socket.recv_fds(self._socket, _MOST + 1, 1, socket.MSG_CMSG_CLOEXEC)
+        try:
+            packet, handed = self._receive()
+        except ConnectionResetError:  # told once where it has not read all: what it said before can still be read
+            packet, handed = self._receive()
         return _understood(packet), Channel(socket.socket(fileno=handed[0])) if handed else None
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        packet, handed, _, _ = socket.recv_fds(self._socket, _MOST + 1, 1, socket.MSG_CMSG_CLOEXEC)
+        return packet, handed
 
 
 def _understood(packet: bytes) -> tuple[str, object] | None:
