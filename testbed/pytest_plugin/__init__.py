@@ -117,7 +117,8 @@ def protocol(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture
 def scenario() -> None:
-    """What happens to the cluster in every `cluster.run`; nothing, unless a test parametrises it."""
+    """What happens to the cluster in every `cluster.run`; nothing, unless a test parametrises it: with a `Scenario`, with a
+    TOML file beside the test, or with what `testbed.run` takes as 'beside'."""
 
 
 @pytest.fixture

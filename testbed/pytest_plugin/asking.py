@@ -109,6 +109,13 @@ def asked(markers: Iterable[pytest.Mark], base: Path, source: object = None) -> 
     )
 
 
+def beside(base: Path, scenario: object) -> object:
+    """The test's scenario; one in a TOML file is looked for beside the test, as a cluster's description is."""
+    if isinstance(scenario, Path) or (isinstance(scenario, str) and scenario.endswith(".toml")):
+        return base / scenario
+    return scenario
+
+
 def modes(markers: Iterable[pytest.Mark], wanted: str) -> tuple[tuple[Mode, ...], str]:
     """In which modes a test is to run, and why it can't in any. wanted: "sim", "live" or "both". Raises MarkerError."""
     said = next((marker.kwargs["mode"] for marker in markers if "mode" in marker.kwargs), "both")

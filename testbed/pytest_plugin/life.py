@@ -19,7 +19,7 @@ import pytest
 import testbed
 from testbed.errors import PermissionDeniedError, TestbedError, UnsupportedError
 from testbed.pytest_plugin import CASE, artefacts, prompt, said
-from testbed.pytest_plugin.asking import asked
+from testbed.pytest_plugin.asking import asked, beside
 from testbed.pytest_plugin.requirements import unmet
 from testbed.pytest_plugin.under_test import ClusterUnderTest, LiveCluster, SimulatedCluster
 
@@ -48,6 +48,7 @@ def cluster_of(
             if reason := unmet(wanted):
                 raise _unable(config, reason)
             description = wanted.description()
+            scenario = beside(request.path.parent, scenario)
             captures = config.getoption("--pcap-on-failure")
             if mode == "sim":
                 case = Case(SimulatedCluster(description, folder, protocol, scenario, captures=captures), ending)

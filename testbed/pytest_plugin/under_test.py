@@ -211,6 +211,6 @@ def _beside(scenario: object) -> tuple[Beside, ...]:
         return ()
     if not (hasattr(scenario, "simulated") and hasattr(scenario, "live")):
         raise MarkerError(
-            f"scenario: found {scenario!r}, expected a Scenario, its Path, or what `testbed.run` takes as 'beside'"
+            f"scenario: found {scenario!r}, expected a Scenario, a TOML file, or what `testbed.run` takes as 'beside'"
         )
     return (cast("Beside", scenario),)

@@ -147,8 +147,28 @@ def test_words(cluster):
     result = suite.runpytest("--testbed-mode=sim")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
-        ["E *scenario: found 'storm', expected a Scenario, its Path, or what `testbed.run` takes as 'beside'"]
+        ["E *scenario: found 'storm', expected a Scenario, a TOML file, or what `testbed.run` takes as 'beside'"]
     )
+
+
+def test_a_scenario_in_a_file_is_looked_for_beside_the_test(suite: pytest.Pytester) -> None:
+    folder = suite.mkdir("deeper")
+    (folder / "storm.toml").write_text('[[fault]]\nkind = "down"\non = "n2"\nat = "1ms"\nfor = "20ms"\n')
+    (folder / "test_deeper.py").write_text(
+        PROGRAM
+        + """
+from pathlib import Path
+
+@pytest.mark.cluster("star-2", delay="1ms")
+@pytest.mark.parametrize("scenario", ["storm.toml", Path("storm.toml"), Path("missing.toml")], ids=str)
+def test_storm(cluster, scenario):
+    result = cluster.run(count)
+    assert sum(nic["collections_resent"] for nic in result.counted.values()) > 0
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["E *missing.toml*"])
 
 
 def test_a_test_that_this_machine_cannot_run_is_skipped_with_its_reason_or_fails(suite: pytest.Pytester) -> None:
