@@ -171,6 +171,7 @@ def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> In
         number=injection.number,
         what=injection.what,
         links=sorted(injection.links),
+        down=sorted(injection.down),
         until=injection.until,
         took=took,
     )

@@ -81,6 +81,14 @@ def verdict(
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
 
+def nodes_taken_down(cluster: Target, since: int, store: Store | None = None) -> set[str]:
+    """The nodes with a link that somebody had taken down at some time from then on (monotonic ns). NotFoundError."""
+    found = store or Store()
+    state = _state(found, cluster)
+    cut = spans.taken_down(state, list(events.read(found.directory(state.name))), since)
+    return {end.owner for link in state.layout.links if link.name in cut for end in (link.a, link.b)}
+
+
 def check(
     cluster: Target = None,
     target: str | None = None,

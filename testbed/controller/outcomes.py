@@ -5,11 +5,11 @@ Its verdict is that of its span (`checking.verdict`: links, relay, the machine),
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from testbed.controller.accounts import Account
-from testbed.controller.checking import verdict
+from testbed.controller.checking import nodes_taken_down, verdict
 from testbed.controller.thresholds import Table
 from testbed.controller.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.runtime.nodes.node import Report
@@ -32,12 +32,17 @@ def judged(outcome: Outcome, nodes: Iterable[str], cluster: str, before: Account
     """nodes: all that had a process. before: an account of the run's beginning. Raises NotFoundError for a cluster that is
     gone."""
     span = verdict(cluster, before, table=table)
-    findings = [*nic_findings(outcome.reports, nodes, table), *span.findings]
+    down = any(report.down for report in outcome.reports.values())
+    cut = nodes_taken_down(cluster, before.clock) if down else ()
+    findings = [*nic_findings(outcome.reports, nodes, table, cut), *span.findings]
     return Judged(outcome.results, outcome.reports, verdict_of(findings, span.notes, span.seconds, span.slow))
 
 
-def nic_findings(reports: Mapping[str, Report], nodes: Iterable[str], table: Table) -> list[Finding]:
-    """What NICs lost that run in node processes. One that has died has told nothing."""
+def nic_findings(
+    reports: Mapping[str, Report], nodes: Iterable[str], table: Table, cut: Collection[str] = ()
+) -> list[Finding]:
+    """What NICs lost that run in node processes. One that has died has told nothing. cut: nodes with a link that somebody
+    had taken down."""
     found = []
     for node in nodes:
         report = reports.get(node)
@@ -49,7 +54,10 @@ def nic_findings(reports: Mapping[str, Report], nodes: Iterable[str], table: Tab
         detail = ", ".join(f"{count} that {words}" for words, count in causes.items() if count)
         found.append(_finding(table, "NIC lost", node, report.lost, detail))
         if report.down:
-            found.append(_finding(table, "NIC down", node, report.down, "they could not leave"))
+            what, reason = "NIC down", "they could not leave"
+            if node in cut:
+                what, reason = "NIC taken down", "they could not leave, as was asked for"
+            found.append(_finding(table, what, node, report.down, reason))
     return found
 
 

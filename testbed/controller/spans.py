@@ -37,6 +37,7 @@ def relay_findings(
     """Of every direction that the relay carries. events: all there are, also from before the span."""
     carried = [link for link in state.layout.links if state.datapaths.get(link.name) == "relay"]
     span = [event for event in events if event["clock"] >= before.clock]
+    cut = taken_down(state, events, before.clock)
     found = _gaps(span, after, before, table, carried=bool(carried))
     if after.relay is None:
         return found
@@ -49,7 +50,18 @@ def relay_findings(
                 continue
             earlier = _earlier(before, after, link.name, direction, events)
             delay = in_force(link, direction, state.injected).impairment.delay
-            found += _one_direction(table, link.name, direction, now, earlier, delay)
+            found += _one_direction(table, link.name, direction, now, earlier, delay, asked=link.name in cut)
+    return found
+
+
+def taken_down(state: State, events: Sequence[Event], since: int) -> set[str]:
+    """The links that somebody had taken down, at some time from then on: what is lost at their ends is what was asked for.
+    events: all there are."""
+    cuts = {event["number"]: event.get("down", ()) for event in events if event["event"] == "inject"}
+    found = {link for injection in state.injected for link in injection.down}
+    for event in events:
+        if event["clock"] >= since and event["event"] in ("inject", "heal"):
+            found.update(cuts.get(event["number"], ()))
     return found
 
 
@@ -109,7 +121,14 @@ def _goes_on(before: Account, after: Account, link: str, direction: str) -> bool
 
 
 def _one_direction(
-    table: Table, link: str, direction: str, now: Mapping[str, Any], earlier: Mapping[str, Any], delay: int
+    table: Table,
+    link: str,
+    direction: str,
+    now: Mapping[str, Any],
+    earlier: Mapping[str, Any],
+    delay: int,
+    *,
+    asked: bool,
 ) -> list[Finding]:
     emulator, had = now["emulator"], earlier.get("emulator", {})
     since = {name: count - had.get(name, 0) for name, count in emulator.items()}
@@ -121,8 +140,10 @@ def _one_direction(
         reason = "a sender's offloads were on: the relay made what its kernel would have made, which takes it time"
         found.append(_finding(table, "relay finished", since["finished"], reason, place))
     if since["down"] > 0:
-        reason = "they could not leave"
-        found.append(_finding(table, "relay at a down end", since["down"], reason, place))
+        what, reason = "relay at a down end", "they could not leave"
+        if asked:
+            what, reason = "relay at an end taken down", "they could not leave, as was asked for"
+        found.append(_finding(table, what, since["down"], reason, place))
     had_buckets = earlier.get("lateness", {}).get("buckets", [0] * len(now["lateness"]["buckets"]))
     counts = [count - less for count, less in zip(now["lateness"]["buckets"], had_buckets, strict=True)]
     if (frames := sum(counts)) > 0:

@@ -142,6 +142,18 @@ def test_nothing_passes_between_the_parts_of_a_partition_until_it_is_lifted(tmp_
     assert ends(tmp_path)["fault[1]"]["decided"] > 0
 
 
+def test_what_is_lost_at_an_end_that_a_scenario_takes_down_is_what_was_asked_for(tmp_path: Path) -> None:
+    """While the cable is out frames come due that the relay has held for their delay."""
+    lagging = Cluster.star(2, delay="50ms")
+    traffic = {"messages": 400, "outstanding": 50, "largest": 1000, "over": "1s"}
+    found = play(
+        tmp_path, lagging, "random", Flap(on="n2", at="400ms", for_="300ms"), settings=traffic
+    ).verdict.findings
+    lost = [finding.measured for finding in found if finding.what == "relay at an end taken down"]
+    assert sum(count or 0 for count in lost) > 0
+    assert [finding for finding in found if finding.what in ("relay at a down end", "NIC down")] == []
+
+
 def test_who_has_crashed_is_gone_and_who_starts_again_does_so_from_the_beginning(tmp_path: Path) -> None:
     faults = (
         Crash(on="n1", at="300ms"),

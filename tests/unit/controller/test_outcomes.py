@@ -38,6 +38,13 @@ def test_frames_for_an_interface_that_was_down_degrade() -> None:
     assert Judged({}, {}, verdict).invalid == ""
 
 
+def test_frames_for_an_interface_that_was_to_be_down_do_not() -> None:
+    down = Report(counted={}, taken=10, dropped=0, unsent=0, down=4, cpu=1)
+    verdict = verdict_of(nic_findings({"n1": down, "n2": down}, ["n1", "n2"], TABLE, {"n1"}))
+    assert [(one.link, one.what) for one in verdict.findings if one.grade is Grade.DEGRADED] == [("n2", "NIC down")]
+    assert [finding.measured for finding in verdict.of("n1", what="NIC taken down")] == [4]
+
+
 def test_a_node_without_a_report_is_undecided_and_decides_nothing() -> None:
     verdict = verdict_of(nic_findings({"n1": REPORT}, ["n1", "n2"], TABLE))
     assert verdict.grade is Grade.TRUSTED

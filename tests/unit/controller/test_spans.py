@@ -88,6 +88,37 @@ def test_a_down_end_degrades_and_frames_that_were_finished_are_told() -> None:
     assert grade_of(found, "relay at a down end") is Grade.DEGRADED
 
 
+CUT = event("inject", 1_300, number=2, what="down: n1", links=[LINK], down=[LINK])
+HEALED = event("heal", 1_400, number=2, what="down: n1", links=[LINK])
+
+
+@pytest.mark.parametrize("told", [[CUT], [CUT, HEALED], [{**CUT, "clock": 500}, HEALED]])
+def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(told: list[dict[str, Any]]) -> None:
+    found = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *told)
+    (lost,) = [finding for finding in found if "down" in finding.what]
+    assert (lost.what, lost.measured, lost.grade) == ("relay at an end taken down", 2, Grade.TRUSTED)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [{**CUT, "clock": 500}, {**HEALED, "clock": 600}],
+        [{**CUT, "down": []}],
+        [{**CUT, "down": ["another link"]}, HEALED],
+    ],
+    ids=["before the span", "impaired", "another link"],
+)
+def test_an_end_that_nobody_took_down_in_the_span_still_degrades(told: list[dict[str, Any]]) -> None:
+    found = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *told)
+    assert grade_of(found, "relay at a down end") is Grade.DEGRADED
+
+
+def test_a_link_that_is_down_still_was_taken_down() -> None:
+    down = replace(STATE, injected=(Injection(2, "down: n1", down=(LINK,)),))
+    assert spans.taken_down(down, [], 0) == {LINK}
+    assert spans.taken_down(STATE, [], 0) == set()
+
+
 def test_lateness_is_of_the_span_alone() -> None:
     before = account(1_000, direction({24: 5_000}))  # about 10 ms
     assert (
