@@ -15,6 +15,7 @@ from testbed.controller.folders import Part
 from testbed.controller.verdicts import Verdict
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
 from testbed.runtime.journal import Trail
+from testbed.runtime.sockets.protocol import is_lossy
 from testbed.spec.layout import Layout
 from testbed.workloads.finding import Chosen
 from testbed.workloads.form import Clock, Node
@@ -94,7 +95,7 @@ async def one_rank(plan: Plan, part: Part, names: Sequence[str], number: int, de
     history = Trail(part.history / f"{name}.jsonl")
     if plan.history:  # of barriers, too: a protocol owes them the same
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
-    node = Node(name, names, plan.seed, clock, Comm(device, 1), tell)
+    node = Node(name, names, plan.seed, clock, Comm(device, 1), tell, lossy=is_lossy(plan.protocol))
     try:
         return await plan.chosen.rank(Comm(device), node)
     finally:

@@ -11,7 +11,7 @@ from testbed.controller.agents import agents
 from testbed.controller.executing import Execution, Plan, names_of, one_rank
 from testbed.controller.folders import Part
 from testbed.runtime.nodes.places import Here
-from testbed.runtime.tcp.protocol import KernelProtocol
+from testbed.runtime.sockets.protocol import KernelProtocol
 
 if TYPE_CHECKING:
     from protocols.core.firmware import Host

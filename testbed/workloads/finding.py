@@ -25,13 +25,14 @@ Form = str | type[Workload] | Workload | Rank
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """A workload with its settings. name: what it is called in results. rank: what every rank does. least: nodes.
-    checked: whether its history is looked through if nothing is said."""
+    checked: whether its history is looked through if nothing is said. bears_loss: whether messages may be lost."""
 
     name: str
     settings: Mapping[str, object]
     rank: Callable[[Comm, Node], Coroutine[Any, Any, object]]
     least: int = 1
     checked: bool = False
+    bears_loss: bool = False
 
 
 def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
@@ -45,13 +46,13 @@ def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
     if isinstance(found, Workload):
         if given:
             raise DescriptionError(name, [Problem("", "settings", "none: this workload has got its settings already")])
-        return Chosen(name, asdict(found), found.rank, found.least, found.checked)
+        return _workload(name, found)
     if inspect.isclass(found) and issubclass(found, Workload):
         try:
             workload = found(**checked(found, given, name))
         except ValueError as error:
             raise DescriptionError(f"the settings of {name}", [Problem("", "", str(error))]) from error
-        return Chosen(name, asdict(workload), workload.rank, workload.least, workload.checked)
+        return _workload(name, workload)
     if inspect.iscoroutinefunction(found):
         return _function(name, found, checked(found, given, name))
     raise DescriptionError(
@@ -69,11 +70,15 @@ def named(form: Form) -> str:
     return f"{Path(path).absolute()}{colon}{name}" if path.endswith(".py") or "/" in path else form
 
 
+def _workload(name: str, found: Workload) -> Chosen:
+    return Chosen(name, asdict(found), found.rank, found.least, found.checked, found.bears_loss)
+
+
 def _function(name: str, function: Rank, values: dict[str, Any]) -> Chosen:
     async def rank(comm: Comm, node: Node) -> object:
         return await function(comm, node, **values)
 
-    return Chosen(name, values, rank)
+    return Chosen(name, values, rank, bears_loss=getattr(function, "bears_loss", False) is True)
 
 
 def _name(form: object) -> str:

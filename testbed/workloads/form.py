@@ -20,6 +20,7 @@ Tell = Callable[[Mapping[str, object]], object]
 
 _GATHER: Final = 1
 _BARRIER: Final = 2
+_WORD: Final = 3
 
 
 class VerificationError(TestbedError):
@@ -32,11 +33,13 @@ class Workload:
     """What programs do on all nodes at once. Its fields are its settings; what cannot be is a ValueError of `__post_init__`.
 
     least: nodes that it needs. checked: whether checkers look through its history if nothing is said: where it is about
-    messages, and not about time. summary: its docstring's first sentence, in lists.
+    messages, and not about time. bears_loss: whether it ends well over a protocol that loses messages (see `Node.lossy`);
+    else it does not run over one. summary: its docstring's first sentence, in lists.
     """
 
     least: ClassVar[int] = 2
     checked: ClassVar[bool] = False
+    bears_loss: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -65,12 +68,24 @@ class Clock(Protocol):
 
 
 class Node:
-    """Where a rank runs. name: the node's. names: all, by rank. seed: the run's."""
+    """Where a rank runs. name: the node's. names: all, by rank. seed: the run's. lossy: whether the workload's messages may
+    be lost, come twice or overtake each other; barriers and words (`say`) never do."""
 
-    __slots__ = ("_clock", "_control", "_tell", "cpu", "name", "names", "now", "seed")
+    __slots__ = ("_clock", "_control", "_tell", "cpu", "lossy", "name", "names", "now", "seed")
 
-    def __init__(self, name: str, names: Sequence[str], seed: int, clock: Clock, control: Comm, tell: Tell) -> None:
+    def __init__(
+        self,
+        name: str,
+        names: Sequence[str],
+        seed: int,
+        clock: Clock,
+        control: Comm,
+        tell: Tell,
+        *,
+        lossy: bool = False,
+    ) -> None:
         """control: a communicator that the workload's messages cannot meet. tell: is given the rows."""
+        self.lossy = lossy
         self.name = name
         self.names = names
         self.seed = seed
@@ -112,6 +127,14 @@ class Node:
             await comm.Recv(None, (comm.rank - distance) % comm.size, _BARRIER)
             await sent.Wait()
             distance *= 2
+
+    async def say(self, value: object, rank: int) -> None:
+        """A word to another rank, beside the workload's messages; `heard` there."""
+        await self._control.send(value, rank, _WORD)
+
+    async def heard(self, rank: int) -> Any:
+        """The next word that this rank has said to us."""
+        return await self._control.recv(source=rank, tag=_WORD)
 
     async def gather(self, value: object) -> list[Any] | None:
         """At rank 0 everybody's value, by rank; None elsewhere."""

@@ -28,7 +28,7 @@ for _module in (
     "testbed.kernel.loss_classifier",
     "testbed.kernel.messages",
     "testbed.kernel.qdiscs",
-    "testbed.runtime.tcp.endpoint",
+    "testbed.runtime.sockets.tcp",
     "testbed.spec.writing",
     "testbed.workloads.random_traffic",
 ):

@@ -7,7 +7,7 @@ kept. Payload goes from the kernel straight into the receive's buffer where ther
 from __future__ import annotations
 
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
@@ -15,8 +15,8 @@ from protocols.mpi.device import Device
 from protocols.mpi.errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.mpi.matching import Matching, Receive
 from testbed.engine.loop import Loop
-from testbed.runtime.tcp.connections import HEAD, Connection, connected
-from testbed.runtime.tcp.protocol import KernelProtocol
+from testbed.runtime.sockets.connections import HEAD, Connection, connected
+from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 
 
 class TcpEndpoint:
@@ -122,30 +122,9 @@ class TcpEndpoint:
         self._matching.fail(connection.peer, _gone(connection.peer))
 
 
-class _NoFirmware:
-    """The kernel does it all."""
-
-    deadline = None
-
-    def receive(self, now: int, frame: bytes) -> None:
-        """None comes."""
-
-    def ring(self, now: int, index: int) -> None:
-        """Nobody does."""
-
-    def tick(self, now: int) -> None:
-        """There is no deadline."""
-
-    def counted(self) -> Mapping[str, int]:
-        return {}
-
-    def waiting(self) -> list[str]:
-        return []
-
-
 def plug(adapter: Adapter, nic: Nic) -> Agent:
     """In the place of a NIC."""
-    return Agent(_NoFirmware(), TcpEndpoint(adapter, nic))
+    return Agent(NoFirmware(), TcpEndpoint(adapter, nic))
 
 
 def _gone(rank: int) -> MPIError:

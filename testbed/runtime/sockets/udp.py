@@ -1,0 +1,243 @@
+"""A node's side of UDP, as MPI wants it: one socket, matching in user space, and nothing that makes up for what UDP is not.
+
+A message is a datagram; a longer one is as many as it takes, and is there when all of them are. Nothing is acknowledged or
+sent again, and no sender is slowed down by its receiver: what is lost stays lost, what comes twice is received twice. A send
+is over when the kernel has taken it, which says nothing of its receiver.
+
+That is a program's first communicator. What ranks tell each other about the measurement (barriers, results, "that was all")
+goes by TCP beside it, as iperf3 and netperf do it: so what is lost can be told. Implements `MatchingEndpoint`.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Agent, Nic
+from protocols.mpi.device import Device
+from protocols.mpi.errors import Envelope
+from protocols.mpi.matching import Matching, Receive
+from testbed.engine.loop import Loop
+from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
+from testbed.runtime.sockets.tcp import TcpEndpoint
+
+PORT: Final = 7118
+
+HEAD: Final = struct.Struct("!IIIII")  # context, tag, number of the message, its bytes, where this datagram's begin
+MOST: Final = 65_507 - HEAD.size
+"""Bytes of a message in one datagram: what IPv4 leaves of its 65,535."""
+LONGEST: Final = 1 << 24
+"""Bytes of a message."""
+UNFINISHED: Final = 64
+"""Messages of several datagrams that may be incomplete at a time; of more the oldest has lost one for good."""
+
+_DATAGRAMS: Final = 2  # contexts, one communicator's, whose messages are datagrams
+_TURN: Final = 64  # datagrams that are taken in before programs go on
+_MEMORY: Final = 55  # SO_MEMINFO of linux/socket.h
+_MEMORY_DROPS: Final = 8  # SK_MEMINFO_DROPS of linux/sock_diag.h: the ninth number of it
+_NOT_TAKEN: Final = (
+    errno.ENOBUFS, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNREFUSED, errno.EPERM,
+)  # fmt: skip
+"""The kernel throws a datagram away, and says so: the cable is out, a queue is full."""
+
+Pieces = list[tuple[bytes, memoryview]]
+
+
+class _Partial:
+    """A message of which some datagrams have come. begins: where those begin."""
+
+    __slots__ = ("begins", "missing", "view")
+
+    def __init__(self, length: int) -> None:
+        self.view = memoryview(bytearray(length))
+        self.missing = length
+        self.begins: set[int] = set()
+
+
+class UdpEndpoint:
+    """The host library. Nothing can be sent before `connect`."""
+
+    def __init__(self, adapter: Adapter, nic: Nic) -> None:
+        self.rank = adapter.number
+        self.size = len(adapter.addresses)
+        self.contexts = 2 * _DATAGRAMS
+        self.most_tag = (1 << 31) - 1
+        self.most_bytes = LONGEST
+        self._nic = nic
+        self._beside = TcpEndpoint(adapter, nic)
+        self._matching = Matching()
+        self._socket: socket.socket
+        self._ready: select.epoll
+        self._addresses: list[tuple[str, int]] = []
+        self._ranks: dict[str, int] = {}
+        self._unsent: deque[tuple[int, Pieces, Completion[Envelope], Envelope]] = deque()
+        self._number = 0
+        self._partial: dict[tuple[int, int], _Partial] = {}  # by sender and message
+        self._scratch = memoryview(bytearray(HEAD.size + MOST))
+        self._counts = dict.fromkeys(("sent", "came", "not_taken", "incomplete", "strange"), 0)
+
+    async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:
+        """Listen, and be connected with all other nodes: then they listen, too. Raises TestbedError."""
+        self._addresses = [(address, PORT) for address in addresses]
+        self._ranks = {address: rank for rank, address in enumerate(addresses)}
+        family = socket.AF_INET6 if ":" in addresses[self.rank] else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._socket.bind(self._addresses[self.rank])  # so that it is this address that receivers see
+        self._ready = select.epoll()
+        self._ready.register(self._socket.fileno(), select.EPOLLIN)
+        loop.watch(self._ready.fileno(), self._serve)
+        await self._beside.connect(loop, addresses)
+
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+        if context >= _DATAGRAMS:
+            return self._beside.send(destination, context, tag, data, over)
+        envelope = Envelope(destination, tag, len(data))
+        if destination == self.rank:
+            over.complete(envelope)
+            self._arrived(self.rank, context, tag, data)
+            return True
+        pieces = self._pieces(context, tag, data)
+        if self._unsent or not self._taken(destination, pieces):
+            if not self._unsent:
+                self._ready.modify(self._socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            self._unsent.append((destination, pieces, over, envelope))
+            return True
+        over.complete(envelope)
+        self._nic.show(0)
+        return True
+
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> bool:
+        if context >= _DATAGRAMS:
+            return self._beside.receive(source, context, tag, buffer, over)
+        self._matching.begin(context, Receive(source, tag, buffer, over))
+        return True
+
+    def completed(self, index: int) -> None:
+        """A transfer has ended. It is told to whoever watches the progress of the run; here it is known already."""
+
+    def counted(self) -> Mapping[str, int]:
+        """In datagrams: sent, came; not_taken: thrown away by our kernel at once; overrun: by the receiver's, because nobody
+        read them in time; strange: not of ours. incomplete: messages of several datagrams of which one was lost."""
+        if not self._addresses:
+            return {}
+        memory = struct.unpack("9I", self._socket.getsockopt(socket.SOL_SOCKET, _MEMORY, 36))
+        return {**self._counts, "incomplete": self._counts["incomplete"] + len(self._partial),
+                "overrun": memory[_MEMORY_DROPS]}  # fmt: skip
+
+    def waiting(self) -> list[str]:
+        sentences = [f"{len(self._unsent)} messages have still to be taken by the kernel"] if self._unsent else []
+        if receives := self._matching.waiting():
+            sentences.append(f"{receives} receives have found no message, which may be lost: this is UDP")
+        told = ", ".join(f"{name} {count}" for name, count in self.counted().items())
+        return [*sentences, f"datagrams: {told}", *(f"beside them, by TCP: {one}" for one in self._beside.waiting())]
+
+    def _pieces(self, context: int, tag: int, data: memoryview) -> Pieces:
+        """The datagrams of a message, the last one first."""
+        length = len(data)
+        if length <= MOST:
+            return [(HEAD.pack(context, tag, 0, length, 0), data)]
+        self._number = number = self._number + 1 & 0xFFFF_FFFF
+        begins = range(0, length, MOST)
+        return [
+            (HEAD.pack(context, tag, number, length, begin), data[begin : begin + MOST]) for begin in reversed(begins)
+        ]
+
+    def _taken(self, destination: int, pieces: Pieces) -> bool:
+        """Whether the kernel has taken all of them. Those that it has are gone from the list."""
+        send, address, counts = self._socket.sendmsg, self._addresses[destination], self._counts
+        while pieces:
+            try:
+                send(pieces[-1], (), 0, address)
+                counts["sent"] += 1
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno not in _NOT_TAKEN:
+                    raise
+                counts["not_taken"] += 1
+            pieces.pop()
+        return True
+
+    def _serve(self, _now: int) -> None:
+        """Something can be read, or sent again."""
+        for _, events in self._ready.poll(0):
+            if events & select.EPOLLOUT:
+                self._send_on()
+            if events & ~select.EPOLLOUT:
+                self._take()
+
+    def _send_on(self) -> None:
+        unsent = self._unsent
+        while unsent and self._taken(*unsent[0][:2]):
+            _, _, over, envelope = unsent.popleft()
+            over.complete(envelope)
+            self._nic.show(0)
+        if not unsent:
+            self._ready.modify(self._socket.fileno(), select.EPOLLIN)
+
+    def _take(self) -> None:
+        """Take in what is there, or some of it: programs shall go on under any load."""
+        take, scratch, ranks, counts = self._socket.recvfrom_into, self._scratch, self._ranks, self._counts
+        unpack, most = HEAD.unpack_from, HEAD.size
+        for _ in range(_TURN):
+            try:
+                got, address = take(scratch)
+            except BlockingIOError:
+                return
+            except OSError as error:  # what the network says of a datagram that was sent
+                if error.errno not in _NOT_TAKEN:
+                    raise
+                continue
+            counts["came"] += 1
+            source = ranks.get(address[0])
+            if source is None or got < most:
+                counts["strange"] += 1
+                continue
+            context, tag, number, length, begin = unpack(scratch)
+            if got - most == length:
+                self._arrived(source, context, tag, scratch[most:got])
+            elif begin + got - most <= length <= LONGEST:
+                self._piece(source, context, tag, number, length, begin, scratch[most:got])
+            else:
+                counts["strange"] += 1
+
+    def _piece(
+        self, source: int, context: int, tag: int, number: int, length: int, begin: int, data: memoryview
+    ) -> None:
+        """One datagram of a message of several."""
+        partial = self._partial.get((source, number))
+        if partial is None or len(partial.view) != length:
+            if len(self._partial) == UNFINISHED:
+                del self._partial[next(iter(self._partial))]
+                self._counts["incomplete"] += 1
+            self._partial[source, number] = partial = _Partial(length)
+        if begin in partial.begins:
+            return
+        partial.begins.add(begin)
+        partial.view[begin : begin + len(data)] = data
+        partial.missing -= len(data)
+        if partial.missing <= 0:
+            del self._partial[source, number]
+            self._arrived(source, context, tag, partial.view)
+
+    def _arrived(self, source: int, context: int, tag: int, data: memoryview) -> None:
+        arrival = self._matching.arrive(source, context, tag, len(data))
+        place = arrival.place
+        place[:] = data[: len(place)]
+        if self._matching.arrived(arrival):
+            self._nic.show(0)
+
+
+def plug(adapter: Adapter, nic: Nic) -> Agent:
+    """In the place of a NIC."""
+    endpoint = UdpEndpoint(adapter, nic)
+    return Agent(NoFirmware(endpoint.counted), endpoint)
+
+
+PROTOCOL = KernelProtocol(plug=plug, ethertype=0, device=Device, connect=UdpEndpoint.connect, lossy=True)
