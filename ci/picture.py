@@ -1,0 +1,77 @@
+"""Draws ci/picture.svg, the README's picture: what a few commands print, as they print it. Run it as root.
+
+.venv/bin/python ci/picture.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import DIMMED_MONOKAI
+from rich.text import Text
+
+CI = Path(__file__).parent
+WIDTH = 112
+COMMANDS = (
+    "testbed up demo.toml",
+    "testbed exec n1 -- ping -qc3 -i0.2 n4",
+    "testbed run demo random --set messages=1500 --set over=11s --scenario storm.toml --check",
+    "testbed run demo.toml random --set messages=1500 --set over=11s --scenario storm.toml --check --mode sim",
+    "testbed down",
+)
+# As Rich's own, without the fonts that it would have a reader's browser fetch.
+FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{ font-family: Consolas, Menlo, "DejaVu Sans Mono", monospace; font-size: {char_height}px;
+line-height: {line_height}px; font-variant-east-asian: full-width; }}
+.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: arial, sans-serif; }}
+{styles}
+</style>
+<defs><clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/></clipPath>
+{lines}</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">{matrix}</g>
+</g>
+</svg>
+"""
+
+
+def main() -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    surroundings = {**os.environ, "PATH": path, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1"}
+    with tempfile.TemporaryDirectory() as directory, open(os.devnull, "w") as nowhere:
+        for name in ("demo.toml", "storm.toml"):
+            (Path(directory) / name).write_text((CI / name).read_text())
+        console = Console(record=True, width=WIDTH, file=nowhere, force_terminal=True)
+        try:
+            for command in COMMANDS:
+                done = subprocess.run(
+                    command.split(),
+                    cwd=directory,
+                    env=surroundings,
+                    text=True,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+                if done.returncode not in (0, 8):
+                    sys.exit(f"$ {command}: exit code {done.returncode}")
+                console.print(Text("$ ", style="dim") + Text(command, style="bold"))
+                console.print(Text.from_ansi(done.stdout))
+        finally:
+            if COMMANDS[-1] != command:
+                subprocess.run(["testbed", "down"], env=surroundings, check=False)
+        console.save_svg(
+            str(CI / "picture.svg"), title="testbed", theme=DIMMED_MONOKAI, code_format=FORMAT, unique_id="testbed"
+        )
+
+
+if __name__ == "__main__":
+    main()
