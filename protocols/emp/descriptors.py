@@ -43,6 +43,12 @@ ABANDONED: Final = 6
 """The peer has given up sending the message."""
 INVALID: Final = 7
 """The descriptor makes no sense, or names memory that is not pinned."""
+FOUND: Final = 8
+"""A probe that has found a message; the length's upper half is the message's id."""
+NOTHING: Final = 9
+"""A probe that was not to wait, and for which no message was there."""
+TAKEN_BACK: Final = 10
+"""A receive that the host has taken back before there was a message for it."""
 
 # kind: the operation, the format, and whether any tag will do.
 SEND: Final = 0
@@ -52,6 +58,15 @@ CHAIN: Final = 1 << 1
 INDIRECT: Final = 2 << 1
 ANY_TAG: Final = 1 << 3
 FORMAT: Final = 3 << 1
+# With RECEIVE, and ours: EMP's MPI needs them.
+PROBE: Final = 1 << 4
+"""Not to receive: to tell of the message that would be."""
+WAIT: Final = 1 << 5
+"""With PROBE: until there is one."""
+CLAIM: Final = 1 << 6
+"""With PROBE: and to keep it for the receive that names it."""
+CLAIMED: Final = 1 << 7
+"""The receive of a message that was claimed; its id stands for the tag."""
 
 ANY_SOURCE: Final = 0xFFFF
 MOST_CHAINED: Final = 7

@@ -130,7 +130,10 @@ class Firmware:
         card = self._card
         descriptors = card.descriptors
         if not 0 <= index < descriptors.count:
-            card.counters.invalid += 1
+            if descriptors.count <= index < 2 * descriptors.count:
+                self._receiver.take_back(index - descriptors.count)
+            else:
+                card.counters.invalid += 1
             return
         status, kind, length, address, peer, tag, count = unpack_head(descriptors.memory, index * SIZE)
         if status != stat.NIC or card.taken[index]:
@@ -147,7 +150,13 @@ class Firmware:
             return
         known = peer < len(card.adapter.addresses)
         if kind & stat.RECEIVE and (known or peer == stat.ANY_SOURCE):
-            self._receiver.post(Posted(index, peer, tag, bool(kind & stat.ANY_TAG), scatter))
+            posted = Posted(index, peer, tag, bool(kind & stat.ANY_TAG), scatter)
+            if kind < stat.PROBE:
+                self._receiver.post(posted)
+            elif kind & stat.PROBE:
+                self._receiver.probe(posted, bool(kind & stat.WAIT), bool(kind & stat.CLAIM))
+            else:
+                self._receiver.post_claimed(posted)
         elif known:
             self._sender.begin(now, card.peer(peer), index, tag, scatter)
         else:

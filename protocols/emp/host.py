@@ -29,6 +29,8 @@ from protocols.emp.settings import Settings
 
 ANY_TAG: Final = -1
 
+_WORD: Final = 4  # bytes of a doorbell that has no descriptor behind it
+
 
 class EmpError(Exception):
     """A transfer that cannot be, or has failed."""
@@ -47,6 +49,19 @@ class TruncatedError(EmpError):
             f"the message of {received.length} bytes from node {received.source} (tag {received.tag}) is longer than the "
             f"buffer of {size} bytes"
         )
+
+
+class TakenBackError(EmpError):
+    """A receive that its program has taken back (`Endpoint.take_back`)."""
+
+
+class Found(NamedTuple):
+    """What a probe has found. length: bytes of the message. message: its id."""
+
+    source: int
+    tag: int
+    length: int
+    message: int
 
 
 class Received(NamedTuple):
@@ -103,6 +118,7 @@ class Endpoint:
         self._used = bytearray(descriptors.count)
         self._next = 0
         self._transfers: dict[int, _Transfer] = {}
+        self._probes: dict[int, Completion[Found | None]] = {}
 
     @property
     def free(self) -> int:
@@ -132,18 +148,38 @@ class Endpoint:
         Fails with TruncatedError where the message is longer. Raises DescriptorsExhaustedError, and ValueError for a source
         or tag that cannot be.
         """
-        if source != ANY_SOURCE and not 0 <= source < self.size:
-            raise ValueError(f"no node {source}: there are {self.size}")
-        kind = stat.RECEIVE
-        if tag < 0:
-            kind |= stat.ANY_TAG
-            tag = -tag - 1
-        if tag > 0xFFFF_FFFF:
-            raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
-        view = memoryview(buffer).cast("B")
-        if view.readonly:
-            raise ValueError("a receive needs a buffer that can be written")
-        return self._post(kind, source, tag, view)
+        kind, tag = self._wanted(source, tag)
+        return self._post(kind, source, tag, _writable(buffer))
+
+    def post_claimed(self, found: Found, buffer: bytearray | memoryview) -> Completion[Received]:
+        """Receive a message that a probe has claimed; as `post_receive`."""
+        return self._post(stat.RECEIVE | stat.CLAIMED, found.source, found.message, _writable(buffer))
+
+    def post_probe(self, source: int, tag: int, *, wait: bool = True, claim: bool = False) -> Completion[Found | None]:
+        """Ask which message a receive with this source and tag would get now; done when there is one or, unless wait, when
+        the NIC has looked: None. claim: nobody else gets that message any more, and `post_claimed` must receive it.
+
+        Raises as `post_receive` does.
+        """
+        kind, tag = self._wanted(source, tag)
+        kind |= stat.PROBE | (stat.WAIT if wait else 0) | (stat.CLAIM if claim else 0)
+        index = self._take(1)[1]
+        node = "any node" if source == ANY_SOURCE else f"node {source}"
+        probe: Completion[Found | None] = Completion("a message from %s, tag %s", node, tag)
+        self._probes[index] = probe
+        pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind, 0, 0, source, tag, 1)
+        self._nic.doorbell(index, SIZE, 0)
+        return probe
+
+    def take_back(self, receive: Completion[Received]) -> None:
+        """Have a receive's descriptor back: unless it has a message already, it fails with TakenBackError.
+
+        The doorbells behind those of all descriptors are for that: the NIC may be writing into the descriptor itself.
+        """
+        for index, transfer in self._transfers.items():
+            if transfer is receive:
+                self._nic.doorbell(self._descriptors.count + index, _WORD, 0)
+                return
 
     async def send(self, destination: int, tag: int, data: Buffer) -> None:
         """Send a message, and wait until it has been acknowledged."""
@@ -155,7 +191,10 @@ class Endpoint:
 
     def completed(self, index: int) -> None:
         """Section 4.2: the host finds in the stat field that it has a descriptor back."""
-        transfer = self._transfers.pop(index)
+        transfer = self._transfers.pop(index, None)
+        if transfer is None:
+            self._answered(index)
+            return
         status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
         self._memory.unpin(transfer.pinned)
         if transfer.descriptors == 1:
@@ -169,11 +208,38 @@ class Endpoint:
             transfer.complete(received)
         elif status == stat.TRUNCATED:
             transfer.fail(TruncatedError(received, len(transfer.buffer)))
+        elif status == stat.TAKEN_BACK:
+            transfer.fail(TakenBackError(f"{transfer.what}, was taken back"))
         else:
             transfer.fail(EmpError(_FAILURES[status].format(peer)))
 
     def waiting(self) -> list[str]:
-        return [transfer.what for transfer in self._transfers.values()]
+        return [
+            *[transfer.what for transfer in self._transfers.values()],
+            *[probe.what for probe in self._probes.values()],
+        ]
+
+    def _answered(self, index: int) -> None:
+        """A probe has its descriptor back."""
+        status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
+        self._used[index] = 0
+        probe = self._probes.pop(index)
+        if status == stat.INVALID:
+            probe.fail(EmpError(_FAILURES[status]))
+        else:
+            probe.complete(Found(peer, tag, length & 0xFFFF_FFFF, length >> 32) if status == stat.FOUND else None)
+
+    def _wanted(self, source: int, tag: int) -> tuple[int, int]:
+        """A descriptor's kind and tag for messages from there with that tag. Raises ValueError."""
+        if source != ANY_SOURCE and not 0 <= source < self.size:
+            raise ValueError(f"no node {source}: there are {self.size}")
+        kind = stat.RECEIVE
+        if tag < 0:
+            kind |= stat.ANY_TAG
+            tag = -tag - 1
+        if tag > 0xFFFF_FFFF:
+            raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
+        return kind, tag
 
     def _post(self, kind: int, peer: int, tag: int, view: memoryview) -> Completion[Received]:
         size = len(view)
@@ -220,6 +286,13 @@ class Endpoint:
                 self._next = place + wanted
                 return wanted, place
         raise DescriptorsExhaustedError(f"all {len(used)} descriptors are in use: wait for a transfer to be done")
+
+
+def _writable(buffer: bytearray | memoryview) -> memoryview:
+    view = memoryview(buffer).cast("B")
+    if view.readonly:
+        raise ValueError("a receive needs a buffer that can be written")
+    return view
 
 
 def any_tag(context: int = 0) -> int:

@@ -5,6 +5,9 @@ repairs that. Beyond the paper, a message's header is admitted in the order of m
 dropped, and a receive takes the oldest message that fits: so messages never overtake one another, and receives may be
 posted in another order than messages come.
 
+A probe, also beyond the paper, is told of the oldest message that fits and that no receive has taken. It may claim it: then
+only a receive that names it gets it.
+
 Which messages have been received needs no memory: every id before the next one to be admitted that is not being received
 has been, and whatever still comes of it is acknowledged again, or its sender would never end.
 """
@@ -24,12 +27,14 @@ _HALF = 1 << 31
 class Receiver:
     """All messages on their way in, and all receives that wait."""
 
-    __slots__ = ("_card", "_held", "_posted")
+    __slots__ = ("_card", "_claimed", "_held", "_posted", "_probes")
 
     def __init__(self, card: Card) -> None:
         self._card = card
         self._posted: list[Posted] = []  # in the order in which they were posted
         self._held: list[tuple[Peer, Receiving]] = []  # messages without a receive, in the order of their admission
+        self._claimed: dict[tuple[int, int], Receiving] = {}  # by peer and id: no longer among those
+        self._probes: list[tuple[Posted, bool]] = []  # and whether they claim what they find
 
     def post(self, posted: Posted) -> None:
         """A receive from the host: for the oldest message that fits, or for one that is still to come."""
@@ -40,6 +45,37 @@ class Receiver:
                 receiving.posted = posted
                 return
         self._posted.append(posted)
+
+    def post_claimed(self, posted: Posted) -> None:
+        """A receive from the host for a message that it has claimed."""
+        receiving = self._claimed.pop((posted.source, posted.tag), None)
+        if receiving is None:
+            self._card.give_back(posted.index, stat.ABANDONED, 0, posted.source, posted.tag)
+            return
+        self._card.peers[posted.source].held -= 1
+        receiving.posted = posted
+
+    def probe(self, posted: Posted, wait: bool, claim: bool) -> None:
+        """A question from the host: which message would a receive like that get?"""
+        for place, (peer, receiving) in enumerate(self._held):
+            if posted.takes(receiving.source, receiving.tag):
+                if claim:
+                    del self._held[place]
+                    self._claimed[peer.number, receiving.id] = receiving
+                self._tell(posted, receiving)
+                return
+        if wait:
+            self._probes.append((posted, claim))
+        else:
+            self._card.give_back(posted.index, stat.NOTHING, 0, posted.source, posted.tag)
+
+    def take_back(self, index: int) -> None:
+        """The host wants a descriptor back. A receive that has its message goes on."""
+        for place, posted in enumerate(self._posted):
+            if posted.index == index:
+                del self._posted[place]
+                self._card.give_back(index, stat.TAKEN_BACK, 0, posted.source, posted.tag)
+                return
 
     def first(
         self, peer: Peer, flags: int, unit: int, message: int, source: int, destination: int, tag: int, total: int,
@@ -96,6 +132,8 @@ class Receiver:
             self._held.append((peer, receiving))
         receiving.posted = posted
         self._take(peer, receiving, flags, unit, 0, payload)
+        if posted is None and self._probes:
+            self._answer(peer, receiving)
 
     def another(self, peer: Peer, flags: int, unit: int, message: int, number: int, payload: memoryview) -> None:
         """Another frame of a message, its check good, from this incarnation of the peer."""
@@ -121,6 +159,9 @@ class Receiver:
         for posted in self._posted:
             source = "any node" if posted.source == stat.ANY_SOURCE else f"node {posted.source}"
             out.append(f"a receive from {source}, tag {posted.tag}: no message has come")
+        for probe, _ in self._probes:
+            source = "any node" if probe.source == stat.ANY_SOURCE else f"node {probe.source}"
+            out.append(f"a probe for a message from {source}, tag {probe.tag}: none has come")
         for peer in self._card.peers.values():
             if peer.held >= self._card.settings.held:
                 out.append(
@@ -141,6 +182,24 @@ class Receiver:
                 del self._posted[place]
                 return posted
         return None
+
+    def _answer(self, peer: Peer, receiving: Receiving) -> None:
+        """Tell the probes that wait for such a message, the oldest first, until one claims it."""
+        told = []
+        for probe in self._probes:
+            if probe[0].takes(receiving.source, receiving.tag):
+                told.append(probe)
+                if probe[1]:
+                    self._held.remove((peer, receiving))
+                    self._claimed[peer.number, receiving.id] = receiving
+                    break
+        self._probes = [probe for probe in self._probes if probe not in told]
+        for posted, _ in told:
+            self._tell(posted, receiving)
+
+    def _tell(self, posted: Posted, receiving: Receiving) -> None:
+        length = receiving.id << 32 | receiving.total
+        self._card.give_back(posted.index, stat.FOUND, length, receiving.source, receiving.tag)
 
     def _take(self, peer: Peer, receiving: Receiving, flags: int, unit: int, number: int, payload: memoryview) -> None:
         """A frame of a message that is not complete."""
@@ -224,7 +283,8 @@ class Receiver:
         for receiving in dropped:
             del peer.receiving[receiving.id]
             if receiving.posted is None:
-                self._held.remove((peer, receiving))
+                if self._claimed.pop((peer.number, receiving.id), None) is None:
+                    self._held.remove((peer, receiving))
                 peer.held -= 1
         # The host may post at once when it sees this: only now, as no receive is to find what is dropped.
         for receiving in dropped:

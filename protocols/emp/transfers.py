@@ -54,7 +54,7 @@ class Sending(Framing):
 
 
 class Posted:
-    """A receive that waits for its message."""
+    """A receive, or a probe, that waits for its message."""
 
     __slots__ = ("_mask", "index", "scatter", "source", "tag")
 

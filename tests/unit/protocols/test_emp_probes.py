@@ -1,0 +1,140 @@
+"""What a host may ask of EMP's NIC beside transfers: which message there is, to keep it, and to have a receive back."""
+
+from __future__ import annotations
+
+import pytest
+from emp_talk import TIMEOUT, content, hosts, nics
+
+from protocols.core.completion import Completion
+from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, Found, Received, TakenBackError, any_tag
+from protocols.emp.settings import Settings
+
+
+def found(probe: Completion[Found | None]) -> tuple[int, int, int] | None:
+    """Without the message's id."""
+    result = probe.result()
+    return None if result is None else result[:3]
+
+
+def test_a_probe_that_does_not_wait_finds_nothing_before_a_message_has_come() -> None:
+    wires, (sender, receiver) = nics()
+    assert receiver.post_probe(0, 2, wait=False).result() is None
+    sender.post_send(1, 2, b"hello")
+    wires.exchange()
+    assert receiver.post_probe(0, 3, wait=False).result() is None
+    assert receiver.post_probe(ANY_SOURCE, any_tag(1), wait=False).result() is None
+    assert found(receiver.post_probe(0, 2, wait=False)) == (0, 2, 5)
+    assert receiver.free == 640
+
+
+def test_a_probe_waits_until_a_message_comes_which_then_can_be_received() -> None:
+    wires, (sender, receiver) = nics()
+    probe = receiver.post_probe(ANY_SOURCE, ANY_TAG)
+    assert receiver.waiting() == [f"a message from any node, tag {0}"]
+    assert any("a probe for a message from any node, tag 0" in line for line in wires.waiting())
+    sent = sender.post_send(1, 2, content(5000))
+    wires.exchange()
+    assert found(probe) == (0, 2, 5000)
+    assert found(receiver.post_probe(0, 2, wait=False)) == (0, 2, 5000), "it is still there"
+    buffer = bytearray(5000)
+    receive = receiver.post_receive(0, 2, buffer)
+    wires.elapse(TIMEOUT)
+    assert receive.result() == (0, 2, 5000)
+    assert buffer == content(5000)
+    assert sent.done
+    assert receiver.post_probe(0, 2, wait=False).result() is None
+    assert wires.waiting() == []
+
+
+def test_a_message_that_a_receive_waits_for_is_not_told_to_a_probe() -> None:
+    wires, (sender, receiver) = nics()
+    receive = receiver.post_receive(0, 2, bytearray(1))
+    probe = receiver.post_probe(0, 2)
+    for letter in (b"a", b"b"):
+        sender.post_send(1, 2, letter * (1 if letter == b"a" else 3))
+        wires.exchange()
+        assert receive.done
+        assert probe.done is (letter == b"b")
+    assert found(probe) == (0, 2, 3)
+
+
+def test_all_probes_that_wait_are_told_of_a_message_until_one_claims_it() -> None:
+    wires, (sender, receiver) = nics()
+    for_it = [receiver.post_probe(0, 2), receiver.post_probe(0, 2, claim=True), receiver.post_probe(0, 2)]
+    sender.post_send(1, 2, b"x")
+    wires.exchange()
+    assert [probe.done for probe in for_it] == [True, True, False]
+
+
+def test_a_claimed_message_is_received_by_nobody_else() -> None:
+    wires, (sender, receiver) = nics()
+    for letter in (b"a", b"b"):
+        sender.post_send(1, 2, letter)
+    wires.exchange()
+    claimed = receiver.post_probe(ANY_SOURCE, ANY_TAG, wait=False, claim=True).result()
+    assert claimed is not None
+    buffers = [bytearray(1), bytearray(1)]
+    other = receiver.post_receive(0, 2, buffers[0])
+    wires.elapse(TIMEOUT)
+    assert (other.result(), buffers[0]) == (Received(0, 2, 1), b"b")
+    receive = receiver.post_claimed(claimed, buffers[1])
+    wires.elapse(2 * TIMEOUT)
+    assert (receive.result(), buffers[1]) == (Received(0, 2, 1), b"a")
+    with pytest.raises(EmpError):
+        receiver.post_claimed(claimed, buffers[1]).result()
+    assert wires.waiting() == []
+
+
+def test_a_claimed_message_whose_sender_starts_again_is_lost_and_its_receive_says_so() -> None:
+    wires, (sender, receiver) = nics(settings=Settings(held=1))
+    sender.post_send(1, 2, b"old")
+    wires.exchange()
+    claimed = receiver.post_probe(0, 2, wait=False, claim=True).result()
+    assert claimed is not None
+    wires.restart(0)
+    hosts(wires)[0].post_send(1, 2, b"new")
+    wires.elapse(TIMEOUT)
+    with pytest.raises(EmpError, match="given the message up"):
+        receiver.post_claimed(claimed, bytearray(3)).result()
+    assert found(receiver.post_probe(0, 2, wait=False)) == (0, 2, 3), "the room for one header is free again"
+
+
+def test_a_receive_that_waits_is_taken_back_and_its_descriptor_free() -> None:
+    wires, (sender, receiver) = nics(settings=Settings(descriptors=1))
+    receive = receiver.post_receive(0, 2, bytearray(1))
+    assert receiver.free == 0
+    receiver.take_back(receive)
+    with pytest.raises(TakenBackError, match="a receive from node 0, tag 2, 1 bytes, was taken back"):
+        receive.result()
+    assert (receiver.free, receiver.pinned) == (1, 0)
+    again = receiver.post_receive(0, 2, bytearray(1))
+    sender.post_send(1, 2, b"x")
+    wires.exchange()
+    assert again.result().length == 1
+
+
+def test_a_receive_whose_message_has_begun_to_come_is_not_taken_back() -> None:
+    wires, (sender, receiver) = nics()
+    buffer = bytearray(3000)
+    receive = receiver.post_receive(0, 2, buffer)
+    sender.post_send(1, 2, content(3000))
+    frames = wires.take(0)
+    wires.give(frames[0])
+    receiver.take_back(receive)
+    assert not receive.done
+    for frame in frames[1:]:
+        wires.give(frame)
+    wires.exchange()
+    assert receive.result() == (0, 2, 3000)
+    receiver.take_back(receive)
+    assert buffer == content(3000)
+
+
+def test_the_receive_behind_one_that_was_taken_back_gets_the_message() -> None:
+    wires, (sender, receiver) = nics()
+    receives = [receiver.post_receive(0, 2, bytearray(1)) for _ in range(3)]
+    receiver.take_back(receives[0])
+    sender.post_send(1, 2, b"x")
+    wires.exchange()
+    assert [receive.done for receive in receives] == [True, True, False]
+    assert receives[1].result() == (0, 2, 1)
