@@ -91,7 +91,7 @@ def up_command(
             replace_other=replace_other,
             dry_run=dry_run,
             progress=progress,
-            asked=datapath,
+            asked="relay" if fates and datapath == "auto" else datapath,
             log=fates or "",
         )
     state = outcome.state

@@ -52,9 +52,9 @@ def replay_command(
     testbed replay results/runs/20250101-120000-star-4-random
     testbed replay results/runs/20250101-120000-star-4-random --shrink --mode sim
 
-    The fates come from the run's log, which a simulation writes always and namespaces with 'testbed run --fates'; without
-    one, and beside a scenario, from the seed. Exit code 10: a check, or the run, has failed again or otherwise; 0: nothing
-    has.
+    The fates come from the run's log; where it is not whole (in namespaces without --fates the kernel may decide some, and
+    tells none) and beside a scenario, from the seed. Exit code 10: a check, or the run, has failed again or otherwise; 0:
+    nothing has.
     """
     from testbed.controller.replaying import fewest, repetition, replayed
 

@@ -62,7 +62,9 @@ _SHOWN = 40  # lines of what a command has said
 @click.option("--check/--no-check", default=None,
               help="Look through the history: nothing lost, twice, changed; usual where that is the matter.")  # fmt: skip
 @click.option("--capture", is_flag=True, help="Write every frame of a simulation, and a trace.")
-@click.option("--fates", is_flag=True, help="Write every fate in namespaces, too, for 'testbed replay'.")
+@click.option(
+    "--fates", is_flag=True, help="Let the relay carry what is impaired, so that no fate in namespaces is untold."
+)
 @json_option
 @click.pass_context
 def run_command(

@@ -51,9 +51,9 @@ class Cluster(Description):
         name: by default the description's own; unless it is kept, made unique by this process's number, so that tests in
         parallel do not meet. origin: with `keep`, what tells this cluster from another of the same name, usually its
         file; this program's path if not said. datapath: who shall carry impaired links; the ladder decides if not said.
-        fates: a file to which the relay appends every fate that is not a pass; `inject` can replay it. Raises
-        TestbedError: UnsupportedError before anything is touched, ConflictError for a name in use, KernelError after a
-        failure that has been rolled back.
+        fates: a file to which the relay appends every fate that is not a pass; `inject` can replay it. Unless a datapath is
+        asked for, the relay then carries all that is impaired. Raises TestbedError: UnsupportedError before anything is
+        touched, ConflictError for a name in use, KernelError after a failure that has been rolled back.
         """
         if name is None:
             name = self.name if keep else f"{self.name[:40]}-{os.getpid()}-{next(_numbers)}"
@@ -65,7 +65,7 @@ class Cluster(Description):
             origin=origin or _program(),
             lasting=keep,
             progress=progress,
-            asked=datapath,
+            asked="relay" if fates and datapath == "auto" else datapath,
             log=str(Path(fates).absolute()) if fates else "",
         )
         return RunningCluster(store, outcome.state)

@@ -37,7 +37,7 @@ def decide(
     known: Mapping[str, str] = MappingProxyType({}),
 ) -> Decisions:
     """asked: the datapath of links that do not say theirs. base: where relative paths of tables and traces begin. log:
-    the file to which the relay writes fates, or empty; then it is the relay that carries, nobody else writes them down.
+    the file to which the relay writes the fates of frames on links that it carries, or empty; nobody else tells any.
     known: texts of files, by the names that impairments give them, for those that are gone since they were last read.
 
     DescriptionError, RuleError and BrokenFileError for what is wrong in what is wanted; UnsupportedError with every link
@@ -50,7 +50,7 @@ def decide(
         return Decisions()
     from testbed.cluster.choosing import Chooser  # with all that a cluster without impairments does not need
 
-    chooser = Chooser(layout, injected, "relay" if log and asked == "auto" else asked, base, known)
+    chooser = Chooser(layout, injected, asked, base, known)
     for link in concerned:
         chooser.choose(link)
     chooser.refuse()

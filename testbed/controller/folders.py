@@ -7,7 +7,9 @@
     events.jsonl    what happened, and in namespaces what happened to the cluster
     logs/n1.log     what the programs printed (also warm.log, of the node processes' parent)
     history/n1.jsonl  what the application on a node sent, received and was told, where that was asked for
-    fates.jsonl     in the simulation: every fate that is not a pass; with a capture, also capture.pcapng and trace.jsonl
+    fates.jsonl     every fate that is not a pass; in namespaces of all repetitions together, as far as "fates" in
+                    result.json says: the kernel tells none of those that it decides, and a log has 128 MiB at most
+    capture.pcapng  with trace.jsonl, in the simulation: every frame, where that was asked for
     result.json     how it ended: status, verdict, results, counters; not there if the run was killed
 
 What belongs to one of several repetitions is in ``repeat-1``, ``repeat-2``, ...; rows say theirs. Both JSON files carry the
@@ -30,6 +32,9 @@ from testbed.runtime.journal import Journal, UnwritableError, read
 FORMAT: Final = 1
 USUAL: Final = Path("results/runs")
 """Where the command puts runs, seen from where it is called."""
+
+FATES: Final = "fates.jsonl"
+"""In a repetition's folder, or the run's own: every fate that was not a pass."""
 
 _RUN, _RESULT, _ROWS, _EVENTS = "run.json", "result.json", "rows.jsonl", "events.jsonl"
 

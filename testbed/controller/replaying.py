@@ -3,10 +3,10 @@
     again = testbed.replay("results/runs/...", "live")
     again.same, again.now          # whether the same check has failed again, and which have
 
-A simulation writes every fate that was not a pass, and so does a run in namespaces that is told to (`fates`). Without such a
-log the seed gives the fates again: they are the same, flow by flow, but cannot be shrunk. So it is beside a scenario, which
-changes at its times what decides fates: it is carried out again, and it is its faults that are shrunk. What follows from
-time, such as a queue that overflows, is the same only in the simulation.
+A simulation writes every fate that was not a pass, and so does a run in namespaces, but for those that the kernel decided,
+and up to the log's bound. Where the log is not whole the seed gives the fates again: they are the same, flow by flow, but
+cannot be shrunk. So it is beside a scenario, which changes at its times what decides fates: it is carried out again, and it
+is its faults that are shrunk. What follows from time, such as a queue that overflows, is the same only in the simulation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from testbed.controller.folders import Recorded, recorded
+from testbed.controller.folders import FATES, Recorded, recorded
 from testbed.controller.running import Mode, run
 from testbed.controller.shrinking import Cause, Shrunk, shrunk
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
@@ -39,11 +39,9 @@ if TYPE_CHECKING:
     from testbed.spec.scenario import Scenario
     from testbed.wire.rules import RuleSet
 
-FATES: Final = "fates.jsonl"
 FEW: Final = "fates-few.jsonl"
 FEW_FAULTS: Final = "scenario-few.toml"
-"""In a repetition's folder: all fates that were not a pass, and those, or the faults of a scenario, to which a failing run
-was shrunk."""
+"""In a repetition's folder: the fates, or the faults of a scenario, to which a failing run was shrunk."""
 
 ENDED_BADLY: Final = "it ended with an error"
 """The symptom of a run that did not come to its end, and of which no check failed."""
@@ -88,7 +86,15 @@ class Repetition:
     @property
     def log(self) -> Path | None:
         """None where the seed gives the fates."""
-        return self.folder / FATES if self.scenario is None and (self.folder / FATES).exists() else None
+        if self.scenario is not None or self.untold or not (self.folder / FATES).exists():
+            return None
+        return self.folder / FATES
+
+    @property
+    def untold(self) -> Sequence[str]:
+        """Why its log lacks fates."""
+        found: Sequence[str] = self.run.result.get("fates", {}).get("untold", ())
+        return found
 
     @property
     def few(self) -> Path:
@@ -160,7 +166,8 @@ def fewest(one: Repetition, most: int) -> Shrunk[str]:
     if one.scenario is not None:
         return _fewest_faults(one, one.scenario, most)
     if one.log is None and one.run.asked["mode"] == "live":
-        raise NotFoundError(f"{one.folder} has no {FATES}: in namespaces, 'testbed run --fates' writes one")
+        why = "; ".join(one.untold) or "no link was impaired"
+        raise NotFoundError(f"{one.folder} has no {FATES} that is whole: {why}")
     records = read_log(one.log) if one.log is not None else []  # a simulation without fates writes no file
 
     def fails(some: Sequence[Record]) -> bool:

@@ -51,7 +51,8 @@ from testbed.controller.verdicts import Verdict, verdict_of
 from testbed.controller.whereabouts import Whereabouts, find
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
 from testbed.runtime.journal import read
-from testbed.workloads.finding import Form, choose, named
+from testbed.runtime.sockets.protocol import is_lossy
+from testbed.workloads.finding import Chosen, Form, choose, named
 
 if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
@@ -128,13 +129,16 @@ def run(
     there yet; without one nothing is kept. timeout: seconds for each repetition, in the simulation of virtual time and on
     this machine. patience: seconds for which nothing may get any further, in namespaces. check: whether checkers look
     through the history; by default where the workload wants it or something happens beside it. capture: let the simulation
-    write every frame. fates: let namespaces write every fate that is not a pass, as the simulation does; then the relay
-    carries what has any. follow: is told what the run is at.
+    write every frame. fates: let namespaces tell every fate that is not a pass, as the simulation does: the relay carries
+    what has any. Without it the log in the folder lacks what the kernel decides. follow: is told what the run is at.
     """
     _check(mode, repeat, timeout, patience)
     if fates and mode == "live" and repeat > 1:
         raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
     chosen, stack_of = choose(workload, settings), protocol_of(protocol, mode, codec)
+    if is_lossy(stack_of):
+        _bear(chosen, protocol, check)
+        check = False
     where = find(cluster, mode, seed)
     faults = _scenario(scenario, where, mode, stack_of)
     first = where.layout.seed if seed is None else seed
@@ -158,7 +162,10 @@ def run(
 
             names = [node.name for node in where.layout.nodes]
             checking, history = Checking(folder, names, patience, beside), True
-        with where.ready(follow, folder, fates=fates) as running, contextlib.ExitStack() as around:
+        with (
+            where.ready(follow, folder, fates=fates, log=output is not None) as running,
+            contextlib.ExitStack() as around,
+        ):
             for one in playing:
                 around.enter_context(one.prepared(running, repeat))
             for number in range(1, repeat + 1):
@@ -193,6 +200,17 @@ def run(
     return RunResult(
         where.name, chosen.name, protocol, mode, first, chosen.settings, rows, executions, verdict, kept_in, seconds
     )
+
+
+def _bear(chosen: Chosen, protocol: str, check: bool | None) -> None:
+    """A protocol that loses messages is none for every workload. Raises UnsupportedError."""
+    if not chosen.bears_loss:
+        raise UnsupportedError(
+            f"workload {chosen.name} needs every message, once and in order, and {protocol} promises none of that: "
+            f"run it over tcp, or a protocol on NICs"
+        )
+    if check:
+        raise UnsupportedError(f"{protocol} promises nothing that a checker could look for: leave --check out")
 
 
 def _scenario(

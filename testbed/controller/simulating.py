@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from testbed.controller.executing import Execution, Plan, TimeIsUpError, names_of, one_rank
-from testbed.controller.folders import Part
+from testbed.controller.folders import FATES, Part
 from testbed.controller.verdicts import Grade, Verdict
 from testbed.engine.loop import Loop
 from testbed.errors import NotFoundError, TestbedError, reason_of
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 SIMULATED: Final = Verdict(Grade.TRUSTED, (), ("a simulation: nothing is late in it, and lost only what shall be",))
 
 _SECOND: Final = 1_000_000_000
-_FATES: Final = "fates.jsonl"
 
 
 def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
@@ -47,7 +46,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
     rules = RuleSet(known_fields(), [link.name for link in layout.links]) if plan.beside else None
     if plan.history:
         part.history.mkdir(exist_ok=True)
-    fates = Lines(part.folder / _FATES)
+    fates = Lines(part.folder / FATES)
 
     def note(record: Record) -> None:
         fates.put(record.to_line())

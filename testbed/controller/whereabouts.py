@@ -7,20 +7,26 @@ import fcntl
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from testbed.controller.folders import FATES
 from testbed.errors import ConflictError, NotFoundError, UnsupportedError
 from testbed.spec.layout import Layout
 
 if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
     from testbed.controller.executing import Follow
-    from testbed.controller.folders import RunFolder
+    from testbed.controller.recording import KeptFolder
     from testbed.spec.model import Description
 
+_SILENT: Final = ("netem", "tc")
+_SHOWN: Final = 4  # links
+_NOT_FROM_THE_BEGINNING: Final = (
+    "the cluster was up before the run: 'testbed up --fates' says where its fates are written"
+)
 _numbers: Final = itertools.count(1)
 
 
@@ -39,9 +45,12 @@ class Whereabouts:
     live: bool
 
     @contextlib.contextmanager
-    def ready(self, follow: Follow, folder: RunFolder, *, fates: bool = False) -> Iterator[RunningCluster | None]:
+    def ready(
+        self, follow: Follow, folder: KeptFolder, *, fates: bool = False, log: bool = True
+    ) -> Iterator[RunningCluster | None]:
         """The cluster, up and in nobody else's use, until the end of the block; None in the simulation. What happens to it
-        is noted among the folder's events. fates: what frames met is written there, too. Raises what `bring_up` does, and
+        is noted among the folder's events. log: what frames met is written there, too, as far as somebody can tell; the
+        result says how far. fates: the relay, which can, carries all that is impaired. Raises what `bring_up` does, and
         ConflictError."""
         if not self.live:
             yield None
@@ -62,22 +71,40 @@ class Whereabouts:
 
                 follow(f"bringing up {self.name}")
                 outcome = bring_up(store, self.layout, name=f"{self.name[:36]}-run-{os.getpid()}-{next(_numbers)}",
-                                   origin=self.origin, lasting=False,
-                                   log=str(folder.path / "fates.jsonl") if fates else "")  # fmt: skip
+                                   origin=self.origin, lasting=False, asked="relay" if fates else "auto",
+                                   log=str(folder.path / FATES) if log else "")  # fmt: skip
                 running = stack.enter_context(RunningCluster(store, outcome.state))
             stack.enter_context(_alone(store, running.name))
-            stack.callback(
-                lambda: folder.events(
-                    [
-                        event
-                        for event in events.read(store.directory(running.name))
-                        if int(event.get("clock", 0)) >= begun
-                    ]
-                )
-            )
+            state = running.state
+
+            def tell() -> None:
+                told = [one for one in events.read(store.directory(state.name)) if int(one.get("clock", 0)) >= begun]
+                folder.events(told)
+                if log:
+                    untold = [_NOT_FROM_THE_BEGINNING] if self.up is not None else untold_fates(state.datapaths, told)
+                    folder.say(fates={"whole": not untold, "untold": untold})
+
+            stack.callback(tell)
             folder.event("the cluster is up", cluster=running.name, datapaths=dict(running.state.datapaths))
             yield running
             follow(f"taking down {self.name}" if self.up is None else "")
+
+
+def untold_fates(datapaths: Mapping[str, str], events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Why a run's log of fates lacks some, in sentences. datapaths: who carried which link at its beginning. events: of the
+    cluster, from then on."""
+    carriers = {(link, carrier) for link, carrier in datapaths.items()}
+    untold = []
+    for event in events:
+        if event["event"] == "replugged":
+            carriers |= {(event["link"], event["before"]), (event["link"], event["after"])}
+        elif event["event"] == "fates untold":
+            untold.append(f"it ends before the run: {event['reason']}")
+    silent = sorted({link for link, carrier in carriers if carrier in _SILENT})
+    if silent:
+        links = ", ".join(silent[:_SHOWN]) + (f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else "")
+        untold.append(f"the kernel carries {links} and tells no fates: with --fates the relay does, which tells them")
+    return untold
 
 
 def find(cluster: str | Path | Description | Layout | RunningCluster, mode: str, seed: int | None) -> Whereabouts:

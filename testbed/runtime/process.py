@@ -22,6 +22,7 @@ from testbed.kernel.survey import interface
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
 from testbed.runtime.calls import Later, Listener
+from testbed.runtime.logs import ROOM, LogFile
 from testbed.runtime.orders import Orders, Places
 from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, Relay
 from testbed.runtime.watching import Watchers
@@ -44,8 +45,7 @@ class Process:
         self._watchers = Watchers(self._loop, places.directory)
         self._begun = time.time_ns()
         self._told: dict[Carriage, tuple[int, int]] = {}
-        self._log: int | None = None
-        self._log_path = ""
+        self._log: LogFile | None = None
 
     def prepare(self) -> None:
         """Have the orders in force. Raises what `Relay.load` does."""
@@ -94,24 +94,26 @@ class Process:
 
     def _load(self) -> dict[str, int]:
         orders = self._places.read_orders() or Orders(0)
-        self._open_log(orders.log)
+        self._open_log(orders)
         early = self._relay.load(orders.share(self._number), self._write)
         self._watchers.attend(self._relay.links)
         return early
 
-    def _open_log(self, path: str) -> None:
-        if path == self._log_path:
+    def _open_log(self, orders: Orders) -> None:
+        if orders.log == (self._log.path if self._log is not None else ""):
             return
         if self._log is not None:
-            os.close(self._log)
-        self._log_path = path
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._log = os.open(path, flags, 0o644) if path else None
+            self._log.close()
+        self._log = LogFile(orders.log, ROOM // orders.processes, self._untold) if orders.log else None
+
+    def _untold(self, reason: str) -> None:
+        log = self._log.path if self._log is not None else ""
+        events.record(self._places.directory, "fates untold", log=log, reason=reason)
 
     def _write(self, record: Record) -> None:
         self._watchers.note(record)
         if self._log is not None:
-            os.write(self._log, record.to_line().encode() + b"\n")
+            self._log.write(record)
 
     def _report(self) -> dict[str, object]:
         return {

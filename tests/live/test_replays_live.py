@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emp_mutants import MUTANTS
@@ -30,6 +32,38 @@ def test_a_live_run_with_nothing_wrong_passes_its_checks_and_its_fates_come_agai
     again = replayed(repetition(tmp_path / "run"), "sim")
     assert (again.same, again.now) == (True, frozenset())
     assert 0 < again.given <= again.fates
+
+
+def carried_by(datapath: str) -> Cluster:
+    whole = STAR.model_dump()
+    return Cluster(**{**whole, "links": [{**link, "datapath": datapath} for link in whole["links"]]})
+
+
+def fates_of(folder: Path) -> Any:
+    return json.loads((folder / "result.json").read_text())["fates"]
+
+
+def test_a_run_whose_links_the_relay_carries_has_all_fates_without_having_asked_for_them(tmp_path: Path) -> None:
+    testbed.run(carried_by("relay"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
+    assert fates_of(tmp_path / "run") == {"whole": True, "untold": []}
+    again = replayed(repetition(tmp_path / "run"), "sim")
+    assert 0 < again.given <= again.fates == len(read_log(tmp_path / "run" / FATES))
+
+
+@pytest.mark.requires("bpf")
+def test_a_run_says_which_fates_nobody_can_tell(tmp_path: Path) -> None:
+    testbed.run(carried_by("tc"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
+    (why,) = fates_of(tmp_path / "run")["untold"]
+    assert why.startswith("the kernel carries n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3 and tells no fates")
+    assert replayed(repetition(tmp_path / "run"), "sim").fates == -1, "the seed gives them"
+
+
+def test_a_run_on_a_cluster_that_is_up_has_no_fates_from_the_beginning(tmp_path: Path) -> None:
+    with carried_by("relay").up() as cluster:
+        testbed.run(cluster, "random", output=tmp_path / "run", settings=SETTINGS)
+    assert not (tmp_path / "run" / FATES).exists()
+    (why,) = fates_of(tmp_path / "run")["untold"]
+    assert why.startswith("the cluster was up before the run")
 
 
 def test_a_mistake_that_the_simulation_found_is_found_in_namespaces_by_the_same_check(tmp_path: Path) -> None:

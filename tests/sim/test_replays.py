@@ -71,7 +71,21 @@ def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
     assert (again.same, again.fates) == (True, -1)
     asked = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(asked | {"mode": "live"}))
-    with pytest.raises(NotFoundError, match="testbed run --fates"):
+    with pytest.raises(NotFoundError, match="no link was impaired"):
+        fewest(repetition(folder), 10)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
+    folder = failing(tmp_path)
+    result = json.loads((folder / "result.json").read_text())
+    untold = {"fates": {"whole": False, "untold": ["it ends before the run: the disk is full"]}}
+    (folder / "result.json").write_text(json.dumps(result | untold))
+    again = replayed(repetition(folder), "sim")
+    assert (again.same, again.fates) == (True, -1)
+    asked = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(asked | {"mode": "live"}))
+    with pytest.raises(NotFoundError, match="the disk is full"):
         fewest(repetition(folder), 10)
 
 
