@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from protocols.core.firmware import Agent, Buffer, Firmware
+from protocols.core.profile import Profile, transfer_time
 from testbed.engine.loop import Loop
 from testbed.engine.server import Server
-from testbed.sim.profile import Profile, transfer_time
 from testbed.sim.standstill import Standstill
 from testbed.sim.way import NEVER, Way
 

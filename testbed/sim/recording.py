@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from protocols.core.firmware import Agent
+from protocols.core.profile import Profile
 from testbed.engine.loop import Loop
 from testbed.engine.server import Server
 from testbed.sim.nic import SimNic
-from testbed.sim.profile import Profile
 from testbed.sim.way import DirectionName, Receive, Shared, Way
 from testbed.spec.layout import End, Link
 from testbed.wire import pcapng

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
 from protocols.core.firmware import Adapter, Plug
+from protocols.core.profile import IDEAL, Profile
 from testbed.engine.awaiting import DeadlockError
 from testbed.engine.clocks import VirtualClock
 from testbed.engine.loop import Loop
@@ -28,7 +29,6 @@ from testbed.fields import known_fields
 from testbed.sim.network import BOTH, Network
 from testbed.sim.nic import SimNic
 from testbed.sim.node import SimNode
-from testbed.sim.profile import IDEAL, Profile
 from testbed.sim.recording import Recording, WatchedNic
 from testbed.sim.way import DirectionName, Way, ignore
 from testbed.spec.layout import End, Impairment, Layout

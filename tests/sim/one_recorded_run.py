@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tiny_agents import TinyEndpoint, TinyPlug
 
+from protocols.core.profile import Profile
 from testbed.engine.sources import source
 from testbed.sim.node import SimNode
-from testbed.sim.profile import Profile
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from protocols.core.profile import IDEAL, Profile
 from protocols.emp.host import Endpoint, Received, plug
 from testbed.sim.node import SimNode
-from testbed.sim.profile import IDEAL, Profile
 from testbed.sim.recording import CAPTURE
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tiny_agents import TinyEndpoint, TinyFirmware, TinyPlug
 
+from protocols.core.profile import IDEAL, Profile
 from testbed.sim.node import SimNode
-from testbed.sim.profile import IDEAL, Profile
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description
 

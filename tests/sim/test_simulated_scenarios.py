@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import testbed
+from protocols.core.profile import Profile
 from protocols.emp import host as emp
 from testbed import Cluster, RunResult, Scenario
 from testbed.cli.documents import schema_of
@@ -20,7 +21,6 @@ from testbed.controller.scenarios.playing import Playing
 from testbed.errors import DescriptionError, UnsupportedError
 from testbed.fields import known_fields
 from testbed.sim.node import SimNode
-from testbed.sim.profile import Profile
 from testbed.sim.simulation import Simulation
 from testbed.spec.faults import (
     Churn,
