@@ -9,14 +9,45 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 from protocols.core.completion import Completion
+from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.errors import ERR_NO_MEM, Envelope, MPIError
+
+CANCELLED: Final = Envelope(ANY_SOURCE, ANY_TAG, 0)
+"""What a transfer gets that was cancelled. It alone is it, not its like."""
+
+
+class Found(NamedTuple):
+    """What a probe has found. handle: the endpoint's own, for `receive_claimed`."""
+
+    envelope: Envelope
+    handle: object
+
+
+class Receipt(Completion[Envelope]):
+    """A receive under way. take_back: given by the endpoint that has it, by which it may be cancelled: it is then completed
+    with CANCELLED, unless it has got its message, and never both."""
+
+    __slots__ = ("_size", "_source", "_tag", "take_back")
+
+    def __init__(self, source: int, tag: int, size: int) -> None:
+        """source, tag: or any. size: bytes of its buffer."""
+        super().__init__()
+        self._source = source
+        self._tag = tag
+        self._size = size
+        self.take_back: Callable[[], object] | None = None
+
+    @property
+    def what(self) -> str:
+        return f"a receive from {_sought(self._source, self._tag)}, {self._size} bytes"
 
 
 class MatchingEndpoint(Protocol):
-    """A node's side of a NIC that matches.
+    """A node's side of a NIC that matches. `matching.MatchingByLibrary` has most of it for one that does not.
 
     A message goes to the oldest receive that was begun for its context, for its source or ANY_SOURCE and for its tag or
     ANY_TAG; a receive takes the oldest such message; two messages of one sender in one context never overtake each
@@ -25,10 +56,10 @@ class MatchingEndpoint(Protocol):
     contexts: how many, from 0 on: a receive, also one for any tag, gets messages of its own context only. most_tag: tags
     go from 0 to that. most_bytes: of a message.
 
-    `send` and `receive` return False, and have done nothing, while descriptors are short for that transfer; the device
-    tries again when another transfer of its own is over. Neither kind may take all descriptors, or two programs that
-    first send, or first receive, a lot could not go on. Otherwise they complete `completion` some time, at once too, or
-    fail it with an MPIError:
+    All return False, and have done nothing, while descriptors are short for that transfer; the device tries again when
+    another transfer of its own is over. Neither sends nor receives may take all descriptors, or two programs that first
+    send, or first receive, a lot could not go on; and together they leave one for probes. Otherwise they complete `over`
+    some time, at once too, or fail it with an MPIError:
 
     - ERR_TRUNCATE: the message was longer than the buffer, which is full; the envelope says what it was. The sender does
       not notice.
@@ -57,15 +88,49 @@ class MatchingEndpoint(Protocol):
         """Done when the buffer may be used again; the envelope's source is then the destination."""
         ...
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> bool:
+    def send_synchronously(
+        self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]
+    ) -> bool:
+        """As `send`, and not done before the message has its receive."""
+        ...
+
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
         """Done when a message has been received. source: or ANY_SOURCE. tag: or ANY_TAG."""
         ...
 
+    def receive_claimed(self, found: Found, buffer: memoryview, over: Receipt) -> bool:
+        """Receive a message that a probe has claimed."""
+        ...
 
-Transfer = tuple[int, int, int, memoryview, Completion[Envelope]]
-"""What begins one: peer, context, tag, buffer, completion."""
+    def probe(
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+    ) -> bool:
+        """Done with the oldest message that such a receive would get, which stays where it is; when there is one, or,
+        unless wait, soon, with None if there is none. claim: nobody gets it any more but `receive_claimed`."""
+        ...
 
-Begin = Callable[[int, int, int, memoryview, Completion[Envelope]], bool]
+
+Over = Completion[Envelope] | Completion[Found | None]
+
+
+class _Waiting(NamedTuple):
+    """What waits for a descriptor. source, context, tag: what it receives; context is -1 of what receives nothing."""
+
+    begin: Callable[[], bool]
+    over: Over
+    source: int
+    context: int
+    tag: int
+
+    def takes(self, context: int, envelope: Envelope) -> bool:
+        return (
+            self.context == context
+            and self.source in (ANY_SOURCE, envelope.source)
+            and self.tag in (ANY_TAG, envelope.tag)
+        )
+
+
+_NOTHING: Final = -1
 
 
 class Device:
@@ -73,7 +138,7 @@ class Device:
 
     __slots__ = (
         "_continuation", "_endpoint", "_pumping", "_receives", "_sends", "_under_way", "contexts", "most_bytes", "most_tag",
-        "rank", "size",
+        "rank", "size", "taken",
     )  # fmt: skip
 
     def __init__(self, endpoint: MatchingEndpoint) -> None:
@@ -83,55 +148,113 @@ class Device:
         self.contexts = endpoint.contexts
         self.most_tag = endpoint.most_tag
         self.most_bytes = endpoint.most_bytes
-        self._sends: deque[Transfer] = deque()  # what waits for a descriptor
-        self._receives: deque[Transfer] = deque()
+        self.taken: set[int] = set()
+        """Numbers of communicators that are in use on this node."""
+        self._sends: deque[_Waiting] = deque()  # what waits for a descriptor
+        self._receives: deque[_Waiting] = deque()  # probes that wait, too
         self._under_way = 0
         self._pumping = False
         self._continuation = 0
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview) -> Completion[Envelope]:
-        """Begin a send, or let it wait for its turn."""
-        over: Completion[Envelope] = Completion(f"a send to rank {destination}, tag {tag}, {len(data)} bytes")
-        return self._begin(self._sends, self._endpoint.send, (destination, context, tag, data, over))
+    def send(
+        self, destination: int, context: int, tag: int, data: memoryview, synchronous: bool = False
+    ) -> Completion[Envelope]:
+        """Begin a send, or let it wait for its turn. synchronous: it is not over before it has its receive."""
+        over: Completion[Envelope] = Completion("a send to rank %s, tag %s, %s bytes", destination, tag, len(data))
+        begin = self._endpoint.send_synchronously if synchronous else self._endpoint.send
+        self._begin(
+            self._sends, partial(begin, destination, context, tag, data, over), over, destination, _NOTHING, tag
+        )
+        return over
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview) -> Completion[Envelope]:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview) -> Receipt:
         """Begin a receive, or let it wait for its turn. source: or ANY_SOURCE. tag: or ANY_TAG."""
-        who = f"rank {source}" if source >= 0 else "any rank"
-        which = f"tag {tag}" if tag >= 0 else "any tag"
-        over: Completion[Envelope] = Completion(f"a receive from {who}, {which}, {len(buffer)} bytes")
+        over = Receipt(source, tag, len(buffer))
         # No message is longer than most_bytes, and no descriptor needs to be.
-        transfer = (source, context, tag, buffer[: self.most_bytes], over)
-        return self._begin(self._receives, self._endpoint.receive, transfer)
+        begin = partial(self._endpoint.receive, source, context, tag, buffer[: self.most_bytes], over)
+        self._begin(self._receives, begin, over, source, context, tag)
+        return over
+
+    def receive_claimed(self, found: Found, context: int, buffer: memoryview) -> Receipt:  # noqa: ARG002
+        """Receive a message that a probe in that context has claimed, or let it wait for its turn."""
+        source, tag, _ = found.envelope
+        over = Receipt(source, tag, len(buffer))
+        begin = partial(self._endpoint.receive_claimed, found, buffer[: self.most_bytes], over)
+        self._begin(self._receives, begin, over, source, _NOTHING, tag)
+        return over
+
+    def probe(
+        self, source: int, context: int, tag: int, wait: bool = True, claim: bool = False
+    ) -> Completion[Found | None]:
+        """Ask for the message that a receive, begun now, would get; unless wait, None if there is none yet. claim: only
+        `receive_claimed` gets it then."""
+        over: Completion[Found | None] = Completion(f"a message from {_sought(source, tag)}")
+        if wait:
+            begin = partial(self._endpoint.probe, source, context, tag, True, claim, over)
+            self._begin(self._receives, begin, over, source, _NOTHING, tag)
+            return over
+        # Receives that wait here were begun before, though the NIC does not know of them.
+        if not self._receives:
+            if not self._endpoint.probe(source, context, tag, False, claim, over):
+                over.complete(None)
+        elif claim:
+            over.complete(None)
+        else:
+            looked: Completion[Found | None] = Completion(over.what)
+            looked.add_callback(partial(self._leave_to_receives, context, over))
+            if not self._endpoint.probe(source, context, tag, False, False, looked):
+                looked.complete(None)
+        return over
+
+    def cancel(self, over: Completion[Envelope]) -> None:
+        """Complete a transfer with CANCELLED, unless it is too late for that: a send once it has been begun, a receive once
+        it has its message."""
+        for queue in (self._receives, self._sends):
+            for waiting in queue:
+                if waiting.over is over:
+                    queue.remove(waiting)
+                    over.complete(CANCELLED)
+                    return
+        if isinstance(over, Receipt) and over.take_back is not None and not over.done:
+            over.take_back()
 
     def next_continuation(self) -> int:
-        """A tag for a message that belongs to another one: not used by this node for as long as tags last."""
-        self._continuation = self._continuation + 1 & self.most_tag
+        """A tag, not 0, for a message that belongs to another one: not used by this node for as long as tags last."""
+        self._continuation = self._continuation % self.most_tag + 1
         return self._continuation
 
     def waiting(self) -> list[str]:
         """A sentence for each transfer that waits for a descriptor."""
         return [
-            f"{transfer[4].what}: no descriptor is free"
+            f"{waiting.over.what}: no descriptor is free"
             for queue in (self._sends, self._receives)
-            for transfer in queue
+            for waiting in queue
         ]
 
-    def _begin(self, queue: deque[Transfer], begin: Begin, transfer: Transfer) -> Completion[Envelope]:
-        if queue or not self._begun(begin, transfer):
-            queue.append(transfer)
+    def _leave_to_receives(
+        self, context: int, over: Completion[Found | None], looked: Completion[Found | None]
+    ) -> None:
+        found = looked.result()
+        taken = found is not None and any(one.takes(context, found.envelope) for one in self._receives)
+        over.complete(None if taken else found)
+
+    def _begin(
+        self, queue: deque[_Waiting], begin: Callable[[], bool], over: Over, source: int, context: int, tag: int
+    ) -> None:
+        if queue or not self._begun(begin, over):
+            queue.append(_Waiting(begin, over, source, context, tag))
             if not self._under_way:
                 self._pump()
-        return transfer[4]
 
-    def _begun(self, begin: Begin, transfer: Transfer) -> bool:
+    def _begun(self, begin: Callable[[], bool], over: Over) -> bool:
         self._under_way += 1
-        if begin(*transfer):
-            transfer[4].add_callback(self._ended)
+        if begin():
+            over.add_callback(self._ended)
             return True
         self._under_way -= 1
         return False
 
-    def _ended(self, _: Completion[Envelope]) -> None:
+    def _ended(self, _: object) -> None:
         self._under_way -= 1
         if self._sends or self._receives:
             self._pump()
@@ -146,13 +269,18 @@ class Device:
             again = True
             while again:
                 again = False
-                for queue, begin in ((self._sends, self._endpoint.send), (self._receives, self._endpoint.receive)):
-                    while queue and self._begun(begin, queue[0]):
+                for queue in (self._sends, self._receives):
+                    while queue and self._begun(queue[0].begin, queue[0].over):
                         queue.popleft()
                         again = True
                     if queue and not self._under_way:
-                        over = queue.popleft()[4]
+                        over = queue.popleft().over
                         over.fail(MPIError(ERR_NO_MEM, f"{over.what}: the NIC has not that many descriptors"))
                         again = True
         finally:
             self._pumping = False
+
+
+def _sought(source: int, tag: int) -> str:
+    who = f"rank {source}" if source >= 0 else "any rank"
+    return f"{who}, tag {tag}" if tag >= 0 else f"{who}, any tag"

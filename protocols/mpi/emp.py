@@ -1,11 +1,12 @@
 """MPI's device on EMP. EMP's NIC matches by source and by a tag of 32 bits: the upper eight are the context.
 
-A message that has been sent has been received, into a buffer: EMP acknowledges nothing else. So a Send waits for its
-receive, which MPI permits, and a message to oneself needs the receive begun before one waits for the send.
+A message that has been sent has been received, into a buffer: EMP acknowledges nothing else. So every Send is synchronous,
+which MPI permits, and a message to oneself needs the receive begun before one waits for the send.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -13,10 +14,19 @@ from protocols.core.completion import Completion
 from protocols.core.memory import PAGE
 from protocols.emp import descriptors
 from protocols.emp.descriptors import MOST_PAGES, chained
-from protocols.emp.host import DescriptorsExhaustedError, EmpError, Endpoint, Received, TruncatedError, any_tag
+from protocols.emp.host import (
+    DescriptorsExhaustedError,
+    EmpError,
+    Endpoint,
+    Received,
+    TakenBackError,
+    TruncatedError,
+    any_tag,
+)
+from protocols.emp.host import Found as EmpFound
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Device
-from protocols.mpi.errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
+from protocols.mpi.device import CANCELLED, Device, Found, Receipt
+from protocols.mpi.errors import ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
 _TAG_BITS: Final = 24
 _TAG: Final = (1 << _TAG_BITS) - 1
@@ -27,11 +37,13 @@ _LONGEST_CHAIN: Final = 4
 class EmpEndpoint:
     """EMP's host library as MPI wants it. Implements `MatchingEndpoint`.
 
-    Of the descriptors free at first, an eighth is out of bounds for sends, and an eighth for receives. A transfer is counted
-    with as many as its chain takes, though it may get by with one.
+    Of the descriptors free at first, an eighth is out of bounds for sends, and an eighth for receives; where there are some
+    to spare, one is for probes. A transfer is counted with as many as its chain takes, though it may get by with one.
     """
 
-    __slots__ = ("_host", "_most", "_receives", "_sends", "contexts", "most_bytes", "most_tag", "rank", "size")
+    __slots__ = (
+        "_host", "_most", "_most_together", "_receives", "_sends", "contexts", "most_bytes", "most_tag", "rank", "size",
+    )  # fmt: skip
 
     def __init__(self, host: Endpoint) -> None:
         self._host = host
@@ -42,12 +54,13 @@ class EmpEndpoint:
         self.most_bytes = MOST_PAGES * PAGE
         count = host.free
         self._most = count - max(count // 8, min(_LONGEST_CHAIN, count // 2))
+        self._most_together = count - 1 if count // 8 > _LONGEST_CHAIN else 2 * count
         self._sends = 0  # descriptors in use
         self._receives = 0
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
         taken = _descriptors(data)
-        if self._sends and self._sends + taken > self._most:
+        if (self._sends and self._sends + taken > self._most) or self._is_full(taken):
             return False
         try:
             posted = self._host.post_send(destination, context << _TAG_BITS | tag, data)
@@ -57,20 +70,40 @@ class EmpEndpoint:
         posted.add_callback(partial(self._sent, taken, over))
         return True
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> bool:
-        taken = _descriptors(buffer)
-        if self._receives and self._receives + taken > self._most:
-            return False
-        node = descriptors.ANY_SOURCE if source == ANY_SOURCE else source
+    send_synchronously = send
+
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+        return self._receive(partial(self._host.post_receive, *_wanted(source, context, tag)), buffer, over)
+
+    def receive_claimed(self, found: Found, buffer: memoryview, over: Receipt) -> bool:
+        assert isinstance(found.handle, EmpFound)
+        return self._receive(partial(self._host.post_claimed, found.handle), buffer, over)
+
+    def probe(
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+    ) -> bool:
         try:
-            posted = self._host.post_receive(
-                node, any_tag(context) if tag == ANY_TAG else context << _TAG_BITS | tag, buffer
-            )
+            posted = self._host.post_probe(*_wanted(source, context, tag), wait=wait, claim=claim)
+        except DescriptorsExhaustedError:
+            return False
+        posted.add_callback(partial(_answer, over))
+        return True
+
+    def _receive(self, post: Callable[[memoryview], Completion[Received]], buffer: memoryview, over: Receipt) -> bool:
+        taken = _descriptors(buffer)
+        if (self._receives and self._receives + taken > self._most) or self._is_full(taken):
+            return False
+        try:
+            posted = post(buffer)
         except DescriptorsExhaustedError:
             return False
         self._receives += taken
+        over.take_back = partial(self._host.take_back, posted)
         posted.add_callback(partial(self._received, taken, len(buffer), over))
         return True
+
+    def _is_full(self, taken: int) -> bool:
+        return self._sends + self._receives + taken > self._most_together
 
     def _sent(self, taken: int, over: Completion[Envelope], posted: Completion[Received]) -> None:
         self._sends -= taken
@@ -90,6 +123,26 @@ def _descriptors(buffer: memoryview) -> int:
     return chained((len(buffer) + PAGE - 1) // PAGE)
 
 
+def _wanted(source: int, context: int, tag: int) -> tuple[int, int]:
+    """Source and tag as EMP's host library has them."""
+    return (
+        descriptors.ANY_SOURCE if source == ANY_SOURCE else source,
+        any_tag(context) if tag == ANY_TAG else context << _TAG_BITS | tag,
+    )
+
+
+def _answer(over: Completion[Found | None], posted: Completion[EmpFound | None]) -> None:
+    try:
+        found = posted.result()
+    except EmpError as error:
+        over.fail(MPIError(ERR_OTHER, str(error)))
+        return
+    if found is None:
+        over.complete(None)
+    else:
+        over.complete(Found(Envelope(found.source, found.tag & _TAG, found.length), found))
+
+
 def _finish(over: Completion[Envelope], posted: Completion[Received], size: int) -> None:
     try:
         source, tag, length = posted.result()
@@ -98,6 +151,8 @@ def _finish(over: Completion[Envelope], posted: Completion[Received], size: int)
         tag &= _TAG
         message = f"a message of {length} bytes from rank {source}, tag {tag}, for a buffer of {size} bytes"
         over.fail(MPIError(ERR_TRUNCATE, message, Envelope(source, tag, size)))
+    except TakenBackError:
+        over.complete(CANCELLED)
     except EmpError as error:
         over.fail(MPIError(ERR_PROC_FAILED, str(error)))
     else:

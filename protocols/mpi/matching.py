@@ -2,13 +2,29 @@
 
 Two queues for each context, as in every MPI: receives that have been begun and found no message, and messages that have
 come and found no receive (MPI 4.1, section 3.5: in order, by source and tag, wildcards only in receives).
+
+A synchronous send is a message whose tag says so in its upper eight bits, and which one it is; when it has its receive its
+sender is told by an empty message in a context of its own, MATCHED, whose tag is that number.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
+from protocols.mpi.device import CANCELLED, Found, Receipt
 from protocols.mpi.errors import ERR_TRUNCATE, Envelope, MPIError
+
+MATCHED: Final = 0xFFFF
+"""The context in which a sender is told."""
+TAG_BITS: Final = 24
+"""Of a program's tags."""
+_SYNCHRONOUS: Final = 1 << 31
+_NUMBERS: Final = 128  # of synchronous messages to one peer at the same time
 
 
 class Receive:
@@ -16,36 +32,50 @@ class Receive:
 
     __slots__ = ("buffer", "over", "source", "tag")
 
-    def __init__(self, source: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> None:
+    def __init__(self, source: int, tag: int, buffer: memoryview, over: Receipt) -> None:
         self.source = source
         self.tag = tag
         self.buffer = buffer
         self.over = over
 
 
+class _Probe(NamedTuple):
+    """One that waits."""
+
+    context: int
+    source: int
+    tag: int
+    claim: bool
+    over: Completion[Found | None]
+
+
 class Arrival:
     """A message that comes. place: where its bytes go; those that it has no room for are thrown away. It may find its
-    receive while it still comes."""
+    receive while it still comes. number: of a synchronous one; -1: of none."""
 
-    __slots__ = ("done", "length", "place", "receive", "source", "tag")
+    __slots__ = ("done", "length", "number", "place", "receive", "source", "tag")
 
-    def __init__(self, source: int, tag: int, length: int) -> None:
+    def __init__(self, source: int, tag: int, length: int, number: int = -1) -> None:
         self.source = source
         self.tag = tag
         self.length = length
+        self.number = number
         self.place: memoryview
         self.receive: Receive | None = None
         self.done = False
 
 
 class Matching:
-    """The queues of one node."""
+    """The queues of one node. tell: called with the source and the number of a synchronous message that has its receive."""
 
-    __slots__ = ("_begun", "_unexpected")
+    __slots__ = ("_begun", "_probes", "_tell", "_unexpected", "_unmatched")
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[int, int], object] = lambda _source, _number: None) -> None:
+        self._tell = tell
         self._begun: dict[int, list[Receive]] = {}
         self._unexpected: dict[int, list[Arrival]] = {}
+        self._probes: list[_Probe] = []
+        self._unmatched: dict[tuple[int, int], tuple[Completion[Envelope], Envelope]] = {}  # by peer and number
 
     def begin(self, context: int, receive: Receive) -> None:
         """A receive takes the oldest message that fits, or waits."""
@@ -54,26 +84,61 @@ class Matching:
             for place, arrival in enumerate(arrivals):
                 if receive.source in (ANY_SOURCE, arrival.source) and receive.tag in (ANY_TAG, arrival.tag):
                     del arrivals[place]
-                    arrival.receive = receive
-                    if arrival.done:
-                        self._finish(arrival)
+                    self.receive_claimed(arrival, receive)
                     return
         self._begun.setdefault(context, []).append(receive)
+        receive.over.take_back = partial(self._take_back, context, receive)
+
+    def receive_claimed(self, arrival: Arrival, receive: Receive) -> None:
+        """A receive gets this message."""
+        arrival.receive = receive
+        if arrival.number >= 0:
+            self._tell(arrival.source, arrival.number)
+        if arrival.done:
+            self._finish(arrival)
+
+    def probe(
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+    ) -> None:
+        """As `MatchingEndpoint.probe`."""
+        arrivals = self._unexpected.get(context, [])
+        for place, arrival in enumerate(arrivals):
+            if source in (ANY_SOURCE, arrival.source) and tag in (ANY_TAG, arrival.tag):
+                if claim:
+                    del arrivals[place]
+                over.complete(_found(arrival))
+                return
+        if wait:
+            self._probes.append(_Probe(context, source, tag, claim, over))
+        else:
+            over.complete(None)
 
     def arrive(self, source: int, context: int, tag: int, length: int) -> Arrival:
         """A message begins to come; it goes to the oldest receive that fits, or is kept. Its bytes are put into `place`,
         then `arrived` is called."""
-        arrival = Arrival(source, tag, length)
+        number = -1
+        if tag & _SYNCHRONOUS:
+            number = (tag ^ _SYNCHRONOUS) >> TAG_BITS
+            tag &= (1 << TAG_BITS) - 1
+        arrival = Arrival(source, tag, length, number)
+        if context == MATCHED:
+            arrival.place = memoryview(bytearray(length))
+            waiting = self._unmatched.pop((source, tag), None)
+            if waiting is not None:
+                waiting[0].complete(waiting[1])
+            return arrival
         begun = self._begun.get(context)
         if begun:
             for place, receive in enumerate(begun):
                 if receive.source in (ANY_SOURCE, source) and receive.tag in (ANY_TAG, tag):
                     del begun[place]
-                    arrival.receive = receive
                     arrival.place = receive.buffer[:length]
+                    self.receive_claimed(arrival, receive)
                     return arrival
         arrival.place = memoryview(bytearray(length))
         self._unexpected.setdefault(context, []).append(arrival)
+        if self._probes:
+            self._answer(context, arrival)
         return arrival
 
     def arrived(self, arrival: Arrival) -> bool:
@@ -84,6 +149,21 @@ class Matching:
         self._finish(arrival)
         return True
 
+    def unmatched(self, peer: int, envelope: Envelope, over: Completion[Envelope]) -> int | None:
+        """A synchronous message is sent; `over` is completed when it has its receive. What says so in its tag; None where
+        too many are under way."""
+        for number in range(_NUMBERS):
+            if (peer, number) not in self._unmatched:
+                self._unmatched[peer, number] = over, envelope
+                return _SYNCHRONOUS | number << TAG_BITS
+        return None
+
+    def not_sent(self, peer: int, mark: int, error: MPIError | None = None) -> None:
+        """It was not: because of this error; None: it has not even begun. mark: what `unmatched` gave."""
+        waiting = self._unmatched.pop((peer, (mark ^ _SYNCHRONOUS) >> TAG_BITS), None)
+        if waiting is not None and error is not None:
+            waiting[0].fail(error)
+
     def fail(self, source: int, error: MPIError) -> None:
         """What waits for this source, and for it alone, fails: it will not send any more."""
         for begun in self._begun.values():
@@ -91,10 +171,39 @@ class Matching:
             begun[:] = [receive for receive in begun if receive.source != source]
             for receive in failed:
                 receive.over.fail(error)
+        probes = [probe for probe in self._probes if probe.source == source]
+        self._probes = [probe for probe in self._probes if probe.source != source]
+        for probe in probes:
+            probe.over.fail(error)
+        for key in [key for key in self._unmatched if key[0] == source]:
+            self._unmatched.pop(key)[0].fail(error)
 
     def waiting(self) -> int:
         """How many receives have been begun and found nothing."""
         return sum(len(begun) for begun in self._begun.values())
+
+    def _take_back(self, context: int, receive: Receive) -> None:
+        begun = self._begun[context]
+        if receive in begun:
+            begun.remove(receive)
+            receive.over.complete(CANCELLED)
+
+    def _answer(self, context: int, arrival: Arrival) -> None:
+        """Tell the probes that wait for such a message, the oldest first, until one claims it."""
+        told = []
+        for probe in self._probes:
+            if (
+                probe.context == context
+                and probe.source in (ANY_SOURCE, arrival.source)
+                and probe.tag in (ANY_TAG, arrival.tag)
+            ):
+                told.append(probe)
+                if probe.claim:
+                    self._unexpected[context].remove(arrival)
+                    break
+        self._probes = [probe for probe in self._probes if probe not in told]
+        for probe in told:
+            probe.over.complete(_found(arrival))
 
     def _finish(self, arrival: Arrival) -> None:
         receive = arrival.receive
@@ -108,3 +217,58 @@ class Matching:
             receive.over.fail(MPIError(ERR_TRUNCATE, message, Envelope(arrival.source, arrival.tag, size)))
         else:
             receive.over.complete(Envelope(arrival.source, arrival.tag, arrival.length))
+
+
+def _found(arrival: Arrival) -> Found:
+    return Found(Envelope(arrival.source, arrival.tag, arrival.length), arrival)
+
+
+class MatchingByLibrary(ABC):
+    """Most of a `MatchingEndpoint`, for one that can send messages with a context of 16 bits and a tag of 32, and whose
+    program's tags have 24. Whatever comes it gives to `matching`."""
+
+    def __init__(self) -> None:
+        self.matching = Matching(self._tell_match)
+
+    @abstractmethod
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+        """As `MatchingEndpoint.send`."""
+
+    def send_synchronously(
+        self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]
+    ) -> bool:
+        matching = self.matching
+        mark = matching.unmatched(destination, Envelope(destination, tag, len(data)), over)
+        if mark is None:
+            return False
+        sent: Completion[Envelope] = Completion()
+        sent.add_callback(partial(self._sent, destination, mark))
+        if self.send(destination, context, tag | mark, data, sent):
+            return True
+        matching.not_sent(destination, mark)
+        return False
+
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+        self.matching.begin(context, Receive(source, tag, buffer, over))
+        return True
+
+    def receive_claimed(self, found: Found, buffer: memoryview, over: Receipt) -> bool:
+        source, tag, _ = found.envelope
+        assert isinstance(found.handle, Arrival)
+        self.matching.receive_claimed(found.handle, Receive(source, tag, buffer, over))
+        return True
+
+    def probe(
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+    ) -> bool:
+        self.matching.probe(source, context, tag, wait, claim, over)
+        return True
+
+    def _sent(self, destination: int, mark: int, sent: Completion[Envelope]) -> None:
+        try:
+            sent.result()
+        except MPIError as error:
+            self.matching.not_sent(destination, mark, error)
+
+    def _tell_match(self, source: int, number: int) -> None:
+        self.send(source, MATCHED, number, memoryview(b""), Completion())

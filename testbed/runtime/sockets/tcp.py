@@ -11,25 +11,25 @@ from collections.abc import Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Receipt
 from protocols.mpi.errors import ERR_PROC_FAILED, Envelope, MPIError
-from protocols.mpi.matching import Matching, Receive
+from protocols.mpi.matching import MatchingByLibrary
 from testbed.engine.loop import Loop
 from testbed.runtime.sockets.connections import HEAD, Connection, connected
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 
 
-class TcpEndpoint:
+class TcpEndpoint(MatchingByLibrary):
     """The host library. Nothing is connected before `connect`."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
+        super().__init__()
         self.rank = adapter.number
         self.size = len(adapter.addresses)
         self.contexts = 256
         self.most_tag = (1 << 24) - 1
         self.most_bytes = 1 << 30
         self._nic = nic
-        self._matching = Matching()
         self._connections: dict[int, Connection] = {}
         self._by_descriptor: dict[int, Connection] = {}
         self._ready: select.epoll
@@ -38,17 +38,17 @@ class TcpEndpoint:
         """Be connected with all other nodes. Raises TestbedError."""
         self._ready = select.epoll()
         for peer, opened in (await connected(loop, self.rank, addresses)).items():
-            self._connections[peer] = self._by_descriptor[opened.fileno()] = Connection(peer, opened, self._matching)
+            self._connections[peer] = self._by_descriptor[opened.fileno()] = Connection(peer, opened, self.matching)
             self._ready.register(opened.fileno(), select.EPOLLIN)
         loop.watch(self._ready.fileno(), self._serve)
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
-            arrival = self._matching.arrive(self.rank, context, tag, len(data))
+            arrival = self.matching.arrive(self.rank, context, tag, len(data))
             arrival.place[:] = data[: len(arrival.place)]
             over.complete(envelope)
-            self._matching.arrived(arrival)
+            self.matching.arrived(arrival)
             self._nic.show(0)
             return True
         connection = self._connections.get(destination)
@@ -69,12 +69,11 @@ class TcpEndpoint:
             self._ready.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return True
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
         if 0 <= source != self.rank and source not in self._connections:
             over.fail(_gone(source))
             return True
-        self._matching.begin(context, Receive(source, tag, buffer, over))
-        return True
+        return super().receive(source, context, tag, buffer, over)
 
     def completed(self, index: int) -> None:
         """A transfer has ended. It is told to whoever watches the progress of the run; here it is known already."""
@@ -85,7 +84,7 @@ class TcpEndpoint:
             for connection in self._connections.values()
             if connection.behind
         ]
-        receives = self._matching.waiting()
+        receives = self.matching.waiting()
         return [*sentences, f"{receives} receives have found no message"] if receives else sentences
 
     def _serve(self, _now: int) -> None:
@@ -119,7 +118,7 @@ class TcpEndpoint:
         connection.socket.close()
         for over in connection.unsent():
             over.fail(_gone(connection.peer))
-        self._matching.fail(connection.peer, _gone(connection.peer))
+        self.matching.fail(connection.peer, _gone(connection.peer))
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
+from protocols.mpi.device import Receipt
 from protocols.mpi.errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 from protocols.mpi.matching import Matching, Receive
 
@@ -15,7 +16,7 @@ from protocols.mpi.matching import Matching, Receive
 def receive(
     matching: Matching, source: int, tag: int, size: int = 8, context: int = 0
 ) -> tuple[Completion[Envelope], bytearray]:
-    over: Completion[Envelope] = Completion()
+    over = Receipt(source, tag, size)
     buffer = bytearray(size)
     matching.begin(context, Receive(source, tag, memoryview(buffer), over))
     return over, buffer

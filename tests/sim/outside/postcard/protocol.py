@@ -11,7 +11,7 @@ from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.core.protocol import Protocol
 from protocols.mpi.device import Device
 from protocols.mpi.errors import Envelope
-from protocols.mpi.matching import Matching, Receive
+from protocols.mpi.matching import MatchingByLibrary
 
 AGAIN = 5_000_000  # ns
 INBOX = -1  # shown to the host: something is in its inbox
@@ -80,14 +80,15 @@ class Firmware:
         self._nic.send((head + data).ljust(60, b"\0"))
 
 
-class Host:
+class Host(MatchingByLibrary):
     """The library: what MPI's device asks of an endpoint."""
 
     contexts, most_tag, most_bytes = 256, 0xFFFF, 1400
 
     def __init__(self, adapter: Adapter, nic: Nic, firmware: Firmware) -> None:
         self.rank, self.size = adapter.number, len(adapter.addresses)
-        self._nic, self._firmware, self._matching = nic, firmware, Matching()
+        super().__init__()
+        self._nic, self._firmware = nic, firmware
         self._sends: dict[int, tuple[Completion[Envelope], Envelope]] = {}
         self._next = 0
 
@@ -98,19 +99,15 @@ class Host:
         self._nic.doorbell(self._next, len(data), 1)
         return True
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> bool:
-        self._matching.begin(context, Receive(source, tag, buffer, over))
-        return True
-
     def completed(self, index: int) -> None:
         if index != INBOX:
             over, envelope = self._sends.pop(index)
             over.complete(envelope)
             return
         source, context, tag, data = self._firmware.inbox.popleft()
-        arrival = self._matching.arrive(source, context, tag, len(data))
+        arrival = self.matching.arrive(source, context, tag, len(data))
         arrival.place[:] = data[: len(arrival.place)]
-        self._matching.arrived(arrival)
+        self.matching.arrived(arrival)
 
     def waiting(self) -> list[str]:
         return [f"the receipt of letter {index}" for index in self._sends]
