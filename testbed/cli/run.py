@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from testbed.cli.options import json_option, print_json
+from testbed.cli.progress import progress
 
 if TYPE_CHECKING:
     from testbed.controller.commands import CommandsResult
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 _PLACE = Path("results/runs")
 _EXIT_CODES = {"degraded": 8, "invalid": 9, "failed": 10}
-_SILENT = 1.0  # s
 _SHOWN = 40  # lines of what a command has said
 
 
@@ -110,11 +107,13 @@ def run_command(
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     place = output or _new_place(Path(cluster).name.removesuffix(".toml"), what)
     checked = False
-    with _progress(place, mode) as follow, _told_where(place):
+    with progress(place, mode) as follow, _told_where(place):
         if commands:
             from testbed.controller.commands import run_commands
 
-            ended = run_commands(cluster, commands, mode=mode, output=place, timeout=timeout, follow=follow)
+            ended = run_commands(
+                cluster, commands, mode=mode, output=place, timeout=timeout, follow=follow or (lambda _: None)
+            )
             document, show, verdict = _commands_document(ended), partial(_print_commands, ended), ended.verdict
         else:
             from testbed.controller.running import run
@@ -243,42 +242,6 @@ def _told_where(place: Path) -> Iterator[None]:
             click.echo(f"what there was until then is in {place}", err=True)
             tell_checks(place)
         raise
-
-
-@contextmanager
-def _progress(place: Path, mode: str) -> Iterator[Any]:
-    """What the run is at, on standard error, once it has taken more than a second: a line that changes in a terminal."""
-    begun = time.monotonic()
-    phase = ["beginning"]
-    shown = [False]
-
-    def show(_number: int = 0, _frame: FrameType | None = None) -> None:
-        try:
-            rows = (place / "rows.jsonl").read_bytes().count(b"\n")
-        except OSError:
-            rows = 0
-        text = f"{phase[0]}: {time.monotonic() - begun:.0f} s, {rows} row{'s' if rows != 1 else ''}"
-        sys.stderr.write(f"\r{text}\x1b[K")
-        sys.stderr.flush()
-        shown[0] = True
-
-    def follow(what: str) -> None:
-        phase[0] = what or phase[0]
-        if terminal and time.monotonic() - begun > _SILENT:
-            show()
-
-    terminal = sys.stderr.isatty()
-    ticking = terminal and mode == "live"  # the simulation has the timer for itself
-    if ticking:
-        signal.signal(signal.SIGALRM, show)
-        signal.setitimer(signal.ITIMER_REAL, _SILENT, _SILENT)
-    try:
-        yield follow
-    finally:
-        if ticking:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        if shown[0]:
-            sys.stderr.write("\r\x1b[K")
 
 
 def _print_commands(result: CommandsResult) -> None:

@@ -32,6 +32,10 @@ _CONTEXTS = 4
 """Two communicators: the workload's, and that of barriers and gathering."""
 
 
+Follow = Callable[[str], object]
+"""Told in a phrase what a run is at."""
+
+
 class Beside(Protocol):
     """What happens while programs run, such as a scenario of faults. It is told of each repetition's beginning."""
 
@@ -47,7 +51,7 @@ class Beside(Protocol):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """timeout: seconds for a repetition. patience: seconds without progress, see `Run.wait`; live only. history: whether one
-    is written. capture: whether the simulation writes frames."""
+    is written. capture: whether the simulation writes frames. follow: is told what it is at, now and then."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -57,6 +61,7 @@ class Plan:
     history: bool = False
     capture: bool = False
     beside: Sequence[Beside] = ()
+    follow: Follow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,3 @@ async def one_rank(plan: Plan, part: Part, names: Sequence[str], number: int, de
 
 def _numbered(part: Part, row: Mapping[str, object]) -> None:
     part.rows.write({"repeat": part.number, **row})
-
-
-Follow = Callable[[str], object]
-"""Told in a phrase what a run is at."""

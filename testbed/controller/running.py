@@ -39,6 +39,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -119,7 +120,7 @@ def run(
     fates: bool = False,
     scenario: Scenario | str | Path | None = None,
     beside: Sequence[Beside] = (),
-    follow: Follow = lambda _: None,
+    follow: Follow | None = None,
 ) -> RunResult:
     """Run a workload on all nodes of a cluster.
 
@@ -133,6 +134,7 @@ def run(
     what has any. Without it the log in the folder lacks what the kernel decides. follow: is told what the run is at.
     """
     _check(mode, repeat, timeout, patience)
+    say: Follow = follow or (lambda _: None)
     if fates and mode == "live" and repeat > 1:
         raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
     chosen, stack_of = choose(workload, settings), protocol_of(protocol, mode, codec)
@@ -163,14 +165,18 @@ def run(
             names = [node.name for node in where.layout.nodes]
             checking, history = Checking(folder, names, patience, beside), True
         with (
-            where.ready(follow, folder, fates=fates, log=output is not None) as running,
+            where.ready(say, folder, fates=fates, log=output is not None) as running,
             contextlib.ExitStack() as around,
         ):
             for one in playing:
                 around.enter_context(one.prepared(running, repeat))
             for number in range(1, repeat + 1):
-                follow(f"{chosen.name} on {where.name}" + (f", {number} of {repeat}" if repeat > 1 else ""))
-                plan = Plan(chosen, stack_of, first + number - 1, timeout, patience, history, capture, tuple(beside))
+                phase = f"{chosen.name} on {where.name}" + (f", {number} of {repeat}" if repeat > 1 else "")
+                say(phase)
+                plan = Plan(
+                    chosen, stack_of, first + number - 1, timeout, patience, history, capture, tuple(beside),
+                    partial(_follow_on, follow, phase) if follow is not None else None,
+                )  # fmt: skip
                 part = folder.part(number, repeat)
                 folder.event("repetition begins", number=number, seed=plan.seed)
                 with checking.of(part) if checking is not None else contextlib.nullcontext():
@@ -211,6 +217,10 @@ def _bear(chosen: Chosen, protocol: str, check: bool | None) -> None:
         )
     if check:
         raise UnsupportedError(f"{protocol} promises nothing that a checker could look for: leave --check out")
+
+
+def _follow_on(follow: Follow, phase: str, what: str) -> None:
+    follow(f"{phase}, {what}")
 
 
 def _scenario(

@@ -7,13 +7,14 @@ import io
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO, cast
 
-from testbed.controller.executing import Execution, Plan, TimeIsUpError, names_of, one_rank
+from testbed.controller.executing import Execution, Follow, Plan, TimeIsUpError, names_of, one_rank
 from testbed.controller.folders import FATES, Part
 from testbed.controller.verdicts import Grade, Verdict
 from testbed.engine.loop import Loop
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 SIMULATED: Final = Verdict(Grade.TRUSTED, (), ("a simulation: nothing is late in it, and lost only what shall be",))
 
 _SECOND: Final = 1_000_000_000
+_TICK: Final = 1.0
+"""Seconds on this machine between two words on how far a simulation is."""
 
 
 def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
@@ -89,11 +92,26 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
         for name in names:
             simulation.spawn(name, rank)
         stack.callback(output.close)
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), _within(plan.timeout):
+        told = _told(simulation, plan.follow) if plan.follow is not None else None
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), _within(plan.timeout, told):
             simulation.run(timeout=round(plan.timeout * _SECOND))
         results = {name: task.result() for name in names for task in simulation.programs(name)}  # none of who crashed
         counted = {name: dict(node.agent.firmware.counted()) for name, node in simulation.nodes.items()}
     return Execution(results, counted, SIMULATED)
+
+
+def _told(simulation: Simulation, follow: Follow) -> Callable[[], object]:
+    """What tells how far the simulation is, between any two of its steps."""
+    loop = simulation.loop
+
+    def tell() -> None:
+        counted = [node.agent.firmware.counted().get("messages_received") for node in simulation.nodes.values()]
+        messages = sum(count for count in counted if count is not None)
+        words = f", {messages:,} messages" if any(count is not None for count in counted) else ""
+        # A number of the sequence is used up: what follows is in the same order without it.
+        follow(f"{loop.now() / _SECOND:.3f} s simulated, {loop.next_sequence():,} events{words}")
+
+    return tell
 
 
 class _SimClock:
@@ -164,9 +182,9 @@ class _TimeIsUp(BaseException):
 
 
 @contextlib.contextmanager
-def _within(seconds: float) -> Iterator[None]:
+def _within(seconds: float, told: Callable[[], object] | None = None) -> Iterator[None]:
     """Break off what has not ended after so long on this machine: a program that computes for ever lets no virtual time
-    pass. Only the main thread can be interrupted so; in others nothing watches."""
+    pass. told: called every second until then. Only the main thread can be interrupted so; in others nothing watches."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -174,12 +192,17 @@ def _within(seconds: float) -> Iterator[None]:
 
     def ring(_number: int, frame: FrameType | None) -> None:
         nonlocal place
+        if told is not None and (left := end - time.monotonic()) > 0:
+            told()
+            signal.setitimer(signal.ITIMER_REAL, min(_TICK, left))
+            return
         if frame is not None:
             place = f", at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
         raise _TimeIsUp
 
     usual = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    end = time.monotonic() + seconds
+    signal.setitimer(signal.ITIMER_REAL, seconds if told is None else min(_TICK, seconds))
     try:
         yield
     except _TimeIsUp:

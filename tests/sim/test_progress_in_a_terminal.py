@@ -1,0 +1,52 @@
+"""What a long simulation shows in a terminal, and that it shows nothing elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+COMMAND = [
+    str(Path(sys.executable).parent / "testbed"),
+    "run",
+    "star-4",
+    "random",
+    "--mode",
+    "sim",
+    "--set",
+    "messages=1200",
+]
+
+
+def in_a_terminal(folder: Path) -> str:
+    """What standard error shows."""
+    shown, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen([*COMMAND, "--output", str(folder)], stdout=subprocess.DEVNULL, stderr=terminal)
+    finally:
+        os.close(terminal)
+    text = b""
+    with os.fdopen(shown, "rb", buffering=0) as file:
+        try:
+            while data := file.read(4096):
+                text += data
+        except OSError:  # how a terminal says that nobody writes any more
+            pass
+    assert process.wait() == 0
+    return text.decode()
+
+
+def test_a_long_simulation_shows_how_far_it_is_in_a_terminal(tmp_path: Path) -> None:
+    text = in_a_terminal(tmp_path / "run")
+    assert "random on star-4, " in text
+    assert " s simulated, " in text
+    assert " events, " in text
+    assert " messages: " in text
+
+
+def test_it_shows_nothing_where_nobody_looks(tmp_path: Path) -> None:
+    done = subprocess.run([*COMMAND, "--output", str(tmp_path / "run")], capture_output=True, text=True, check=True)
+    assert "simulated" not in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

@@ -1,0 +1,41 @@
+"""A simulation that takes long tells how far it is, and is the same simulation all the same."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import testbed
+from testbed import Cluster
+from testbed.controller import simulating
+
+STAR = Cluster.star(3, loss="1%", seed=4)
+SETTINGS = {"messages": 300}
+SAID = re.compile(r"random on star-3, ([0-9.]+) s simulated, ([0-9,]+) events, ([0-9,]+) messages")
+
+
+def test_time_events_and_messages_are_told_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = testbed.run(STAR, "random", mode="sim", settings=SETTINGS)
+    monkeypatch.setattr(simulating, "_TICK", 0.005)
+    said: list[str] = []
+    told = testbed.run(STAR, "random", mode="sim", settings=SETTINGS, follow=said.append)
+    found = [match.groups() for match in map(SAID.fullmatch, said) if match]
+    figures = [[float(word.replace(",", "")) for word in words] for words in found]
+    assert len(figures) > 3
+    for column in zip(*figures, strict=True):
+        assert list(column) == sorted(column)
+        assert column[-1] > column[0] >= 0
+    assert told.rows == quiet.rows, "whoever looks changes nothing"
+
+
+def test_a_simulation_that_is_watched_ends_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def computing(_comm: object, _node: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(simulating, "_TICK", 0.01)
+    said: list[str] = []
+    with pytest.raises(simulating.TimeIsUpError, match="has not ended within"):
+        testbed.run(STAR, computing, mode="sim", timeout=0.2, follow=said.append)
+    assert len(said) > 3
