@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from protocols.core.firmware import Agent
-from protocols.core.profile import Profile
-from testbed.engine.loop import Loop
-from testbed.engine.server import Server
 from testbed.sim.nic import SimNic
+from testbed.sim.priced import PricedNic
 from testbed.sim.way import DirectionName, Receive, Shared, Way
 from testbed.spec.layout import End, Link
 from testbed.wire import pcapng
@@ -143,14 +141,10 @@ class WatchedWay(Way):
 
 
 class WatchedNic(SimNic):
-    """A NIC whose dealings with its host are recorded."""
+    """A NIC whose dealings with its host are recorded, from `tell` on."""
 
-    __slots__ = ("_gives_back", "_line", "_name", "_posts", "_recording", "_sees", "_takes")
-
-    def __init__(
-        self, loop: Loop, name: str, way: Way, core: Server, profile: Profile, mtu: int, recording: Recording
-    ) -> None:
-        super().__init__(loop, name, way, core, profile, mtu)
+    def tell(self, recording: Recording, name: str) -> None:
+        """Record there, under the node's name."""
         self._name = name
         self._recording = recording
         self._line = recording.tell
@@ -189,3 +183,7 @@ class WatchedNic(SimNic):
     def _complete(self, now: int) -> None:
         self._line(f'{{"time": {now}{self._sees}{self._shown[0]}}}\n')
         super()._complete(now)
+
+
+class WatchedPricedNic(WatchedNic, PricedNic):
+    """One with a profile."""

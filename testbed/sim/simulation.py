@@ -29,7 +29,8 @@ from testbed.fields import known_fields
 from testbed.sim.network import BOTH, Network
 from testbed.sim.nic import SimNic
 from testbed.sim.node import SimNode
-from testbed.sim.recording import Recording, WatchedNic
+from testbed.sim.priced import PricedNic
+from testbed.sim.recording import Recording, WatchedNic, WatchedPricedNic
 from testbed.sim.way import DirectionName, Way, ignore
 from testbed.spec.layout import End, Impairment, Layout
 from testbed.spec.layout import Node as NodeLayout
@@ -258,10 +259,16 @@ class Simulation:
         """Put a NIC with its agent on a node."""
         end = self._nics[node.name]
         out = self.network.leaving(end)
-        if self._recording is None:
-            nic = SimNic(self.loop, node.name, out, node.core, self.profile, adapter.mtu)
+        if not self.profile.is_free:
+            priced = PricedNic if self._recording is None else WatchedPricedNic
+            nic: SimNic = priced(self.loop, node.name, out, node.core, self.profile, adapter.mtu)
+        elif self._recording is None:
+            nic = SimNic(self.loop, out, adapter.mtu)
         else:
-            nic = WatchedNic(self.loop, node.name, out, node.core, self.profile, adapter.mtu, self._recording)
+            nic = WatchedNic(self.loop, out, adapter.mtu)
+        if self._recording is not None:
+            assert isinstance(nic, WatchedNic)
+            nic.tell(self._recording, node.name)
         node.nic, node.adapter, node.agent = nic, adapter, self._plug(adapter, nic)
         nic.begin(self.now(), node.agent)
         self.network.arriving(end).lead_to(nic.receive)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tiny_agents import TinyEndpoint, TinyFirmware, TinyPlug
 
 from protocols.core.profile import IDEAL, Profile
 from testbed.sim.node import SimNode
+from testbed.sim.priced import PricedNic
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description
 
@@ -50,10 +53,78 @@ def test_what_is_busy_is_counted() -> None:
         simulation.spawn("n1", ask, 1, 10, 1000)
         simulation.run()
         nic = simulation.nodes["n1"].nic
+        assert isinstance(nic, PricedNic)
         assert nic.processor.busy == 10 * (200 + 60 + 400 + 300 + 60 + 70)
         assert (nic.reading.busy, nic.writing.busy) == (10 * 8_500, 10 * 4_600)
         assert simulation.nodes["n1"].core.busy == 10 * (100 + 50 + 32 + 30)
         assert (nic.sent, nic.received, nic.dropped) == (10, 10, 0)
+
+
+EVENTS = Profile(
+    "events", post=100, write_rate=8_000_000_000, translate=50, notice=40, ring=200, receive=300, fetched=210, stored=310,
+    sent=110, fetch=500, store=600, bus_rate=1_000_000_000, bus_transaction=80, bus_burst=512,
+)  # fmt: skip
+
+
+def test_a_processor_that_takes_events_goes_on_when_a_transfer_is_over() -> None:
+    """One round trip through idle NICs. 1000 bytes have the bus for 8 us and two transactions; the processor is free
+    meanwhile, and takes notice when they are there."""
+    with Simulation(LINE, TinyPlug(), profile=EVENTS) as simulation:
+        task = simulation.spawn("n1", ask, 1, 1, 1000)
+        simulation.run()
+        nic = simulation.nodes["n1"].nic
+        assert isinstance(nic, PricedNic)
+        asking = 200 + 500 + 2 * 80 + 8_000 + 210
+        taking = 300 + 600 + 2 * 80 + 8_000 + 310 + 40
+        assert task.result() == [100 + 50 + 32 + asking + 1_000 + 300 + 1_000 + taking]
+        assert nic.processor.busy == 200 + 210 + 110 + 300 + 310
+        assert nic.bus.busy == 32 + 2 * (160 + 8_000) + 40
+        assert (nic.reading.busy, nic.writing.busy) == (500 + 8_160, 600 + 8_160)
+
+
+def test_the_time_that_each_part_is_busy_is_the_sum_of_its_costs() -> None:
+    """Also where it is used by many at once."""
+    with Simulation(LINE, TinyPlug(), profile=EVENTS) as simulation:
+        simulation.spawn("n1", ask_at_once, 1, 40, 1000)
+        simulation.spawn("n2", ask_at_once, 0, 40, 1000)
+        simulation.run()
+        now = simulation.now() + 10_000  # all is over by then
+        for node in simulation.nodes.values():
+            nic = node.nic
+            assert isinstance(nic, PricedNic)
+            costs = {
+                nic.processor: 40 * (200 + 210 + 110 + 300 + 310) + 40 * (300 + 110),
+                nic.bus: 40 * (32 + 2 * 8_160 + 40),
+            }
+            for server, cost in costs.items():
+                assert server.busy == cost
+                assert round(server.utilisation(now) * now) == cost
+            assert nic.bus.waited > 0  # what one engine transfers the other one cannot
+            assert node.core.busy >= 40 * (100 + 50 + 32 + 40)
+
+
+def test_frames_that_come_have_the_second_processor() -> None:
+    with Simulation(LINE, TinyPlug(), profile=replace(EVENTS, processors=2)) as simulation:
+        simulation.spawn("n1", ask, 1, 10, 1000)
+        simulation.run()
+        nic = simulation.nodes["n1"].nic
+        assert isinstance(nic, PricedNic)
+        assert nic.processor.busy == 10 * (200 + 210 + 110)
+        assert nic.receiver.busy == 10 * (300 + 310)
+        assert nic.processed == nic.processor.busy + nic.receiver.busy
+
+
+def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> None:
+    def taken(ahead: int) -> int:
+        profile = Profile(transfer=10, fetch=1_000, send=10, fetched=1_000, ahead=ahead)
+        with Simulation(LINE, TinyPlug(), profile=profile) as simulation:
+            task = simulation.spawn("n1", ask_at_once, 1, 100, 100)
+            simulation.run()
+            return task.result()
+
+    assert taken(1) == pytest.approx(100 * 2_010, rel=0.02)  # nothing goes on at the same time
+    assert taken(2) == pytest.approx(taken(0), rel=0.02)
+    assert taken(0) < 0.6 * taken(1)
 
 
 def test_the_slowest_resource_sets_the_pace() -> None:

@@ -18,7 +18,7 @@ from testbed import Cluster, RunResult, Scenario
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
 from testbed.controller.scenarios.playing import Playing
-from testbed.errors import DescriptionError, UnsupportedError
+from testbed.errors import DescriptionError
 from testbed.fields import known_fields
 from testbed.sim.node import SimNode
 from testbed.sim.simulation import Simulation
@@ -307,9 +307,13 @@ def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
 # What a slow processor is, needs a profile that prices something
 
 
-def test_a_slow_nic_processor_is_refused_where_nothing_costs_anything(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="a profile that prices nothing"):
-        Played(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
+def test_a_slow_nic_processor_has_no_effect_where_nothing_costs_anything_which_is_said(tmp_path: Path) -> None:
+    played = Played(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
+    assert played.counted == {"busy_ns": 0, "longer_ns": 0}
+    (warning,) = played.warnings
+    assert "had no effect" in warning
+    assert "the profile 'ideal' prices nothing" in warning
+    assert "--profile" in warning
 
 
 def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
@@ -342,7 +346,8 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
     took = tasks["n1"].result()
     assert min(took[5:9]) > 2 * max(took[:5])
     assert max(took[11:]) <= max(took[:5])
-    assert told[-1]["counted"]["busy_ns"] > 0
+    counted = told[-1]["counted"]
+    assert counted["longer_ns"] == round(0.9 * counted["busy_ns"]) > 0
     assert playing.notes == []
 
 

@@ -73,11 +73,10 @@ class Playing:
         return self._notes if more <= 1 else [*self._notes[:_SHOWN], f"and {more} more faults had no effect"]
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
-        """See `executing.Beside`. Raises UnsupportedError for what this simulation cannot do."""
+        """See `executing.Beside`."""
         from testbed.controller.scenarios.simulated import SimulatedStage
 
         stage = SimulatedStage(simulation, rules, self._files)
-        stage.refuse(self.scenario.faults)
         loop = simulation.loop
         self._begin(stage, simulation.layout, 0, loop.now, lambda when, act: loop.at(when, lambda _now: act()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from testbed.cluster.injections import BOTH, Injection, Place, in_force, is_down
 from testbed.controller.scenarios.active import GONE, Active, Counts
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from testbed.sim.nic import SimNic
     from testbed.sim.simulation import Simulation
 
+_NOTHING_PRICED: Final = (
+    "the profile 'ideal' prices nothing, so that nothing in a NIC can take longer; --profile says another one"
+)
+
 
 class SimulatedStage:
     """files: path -> text of the files that faults name."""
@@ -37,14 +41,6 @@ class SimulatedStage:
         self._issued = 0
         self._sinks: dict[str, Sink] = {}
         self._pauses: Counter[SimNic] = Counter()  # in force on each NIC
-
-    def refuse(self, faults: Sequence[Fault]) -> None:
-        """Raises UnsupportedError for what cannot be here."""
-        if self._simulation.profile.is_free and any(isinstance(fault, Slow) for fault in faults):
-            raise UnsupportedError(
-                "slow: the NICs of this simulation have a profile that prices nothing, so that nothing in them can take "
-                "longer"
-            )
 
     def begin(self, occurrence: Occurrence) -> Active:
         fault = occurrence.fault
@@ -177,7 +173,7 @@ class SimulatedStage:
     def _slow(self, occurrence: Occurrence, fault: Slow) -> Active:
         nodes = [self._simulation.nodes[name] for name in touched_nodes(self._layout, fault)]
         nics = [node.nic for node in nodes]
-        before = sum(nic.processor.busy for nic in nics)
+        before = sum(nic.processed for nic in nics)
         for nic in nics:
             nic.cost(self._simulation.profile.slowed(fault.factor))
 
@@ -185,7 +181,12 @@ class SimulatedStage:
             for nic in nics:
                 nic.cost(self._simulation.profile)
 
-        return Active(occurrence, lambda: {"busy_ns": sum(nic.processor.busy for nic in nics) - before}, lift)
+        def counted() -> Counts:
+            busy = sum(nic.processed for nic in nics) - before
+            return {"busy_ns": busy, "longer_ns": round(busy * (1 - 1 / fault.factor))}
+
+        reason = _NOTHING_PRICED if self._simulation.profile.is_free else ""
+        return Active(occurrence, counted, lift, needed=("longer_ns",), reason=reason)
 
     def _burn(self, occurrence: Occurrence, fault: Cpu) -> Active:
         loop, nodes = self._simulation.loop, self._simulation.nodes
