@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from testbed.cluster.api import Cluster
     from testbed.cluster.programs import CommandError, CommandTimeoutError
     from testbed.cluster.running import Fault, RunningCluster, RunningNode
+    from testbed.controller.attaching import attach
     from testbed.controller.checking import baseline, check, verdict
     from testbed.controller.replaying import replay
     from testbed.controller.running import RunResult, run
@@ -35,6 +36,7 @@ _HOMES = {
     "Scenario": "testbed.spec.scenario",
     "TestbedError": "testbed.errors",
     "Verdict": "testbed.controller.verdicts",
+    "attach": "testbed.controller.attaching",
     "baseline": "testbed.controller.checking",
     "check": "testbed.controller.checking",
     "replay": "testbed.controller.replaying",
@@ -54,6 +56,7 @@ __all__ = [
     "Scenario",
     "TestbedError",
     "Verdict",
+    "attach",
     "baseline",
     "check",
     "replay",

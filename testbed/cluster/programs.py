@@ -15,6 +15,11 @@ from testbed.kernel.entering import Surroundings, enter
 from testbed.kernel.signals import default_for_programs
 from testbed.spec.layout import Node
 
+STATE = "TESTBED_STATE"
+"""In a program's environment: its cluster's directory. Beside it are TESTBED_CLUSTER and TESTBED_NODE."""
+
+NODE = "TESTBED_NODE"
+
 
 class CommandError(TestbedError):
     """A program in a node ended with a code other than 0. returncode is negative for a signal, as in subprocess."""
@@ -62,7 +67,7 @@ def surroundings(store: Store, state: State, name: str) -> Surroundings:
         hosts=directory / "hosts",
         keeper=state.keeper.pid if hidden and state.keeper is not None else 0,
         files={target: directory / file_source(name, target) for target in node.files},
-        environment=node.environment,
+        environment={STATE: str(directory), "TESTBED_CLUSTER": state.name, NODE: name, **node.environment},
         cpus=node.cpus,
         group=cgroups.group(state.name, name) if node.cpu_share or node.memory else None,
     )

@@ -26,6 +26,7 @@ from testbed.errors import NotFoundError
 from testbed.kernel.offloads import Offloads
 from testbed.runtime.nodes.places import Orders, Place, Program
 from testbed.runtime.nodes.run import Run
+from testbed.spec.layout import Layout
 
 SPIN = 50_000
 """Nanoseconds that node processes look for a frame before they sleep, where there are processors to spare."""
@@ -34,6 +35,11 @@ LOCK_PATIENCE = 30.0
 """Seconds for another command's work on the cluster to be over."""
 
 _NOBODY = bytes(6)  # the address of a node without a NIC
+
+
+def addresses_of(layout: Layout) -> list[bytes]:
+    """The MAC of every node's first NIC, by node number."""
+    return [bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NOBODY for node in layout.nodes]
 
 
 @contextmanager
@@ -57,7 +63,7 @@ def agents(
     """
     state, store = cluster.state, Store()
     nodes = state.layout.nodes
-    addresses = [bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NOBODY for node in nodes]
+    addresses = addresses_of(state.layout)
     places = []
     for number, node in enumerate(nodes):
         if node.name not in programs:
@@ -78,8 +84,8 @@ def agents(
     if spin is None:
         spin = SPIN if len(places) < len(os.sched_getaffinity(0)) else 0
     numbers = {node.name: number for number, node in enumerate(nodes)}
-    offloading = partial(_offloading, store, cluster.name)
-    orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin, offloading)
+    offloads_then = partial(offloading, store, cluster.name)
+    orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then)
     before = baseline(cluster)
     with tempfile.TemporaryDirectory(prefix="testbed-logs-") as temporary:
         directory = Path(logs).absolute() if logs else Path(temporary)
@@ -107,7 +113,7 @@ class JudgedRun(Run):
 
 
 @contextmanager
-def _offloading(store: Store, cluster: str) -> Iterator[Mapping[str, Offloads]]:
+def offloading(store: Store, cluster: str) -> Iterator[Mapping[str, Offloads]]:
     """What the nodes' first NICs may have, by links as they are now. Nothing while a change of the cluster is half done: the
     next one puts them right. Raises ConflictError where somebody else is at work on it for too long."""
     with store.locked(cluster, LOCK_PATIENCE):

@@ -33,7 +33,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     async def rank(endpoint: Host, here: Here) -> object:
         if isinstance(protocol, KernelProtocol):
             await protocol.connect(endpoint, here.loop, addresses)
-        return await one_rank(plan, part, names, here.number, protocol.device(endpoint), _WallClock(here))
+        return await one_rank(plan, part, names, here.number, protocol.device(endpoint), WallClock(here))
 
     programs = dict.fromkeys(names, rank)
     spin = 0 if isinstance(protocol, KernelProtocol) else None
@@ -46,7 +46,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     return Execution(outcome.results, counted, outcome.verdict)
 
 
-class _WallClock:
+class WallClock:
     """A node's `Clock`."""
 
     __slots__ = ("_loop", "cpu", "now", "sleep", "spawn")

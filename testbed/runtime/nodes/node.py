@@ -99,7 +99,7 @@ def _write_to(log: Path) -> None:
     os.close(written)
 
 
-def _incarnation() -> int:
+def incarnation() -> int:
     """Milliseconds since the machine's start, as a serial number of 32 bits that is never 0."""
     return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000) % 0xFFFF_FFFF + 1
 
@@ -112,7 +112,7 @@ class _Node:
             os.environ.update(place.surroundings.environment)
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
-        adapter = replace(place.adapter, incarnation=_incarnation())
+        adapter = replace(place.adapter, incarnation=incarnation())
         self._channel = channel
         self._wire, self._nic, self._agent, self._driver = assembled(orders, place.device, adapter)
         self._nic.attach(Agent(self._agent.firmware, watched(self._agent.host)))
