@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.options import name_option
+from testbed.cli.options import json_option, name_option, print_json
 
 if TYPE_CHECKING:
     from testbed.observe.capturing import Captured
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 @click.option("--for", "duration", metavar="TIME", help="End after this time, such as 10s.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many frames.")
 @name_option
-def capture_command(target: str, path: str | None, duration: str | None, count: int | None, name: str | None) -> None:
+@json_option
+def capture_command(
+    target: str, path: str | None, duration: str | None, count: int | None, name: str | None, as_json: bool
+) -> None:
     """Capture the frames of a link, or of all links of a node, in both directions, until Ctrl-C.
 
     \b
@@ -32,16 +38,21 @@ def capture_command(target: str, path: str | None, duration: str | None, count: 
 
     A frame that is dropped, duplicated, corrupted or delayed on purpose or by chance is seen where it enters the link, with
     a comment that says so. '>' leaves the end that is named, '<' comes to it. Nothing of it disturbs the link.
+
+    With --json every frame is a line, an object of kind "frame", and the sum is the last one, of kind "capture"; with -w the
+    sum alone is printed.
     """
+    if as_json and path == "-":
+        raise click.UsageError("standard output is the capture: --json has no place there")
     from testbed.cluster.state import Store
     from testbed.observe.capturing import capture, enter
-    from testbed.observe.writing import CaptureFile, Lines
+    from testbed.observe.writing import CaptureFile, Facts, Lines
 
     seconds = _seconds(duration)
     store = Store()
     cluster = store.choose(name).name
     if path is None:
-        sink: Sink = Lines(click.echo)
+        sink: Sink = Facts(partial(print_json, "frame", line=True)) if as_json else Lines(click.echo)
     else:
         # Before we enter anything: it is this user's file.
         sink = CaptureFile(
@@ -59,7 +70,14 @@ def capture_command(target: str, path: str | None, duration: str | None, count: 
 
     captured = capture(store, cluster, target, sink, stop, seconds=seconds, count=count or 0, begun=begun)
     sys.stdout.flush()
-    _tell(captured)
+    if as_json:
+        print_json("capture", {"cluster": cluster, "target": target, **_document(captured)}, line=path is None)
+    else:
+        _tell(captured)
+
+
+def _document(captured: Captured) -> Mapping[str, object]:
+    return {**asdict(captured), "whole": captured.whole}
 
 
 def _tell(captured: Captured) -> None:

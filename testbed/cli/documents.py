@@ -192,6 +192,30 @@ DOCUMENTS: Mapping[str, Schema] = {
     "check-run": _object(
         folder=_TEXT, repetitions=_said(_list({"type": "object"}), "passed, checks, ambiguous, figures")
     ),
+    "frame": _object(
+        time=_said(_NUMBER, "wall clock, ns"),
+        link=_TEXT,
+        end=_said(_TEXT, "the end of the link where it was seen"),
+        way=_said({"enum": ["out", "in"]}, "it leaves that end, or comes to it"),
+        bytes=_said(_NUMBER, "of the frame"),
+        what=_said(_TEXT, "the frame in words"),
+        causes=_said(_list(_TEXT), "who decided a fate of it: loss, rule, queue full, ..."),
+        met=_said(_TEXT, "what it met, in words; empty for most"),
+    ),
+    "capture": _object(
+        cluster=_TEXT,
+        target=_TEXT,
+        seconds={"type": "number"},
+        frames=_said({"type": "object"}, "by end of a link"),
+        met=_said({"type": "object"}, "frames that met something, by cause"),
+        dropped=_said({"type": "object"}, "frames that are lacking as they were not read in time, by end"),
+        cut=_said(_NUMBER, "frames of which the end is lacking"),
+        untold=_said(_NUMBER, "frames that have met something that is not told beside them"),
+        undecided=_said(_NUMBER, "frames that a loss classifier may have dropped"),
+        late=_said(_NUMBER, "frames out of order"),
+        gone=_said(_FLAG, "the cluster was taken down"),
+        whole=_said(_FLAG, "every frame is there, with all that it met"),
+    ),
     "runs": _object(
         runs=_list(
             _object(

@@ -15,6 +15,7 @@ name_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; 'testbed schema COMMAND' describes it.")
 
 
-def print_json(kind: str, document: Mapping[str, object]) -> None:
-    """Print a document with its kind and the version of its form."""
-    click.echo(json.dumps({"format": FORMAT, "kind": kind, **document}, indent=2, ensure_ascii=False))
+def print_json(kind: str, document: Mapping[str, object], *, line: bool = False) -> None:
+    """Print a document with its kind and the version of its form. line: as one of several, in a line of its own."""
+    text = json.dumps({"format": FORMAT, "kind": kind, **document}, indent=None if line else 2, ensure_ascii=False)
+    click.echo(text)

@@ -1,4 +1,4 @@
-"""Where captured frames go: a file of pcapng, or lines for people."""
+"""Where captured frames go: a file of pcapng, lines for people, or facts for programs."""
 
 from __future__ import annotations
 
@@ -100,6 +100,36 @@ class Lines:
             met = f"  [{seen.met}]" if seen.met else ""
             way = ">" if seen.entering else "<"
             self._say(f"{clock}.{rest:09} {seen.point.end!s:{self._width}} {way} {named(seen.frame)}{met}")
+
+    def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
+        """What is lacking is told with the sum."""
+
+
+class Facts:
+    """What is known of every frame but its content, which a file has."""
+
+    def __init__(self, say: Callable[[Mapping[str, object]], object]) -> None:
+        """say: is given each frame's."""
+        self._say = say
+
+    def know(self, points: Sequence[Point]) -> None:
+        """They are told with each frame."""
+
+    def take(self, frames: Sequence[Seen]) -> None:
+        for seen in frames:
+            point = seen.point
+            self._say(
+                {
+                    "time": seen.when,
+                    "link": point.link,
+                    "end": str(point.end),
+                    "way": "out" if seen.entering else "in",
+                    "bytes": len(seen.frame),
+                    "what": named(seen.frame),
+                    "causes": list(seen.causes),
+                    "met": seen.met,
+                }
+            )
 
     def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
         """What is lacking is told with the sum."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -10,14 +11,17 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import frames
+import jsonschema
 import pytest
 from captures import captured
 from machine import eventually
 from traffic import relay_pid, report
 
 from testbed import Cluster, RunningCluster, TestbedError
+from testbed.cli.documents import schema_of
 from testbed.cluster import carrying
 from testbed.cluster.state import Store
 from testbed.controller.accounts import account
@@ -315,6 +319,49 @@ def test_the_command_ends_on_ctrl_c_with_a_file_that_tcpdump_reads(tmp_path: Pat
     assert f"met: {sum(bool(met) for *_, met in found)} loss" in said
     read = subprocess.run(["tcpdump", "-nn", "-r", path], capture_output=True, text=True, check=True)
     assert sum(not line.startswith("\t") for line in read.stdout.splitlines()) == len(found)
+
+
+def as_documents(text: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in text.splitlines()]
+    for one in found:
+        jsonschema.validate(one, schema_of(one["kind"]))
+    return found
+
+
+def test_as_json_every_frame_is_an_object_and_the_sum_the_last_one() -> None:
+    with (
+        Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
+        command("capture", "n1", "--count", "60", "--name", cluster.name, "--json") as process,
+    ):
+        directory = Store().directory(cluster.name)
+        eventually(lambda: any(directory.glob("watch.*")), "it has begun")
+        while process.poll() is None:
+            talk(cluster, 30)
+        printed, said = process.communicate()
+    assert (process.returncode, said) == (0, "")
+    *seen, total = as_documents(printed)
+    assert [one["kind"] for one in (*seen, total)] == ["frame"] * 60 + ["capture"]
+    assert sum(total["frames"].values()) == 60
+    lost = [one for one in seen if one["causes"] == ["loss"]]
+    assert len(lost) == total["met"]["loss"] > 0
+    assert all(one["way"] == "out" and one["met"].startswith("dropped by loss, frame ") for one in lost)
+    assert {one["end"] for one in seen} == {"n1:eth0", "n2:eth0"}
+    assert all(one["bytes"] == 64 for one in seen if "0x88b5" in one["what"])
+
+
+def test_as_json_beside_a_file_the_sum_alone_is_printed(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    with Cluster.back_to_back().up() as cluster:
+        with command("capture", "n1", "-w", str(path), "--for", "300ms", "--name", cluster.name, "--json") as process:
+            printed, _ = process.communicate(timeout=60)
+        with command("capture", "n1", "-w", "-", "--name", cluster.name, "--json") as refused:
+            _, said = refused.communicate(timeout=60)
+    document = json.loads(printed)
+    jsonschema.validate(document, schema_of("capture"))
+    assert document["whole"]
+    assert len(captured(path)) == sum(document["frames"].values())
+    assert refused.returncode == 2
+    assert "standard output is the capture" in said
 
 
 def test_the_command_prints_a_line_for_each_of_so_many_frames() -> None:
