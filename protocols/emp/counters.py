@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -60,4 +60,4 @@ class Counters:
     """Descriptors that made no sense."""
 
     def counted(self) -> dict[str, int]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
