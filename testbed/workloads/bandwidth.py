@@ -6,9 +6,10 @@ from typing import Literal
 
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.lossy_streams import streams
 from testbed.workloads.quantiles import warm_up
 from testbed.workloads.settings import Duration, Sizes
-from testbed.workloads.streams import enough, receive_stream, send_stream, tell, told
+from testbed.workloads.streams import Sent, Streams, enough
 
 Pattern = Literal["all", "one-way", "windowed", "bidirectional"]
 
@@ -20,6 +21,8 @@ class Bandwidth(Workload):
     their acknowledgement, again and again. bidirectional: one-way in both directions at once; the sum. most: time for one
     size, after which fewer messages have to do.
     """
+
+    bears_loss = True
 
     pattern: Pattern = "all"
     sizes: Sizes = (0, 1024, 4096, 16384, 65536, 262144, 1048576)
@@ -37,47 +40,48 @@ class Bandwidth(Workload):
             raise ValueError(f"peer {self.peer}: there are ranks 0 to {comm.size - 1}")
         if comm.rank not in (0, self.peer):
             return
-        contents = Contents(node.seed, "bandwidth", max(self.sizes))
+        stream = streams(comm, node, Contents(node.seed, "bandwidth", max(self.sizes)))
         patterns = ("one-way", "windowed", "bidirectional") if self.pattern == "all" else (self.pattern,)
         for pattern in patterns:
             for size in self.sizes:
-                await self._point(comm, node, contents, pattern, size)
+                await self._point(comm, node, stream, pattern, size)
 
-    async def _point(self, comm: Comm, node: Node, contents: Contents, pattern: str, size: int) -> None:
+    async def _point(self, comm: Comm, node: Node, stream: Streams, pattern: str, size: int) -> None:
         tried = min(warm_up(self.count), self.window)
-        took = await self._measure(comm, node, contents, pattern, size, tried)
+        sent = await self._measure(comm, node, stream, pattern, size, tried)
         if comm.rank:
-            await self._measure(comm, node, contents, pattern, size, await told(comm, 0))
+            await self._measure(comm, node, stream, pattern, size, await stream.told(0))
             return
-        count = enough(self.count, tried, took, self.most)
-        await tell(comm, self.peer, count)
+        count = enough(self.count, tried, sent.took, self.most)
+        await stream.tell(self.peer, count)
         used = node.cpu()
-        took = await self._measure(comm, node, contents, pattern, size, count)
+        sent = await self._measure(comm, node, stream, pattern, size, count)
         used = node.cpu() - used
-        moved = count * (2 if pattern == "bidirectional" else 1)
+        moved = count * (2 if pattern == "bidirectional" else 1) - sent.lost
         node.row(
             pattern=pattern,
             size_bytes=size,
             count=count,
-            bandwidth_bit_s=8e9 * size * moved / max(1, took),
-            messages_per_s=1e9 * moved / max(1, took),
-            cpu_ns=used // moved,
+            **stream.losses(sent.lost),
+            bandwidth_bit_s=8e9 * size * moved / max(1, sent.took),
+            messages_per_s=1e9 * moved / max(1, sent.took),
+            cpu_ns=used // max(1, moved),
         )
 
-    async def _measure(self, comm: Comm, node: Node, contents: Contents, pattern: str, size: int, count: int) -> int:
-        """Nanoseconds, at rank 0."""
+    async def _measure(self, comm: Comm, node: Node, stream: Streams, pattern: str, size: int, count: int) -> Sent:
+        """What rank 0 sees of it."""
         peer, window = self.peer - comm.rank, self.window
         if pattern == "bidirectional":
-            coming = node.spawn(receive_stream(comm, peer, contents, size, count, window), "receiver")
-            took = await send_stream(comm, node, peer, contents, size, count, window)
-            await coming
-            return took
+            coming = node.spawn(stream.receive(peer, size, count, window), "receiver")
+            sent = await stream.send(peer, size, count, window)
+            return Sent(sent.took, sent.lost + await coming)
         each = window if pattern == "windowed" else count
-        took = 0
+        took = lost = 0
         for first in range(0, count, each):
             some = min(each, count - first)
             if comm.rank == 0:
-                took += await send_stream(comm, node, peer, contents, size, some, window)
+                sent = await stream.send(peer, size, some, window)
+                took, lost = took + sent.took, lost + sent.lost
             else:
-                await receive_stream(comm, peer, contents, size, some, window)
-        return took
+                await stream.receive(peer, size, some, window)
+        return Sent(took, lost)

@@ -3,60 +3,78 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
+from protocols.core.completion import Completion
 from protocols.mpi.requests import Request
 from testbed.workloads.answering import ANSWER, ASK, MOST, Server
+from testbed.workloads.asking_again import Asking, answer_again
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.quantiles import fairness, quantiles
 from testbed.workloads.settings import Duration, Size
 
+_SERIES: Final = 1 << 20  # between the numbers of one time's requests and the next one's
+
 
 class Contention(Workload):
     """1, 2, 4, ... N clients to rank 0, for a time each: aggregate and per-client rate, Jain's index, round trips.
 
-    A request has `size` bytes, its answer none; every client has `window` requests under way.
+    A request has `size` bytes, its answer none; every client has `window` requests under way. retry: over a protocol that
+    loses messages, when one is sent again that has not been answered; rows say how many were.
     """
+
+    bears_loss = True
 
     size: Size = 4096
     window: int = 4
     time: Duration = 500_000_000
+    retry: Duration = 20_000_000
 
     def __post_init__(self) -> None:
-        if self.window < 1 or self.time <= 0:
-            raise ValueError("window: 1 or more; time: more than 0")
+        if self.window < 1 or min(self.time, self.retry) <= 0:
+            raise ValueError("window: 1 or more; time and retry: more than 0")
 
     async def rank(self, comm: Comm, node: Node) -> None:
         contents = Contents(node.seed, "contention", self.size + 1)
         server = Server(comm, node, contents, self.size)
-        if comm.rank == 0:
-            await server.begin(min(MOST, (comm.size - 1) * self.window))
+        receives = min(MOST, (comm.size - 1) * self.window)
+        if comm.rank == 0 and not node.lossy:
+            await server.begin(receives)
         for clients in _steps(comm.size - 1):
             await node.barrier()
-            if comm.rank == 0:
+            mine: tuple[float, list[int], int] = (0.0, [], 0)
+            if comm.rank == 0 and node.lossy:
+                await answer_again(
+                    comm, node, contents, range(1, clients + 1), size=self.size, reply=0, receives=receives
+                )
+            elif comm.rank == 0:
                 await server.serve(clients)
-                mine: tuple[float, list[int]] = (0.0, [])
             elif comm.rank <= clients:
-                mine = await self._ask(comm, node, contents)
-            else:
-                mine = (0.0, [])
+                mine = (
+                    await self._ask_again(comm, node, contents, clients * _SERIES)
+                    if node.lossy
+                    else await self._ask(comm, node, contents)
+                )
             told = await node.gather(mine)
             if told is None:
                 continue
-            rates = [8.0 * self.size * rate for rate, _ in told[1 : clients + 1]]
+            rates = [8.0 * self.size * rate for rate, _, _ in told[1 : clients + 1]]
+            again = {"asked_again": sum(one for _, _, one in told)} if node.lossy else {}
             node.row(
                 clients=clients,
                 size_bytes=self.size,
                 aggregate_bit_s=sum(rates),
-                requests_per_s=sum(rate for rate, _ in told),
+                **again,
+                requests_per_s=sum(rate for rate, _, _ in told),
                 slowest_bit_s=min(rates),
                 fastest_bit_s=max(rates),
                 fairness=fairness(rates),
-                **quantiles([trip for _, trips in told for trip in trips]),
+                **quantiles([trip for _, trips, _ in told for trip in trips]),
             )
 
-    async def _ask(self, comm: Comm, node: Node, contents: Contents) -> tuple[float, list[int]]:
-        """Requests per second, and their round trips in nanoseconds."""
+    async def _ask(self, comm: Comm, node: Node, contents: Contents) -> tuple[float, list[int], int]:
+        """Requests per second, their round trips in nanoseconds, and how many were sent again."""
         now, trips = node.now, []
         under_way: deque[tuple[int, Request, Request]] = deque()
         begun, number = now(), 0
@@ -77,7 +95,27 @@ class Contention(Workload):
             await sent.Wait()
         rate = 1e9 * number / max(1, now() - begun)
         await comm.Send(contents.of(0, self.size + 1), 0, ASK)
-        return rate, trips
+        return rate, trips, 0
+
+    async def _ask_again(self, comm: Comm, node: Node, contents: Contents, first: int) -> tuple[float, list[int], int]:
+        """first: number of the first request."""
+        await node.heard(0)
+        now, trips = node.now, []
+        asking = Asking(comm, node, contents, 0, size=self.size, reply=0, retry=self.retry, first=first)
+        await asking.begin()
+        under_way: deque[tuple[int, Completion[int]]] = deque()
+        begun, number = now(), 0
+        while now() < begun + self.time:
+            if len(under_way) == self.window:
+                began, answered = under_way.popleft()
+                trips.append(await answered - began)
+            under_way.append((now(), await asking.ask()))
+            number += 1
+        for began, answered in under_way:
+            trips.append(await answered - began)
+        rate = 1e9 * number / max(1, now() - begun)
+        await asking.end()
+        return rate, trips, asking.again
 
 
 def _steps(clients: int) -> list[int]:

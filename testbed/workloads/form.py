@@ -128,13 +128,13 @@ class Node:
             await sent.Wait()
             distance *= 2
 
-    async def say(self, value: object, rank: int) -> None:
-        """A word to another rank, beside the workload's messages; `heard` there."""
-        await self._control.send(value, rank, _WORD)
+    async def say(self, value: object, rank: int, topic: int = 0) -> None:
+        """A word to another rank, beside the workload's messages; `heard` there, if it is about that topic, from 0 on."""
+        await self._control.send(value, rank, _WORD + topic)
 
-    async def heard(self, rank: int) -> Any:
-        """The next word that this rank has said to us."""
-        return await self._control.recv(source=rank, tag=_WORD)
+    async def heard(self, rank: int, topic: int = 0) -> Any:
+        """The next word that this rank has said to us about it."""
+        return await self._control.recv(source=rank, tag=_WORD + topic)
 
     async def gather(self, value: object) -> list[Any] | None:
         """At rank 0 everybody's value, by rank; None elsewhere."""

@@ -6,8 +6,9 @@ from typing import Literal
 
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.lossy_streams import streams
 from testbed.workloads.settings import Size
-from testbed.workloads.streams import receive_stream, send_stream
+from testbed.workloads.streams import Sent
 
 Pattern = Literal["all", "shift", "neighbour", "bisection"]
 
@@ -18,6 +19,8 @@ class Permutation(Workload):
     shift: rank r to r + by, in a circle. neighbour: 0 with 1, 2 with 3, and so on. bisection: every rank of the lower half
     with one of the upper half. A rank without a partner does nothing.
     """
+
+    bears_loss = True
 
     pattern: Pattern = "all"
     by: int = 1
@@ -30,28 +33,31 @@ class Permutation(Workload):
             raise ValueError("count, window and by: 1 or more")
 
     async def rank(self, comm: Comm, node: Node) -> None:
-        contents = Contents(node.seed, "permutation", self.size)
+        stream = streams(comm, node, Contents(node.seed, "permutation", self.size))
         for pattern in ("shift", "neighbour", "bisection") if self.pattern == "all" else (self.pattern,):
             destination, source = partners(pattern, comm.rank, comm.size, self.by)
             await node.barrier()
-            took = 0
+            sent = Sent(0)
             if destination != comm.rank:
-                coming = node.spawn(
-                    receive_stream(comm, source, contents, self.size, self.count, self.window), f"receiver, {pattern}"
-                )
-                took = await send_stream(comm, node, destination, contents, self.size, self.count, self.window)
+                coming = node.spawn(stream.receive(source, self.size, self.count, self.window), f"receiver, {pattern}")
+                sent = await stream.send(destination, self.size, self.count, self.window)
                 await coming
-            all_took = [time for time in await node.gather(took) or () if time]
-            if all_took:
-                bits = 8e9 * self.size * self.count
+            senders = [one for one in await node.gather(sent) or () if one.took]
+            if senders:
+                rates = [8e9 * self.size * (self.count - one.lost) / one.took for one in senders]
+                lost = sum(one.lost for one in senders)
                 node.row(
                     pattern=pattern,
-                    senders=len(all_took),
+                    senders=len(senders),
                     size_bytes=self.size,
                     count=self.count,
-                    aggregate_bit_s=bits * len(all_took) / max(all_took),
-                    slowest_bit_s=bits / max(all_took),
-                    fastest_bit_s=bits / min(all_took),
+                    **stream.losses(lost),
+                    aggregate_bit_s=8e9
+                    * self.size
+                    * (self.count * len(senders) - lost)
+                    / max(one.took for one in senders),
+                    slowest_bit_s=min(rates),
+                    fastest_bit_s=max(rates),
                 )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from protocols.mpi.status import Status
+from testbed.workloads.asking_again import MOST_TRIES, answer_again, given_up
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.quantiles import quantiles, warm_up
 from testbed.workloads.settings import Duration, Sizes
+from testbed.workloads.streams import enough
 
 _TAG = 1
 _COUNT = 2
@@ -15,22 +18,31 @@ _READY = 3
 class PingPong(Workload):
     """Half the round trip between two ranks, for messages of each size, and the processor time of each message.
 
-    most: time for one size, after which fewer round trips have to do.
+    most: time for one size, after which fewer round trips have to do. retry: over a protocol that loses messages, when one
+    is sent again that has not been answered; rows say how many were, and their times count.
     """
+
+    bears_loss = True
 
     sizes: Sizes = (0, 1, 4, 64, 1024, 4096, 65536)
     count: int = 1000
     peer: int = 1
     most: Duration = 2_000_000_000
+    retry: Duration = 20_000_000
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.peer < 1:
             raise ValueError("count and peer: 1 or more")
+        if self.retry < 1:
+            raise ValueError("retry: more than 0")
 
     async def rank(self, comm: Comm, node: Node) -> None:
         if self.peer >= comm.size:
             raise ValueError(f"peer {self.peer}: there are ranks 0 to {comm.size - 1}")
         contents = Contents(node.seed, "pingpong", max(self.sizes))
+        if node.lossy:
+            await self._over_losses(comm, node, contents)
+            return
         for size in self.sizes:
             if comm.rank == 0:
                 await self._ping(comm, node, contents, size)
@@ -40,7 +52,7 @@ class PingPong(Workload):
     async def _ping(self, comm: Comm, node: Node, contents: Contents, size: int) -> None:
         count = warm_up(self.count)
         samples = await self._trips(comm, node, contents, size, count)
-        count = max(1, min(self.count, self.most * len(samples) // max(1, sum(samples))))
+        count = enough(self.count, len(samples), sum(samples), self.most)
         await comm.send(count, self.peer, _COUNT)
         used = node.cpu()
         samples = await self._trips(comm, node, contents, size, count)
@@ -78,3 +90,75 @@ class PingPong(Workload):
                 arrival = await comm.Irecv(buffers[(number + 1) % 2], 0, _TAG)
             await sent.Wait()
             contents.check(number, buffers[number % 2], "rank 0's message")
+
+    async def _over_losses(self, comm: Comm, node: Node, contents: Contents) -> None:
+        first = 0
+        for size in self.sizes:
+            if comm.rank == self.peer:
+                await answer_again(comm, node, contents, (0,), size=max(self.sizes), reply=size)
+            elif comm.rank == 0:
+                await node.heard(self.peer)
+                ask = _AskingAgain(self, comm, node, contents, size, first)
+                watching = node.spawn(ask.watch(), "time-out")
+                samples = await ask.trips(warm_up(self.count))
+                count = enough(self.count, len(samples), sum(samples), self.most)
+                ask.again, used = 0, node.cpu()
+                samples = await ask.trips(count)
+                used = node.cpu() - used
+                watching.cancel()
+                await node.say(None, self.peer)
+                node.row(
+                    size_bytes=size,
+                    count=count,
+                    asked_again=ask.again,
+                    **quantiles(samples, 2),
+                    cpu_ns=used // (2 * count),
+                )
+                first = ask.number + 1
+
+
+class _AskingAgain:
+    """One request after the other. number: of the last one. again: how many were sent again."""
+
+    def __init__(self, form: PingPong, comm: Comm, node: Node, contents: Contents, size: int, first: int) -> None:
+        self.number = first - 1
+        self.again = 0
+        self._form = form
+        self._comm = comm
+        self._node = node
+        self._contents = contents
+        self._size = size
+        self._waits = False
+
+    async def trips(self, count: int) -> list[int]:
+        comm, contents, size, peer, now = self._comm, self._contents, self._size, self._form.peer, self._node.now
+        samples, buffer, status = [], bytearray(max(self._form.sizes)), Status()
+        for _ in range(count):
+            begun = now()
+            self.number = number = self.number + 1
+            answer = await comm.Irecv(buffer, peer)
+            await comm.Send(contents.of(number, size), peer, number)
+            self._waits = True
+            await answer.Wait(status)
+            while status.tag != number:  # late, or twice
+                await comm.Recv(buffer, peer, status=status)
+            self._waits = False
+            samples.append(now() - begun)
+            contents.check(number, memoryview(buffer)[: status.count], f"rank {peer}'s answer")
+        return samples
+
+    async def watch(self) -> None:
+        """Send again what has no answer since we looked last."""
+        retry, peer = self._form.retry, self._form.peer
+        tries = 1
+        while True:
+            seen = self.number
+            await self._node.sleep(retry)
+            if self.number != seen or not self._waits:
+                tries = 1
+                continue
+            if tries == MOST_TRIES:
+                raise given_up(seen, self._size, peer, retry)
+            tries += 1
+            self.again += 1
+            await self._comm.Send(self._contents.of(seen, self._size), peer, seen)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from protocols.mpi.requests import Request
+from collections.abc import Awaitable
+
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.lossy_streams import streams
 from testbed.workloads.settings import Duration, Size
-from testbed.workloads.streams import enough, ready, receive_stream, send_at_once, tell, told
+from testbed.workloads.streams import Sent, Streams, enough
 
 
 class Rate(Workload):
@@ -14,6 +16,8 @@ class Rate(Workload):
 
     window: under way, of all destinations together. most: time for each, after which fewer messages have to do.
     """
+
+    bears_loss = True
 
     size: Size = 8
     count: int = 10_000
@@ -25,47 +29,47 @@ class Rate(Workload):
             raise ValueError("count and window: 1 or more")
 
     async def rank(self, comm: Comm, node: Node) -> None:
-        contents = Contents(node.seed, "rate", self.size)
+        stream = streams(comm, node, Contents(node.seed, "rate", self.size))
         for destinations in dict.fromkeys((1, comm.size - 1)):
             if comm.rank > destinations:
                 continue
             window = max(1, self.window // destinations)
             each = max(1, self.count // destinations)
             if comm.rank:
-                await receive_stream(comm, 0, contents, self.size, min(each, window), window)
-                await receive_stream(comm, 0, contents, self.size, await told(comm, 0), window)
+                await stream.receive(0, self.size, min(each, window), window)
+                await stream.receive(0, self.size, await stream.told(0), window)
                 continue
+            others = range(1, destinations + 1)
             tried = min(each, window)
-            receivers = [await ready(comm, other) for other in range(1, destinations + 1)]
-            took = await self._send(comm, node, contents, receivers, tried, window)
-            each = enough(each, tried, took, self.most)
-            receivers = [await ready(comm, other) for other in range(1, destinations + 1)]
-            for other in range(1, destinations + 1):
-                await tell(comm, other, each)
+            sent = await self._send(node, stream, [await stream.ready(other) for other in others], tried, window)
+            each = enough(each, tried, sent.took, self.most)
+            for other in others:
+                await stream.tell(other, each)
+            receivers = [await stream.ready(other) for other in others]
             used = node.cpu()
-            took = await self._send(comm, node, contents, receivers, each, window)
+            sent = await self._send(node, stream, receivers, each, window)
             used = node.cpu() - used
-            total = each * destinations
-            rate = 1e9 * total / max(1, took)
+            total = each * destinations - sent.lost
             node.row(
                 destinations=destinations,
                 size_bytes=self.size,
-                count=total,
-                messages_per_s=rate,
-                cpu_ns=used // total,
+                count=each * destinations,
+                **stream.losses(sent.lost),
+                messages_per_s=1e9 * total / max(1, sent.took),
+                cpu_ns=used // max(1, total),
             )
 
     async def _send(
-        self, comm: Comm, node: Node, contents: Contents, receivers: list[Request], count: int, window: int
-    ) -> int:
-        """Nanoseconds until all have acknowledged, once all are ready."""
+        self, node: Node, stream: Streams, receivers: list[Awaitable[object]], count: int, window: int
+    ) -> Sent:
+        """Until all have acknowledged, once all are ready."""
         for receiver in receivers:
-            await receiver.Wait()
+            await receiver
         begun = node.now()
-        streams = [
-            node.spawn(send_at_once(comm, node, other, contents, self.size, count, window), f"stream to rank {other}")
+        sending = [
+            node.spawn(stream.send_at_once(other, self.size, count, window), f"stream to rank {other}")
             for other in range(1, len(receivers) + 1)
         ]
-        for stream in streams:
-            await stream
-        return node.now() - begun
+        sent = [await one for one in sending]
+        slowest = max(one.took for one in sent)
+        return Sent(slowest if any(one.lost for one in sent) else node.now() - begun, sum(one.lost for one in sent))

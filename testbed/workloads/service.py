@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 from protocols.mpi.requests import Request
 from testbed.workloads.answering import ANSWER, ASK, MOST, Server
+from testbed.workloads.asking_again import Asking, answer_again
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.quantiles import quantiles
@@ -19,18 +21,24 @@ class Service(Workload):
 
     rate: requests per second, of all clients together. requests: of all clients together. size: of a request, reply: of its
     answer. work: processor time that the server needs for one. A client that is late sends what is due at once, and the
-    wait counts: what a closed loop would leave out.
+    wait counts: what a closed loop would leave out. retry: over a protocol that loses messages, when a request is sent again
+    that has not been answered; the row says how many were.
     """
+
+    bears_loss = True
 
     rate: float = 1000.0
     requests: int = 1000
     size: Size = 64
     reply: Size = 1024
     work: Duration = 0
+    retry: Duration = 20_000_000
 
     def __post_init__(self) -> None:
         if self.rate <= 0 or self.requests < 1:
             raise ValueError("rate: more than 0; requests: 1 or more")
+        if self.retry < 1:
+            raise ValueError("retry: more than 0")
 
     async def rank(self, comm: Comm, node: Node) -> None:
         contents = Contents(node.seed, "service", max(self.size, self.reply) + 1)
@@ -38,27 +46,39 @@ class Service(Workload):
         count = self.requests // clients + (comm.rank <= self.requests % clients)
         await node.barrier()
         if comm.rank == 0:
-            server = Server(comm, node, contents, self.size, self.reply, self.work)
-            await server.begin(MOST)
-            await server.serve(clients)
-            told = await node.gather((0, []))
+            await self._serve(comm, node, contents)
+            told = await node.gather((0, [], 0))
             assert told is not None
-            took = max(time for time, _ in told)
-            times = [time for _, some in told for time in some]
+            took = max(time for time, _, _ in told)
+            times = [time for _, some, _ in told for time in some]
+            again = {"asked_again": sum(one for _, _, one in told)} if node.lossy else {}
             achieved = _SECOND * len(times) / max(1, took)
             node.row(
                 offered_per_s=self.rate,
                 answered_per_s=achieved,
                 count=len(times),
+                **again,
                 work_ns=self.work,
                 **quantiles(times),
             )
         else:
-            await node.gather(await self._ask(comm, node, contents, count))
+            ask = self._ask_again if node.lossy else self._ask
+            await node.gather(await ask(comm, node, contents, count))
 
-    async def _ask(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int]]:
-        """Nanoseconds in all, and response times."""
-        chance, now = node.random("arrivals"), node.now
+    async def _serve(self, comm: Comm, node: Node, contents: Contents) -> None:
+        if node.lossy:
+            askers = range(1, comm.size)
+            await answer_again(
+                comm, node, contents, askers, size=self.size, reply=self.reply, work=self.work, receives=MOST
+            )
+            return
+        server = Server(comm, node, contents, self.size, self.reply, self.work)
+        await server.begin(MOST)
+        await server.serve(comm.size - 1)
+
+    async def _ask(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
+        """Nanoseconds in all, response times, and how many requests were sent again."""
+        now = node.now
         times: list[int] = []
 
         async def finish(number: int, due: int, answer: bytearray, answered: Request, sent: Request) -> None:
@@ -67,13 +87,9 @@ class Service(Workload):
             await sent.Wait()
             contents.check(number, answer, "the server's answer")
 
-        begun = due = now()
-        each = self.rate / (comm.size - 1) / _SECOND
+        begun = now()
         finishing = []
-        for number in range(count):
-            due += round(chance.expovariate(each))
-            if due > now():
-                await node.sleep(due - now())
+        async for number, due in self._arrivals(comm, node, count):
             answer = bytearray(self.reply)
             answered = await comm.Irecv(answer, 0, ANSWER)
             sent = await comm.Isend(contents.of(number, self.size), 0, ASK)
@@ -82,4 +98,29 @@ class Service(Workload):
             await task
         took = now() - begun
         await comm.Send(contents.of(0, self.size + 1), 0, ASK)  # one byte longer: the last
-        return took, times
+        return took, times, 0
+
+    async def _ask_again(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
+        await node.heard(0)
+        asking = Asking(comm, node, contents, 0, size=self.size, reply=self.reply, retry=self.retry)
+        await asking.begin()
+        begun = node.now()
+        under_way = []
+        async for _, due in self._arrivals(comm, node, count):
+            under_way.append((due, await asking.ask()))
+            await node.sleep(0)  # who is late takes in answers all the same
+        times = [await answered - due for due, answered in under_way]
+        took = node.now() - begun
+        await asking.end()
+        return took, times, asking.again
+
+    async def _arrivals(self, comm: Comm, node: Node, count: int) -> AsyncIterator[tuple[int, int]]:
+        """Each request of a client at its time: its number, and when it was due."""
+        chance, now = node.random("arrivals"), node.now
+        each = self.rate / (comm.size - 1) / _SECOND
+        due = now()
+        for number in range(count):
+            due += round(chance.expovariate(each))
+            if due > now():
+                await node.sleep(due - now())
+            yield number, due

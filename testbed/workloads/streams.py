@@ -7,66 +7,81 @@ message counts when its receiver has it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable
+from typing import Final, NamedTuple
 
-from protocols.mpi.requests import Request
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node
 
 _DATA, _READY, _DONE, _TOLD = 1, 2, 3, 4
 
 
-async def send_stream(comm: Comm, node: Node, peer: int, contents: Contents, size: int, count: int, window: int) -> int:
-    """Nanoseconds from the first message to the acknowledgement of all."""
-    await comm.Recv(None, peer, _READY)
-    return await send_at_once(comm, node, peer, contents, size, count, window)
+class Sent(NamedTuple):
+    """took: nanoseconds from the first message to the acknowledgement of all. lost: messages."""
+
+    took: int
+    lost: int = 0
 
 
-async def ready(comm: Comm, peer: int) -> Request:
-    """Over when that receiver has begun its first receives; `send_at_once` may follow."""
-    return await comm.Irecv(None, peer, _READY)
+class Streams:
+    """One rank's. size: bytes. window: messages under way."""
 
+    def __init__(self, comm: Comm, node: Node, contents: Contents) -> None:
+        self._comm: Final = comm
+        self._node: Final = node
+        self._contents: Final = contents
 
-async def send_at_once(
-    comm: Comm, node: Node, peer: int, contents: Contents, size: int, count: int, window: int
-) -> int:
-    """`send_stream` to a receiver that is ready."""
-    begun = node.now()
-    under_way = deque(
-        [await comm.Isend(contents.of(number, size), peer, _DATA) for number in range(min(count, window))]
-    )
-    for number in range(len(under_way), count):
-        await under_way.popleft().Wait()
-        under_way.append(await comm.Isend(contents.of(number, size), peer, _DATA))
-    for sent in under_way:
-        await sent.Wait()
-    await comm.Recv(None, peer, _DONE)
-    return node.now() - begun
+    async def send(self, peer: int, size: int, count: int, window: int) -> Sent:
+        await (await self.ready(peer))
+        return await self.send_at_once(peer, size, count, window)
 
+    async def ready(self, peer: int) -> Awaitable[object]:
+        """Over when that receiver has begun its first receives; `send_at_once` may follow."""
+        return await self._comm.Irecv(None, peer, _READY)
 
-async def receive_stream(comm: Comm, peer: int, contents: Contents, size: int, count: int, window: int) -> None:
-    """The other end. Raises VerificationError."""
-    buffers = [bytearray(size) for _ in range(min(count, window))]
-    under_way = deque([(buffer, await comm.Irecv(buffer, peer, _DATA)) for buffer in buffers])
-    await comm.Send(None, peer, _READY)
-    who = f"from rank {peer}"
-    for number in range(count):
-        buffer, arrival = under_way.popleft()
-        await arrival.Wait()
-        contents.check(number, buffer, who)
-        if number + len(buffers) < count:
-            under_way.append((buffer, await comm.Irecv(buffer, peer, _DATA)))
-    await comm.Send(None, peer, _DONE)
+    async def send_at_once(self, peer: int, size: int, count: int, window: int) -> Sent:
+        """`send` to a receiver that is ready."""
+        comm, contents, now = self._comm, self._contents, self._node.now
+        begun = now()
+        under_way = deque(
+            [await comm.Isend(contents.of(number, size), peer, _DATA) for number in range(min(count, window))]
+        )
+        for number in range(len(under_way), count):
+            await under_way.popleft().Wait()
+            under_way.append(await comm.Isend(contents.of(number, size), peer, _DATA))
+        for sent in under_way:
+            await sent.Wait()
+        await comm.Recv(None, peer, _DONE)
+        return Sent(now() - begun)
 
+    async def receive(self, peer: int, size: int, count: int, window: int) -> int:
+        """The other end; how many messages were lost. Raises VerificationError."""
+        comm, contents = self._comm, self._contents
+        buffers = [bytearray(size) for _ in range(min(count, window))]
+        under_way = deque([(buffer, await comm.Irecv(buffer, peer, _DATA)) for buffer in buffers])
+        await comm.Send(None, peer, _READY)
+        who = f"from rank {peer}"
+        for number in range(count):
+            buffer, arrival = under_way.popleft()
+            await arrival.Wait()
+            contents.check(number, buffer, who)
+            if number + len(buffers) < count:
+                under_way.append((buffer, await comm.Irecv(buffer, peer, _DATA)))
+        await comm.Send(None, peer, _DONE)
+        return 0
 
-async def tell(comm: Comm, peer: int, count: int) -> None:
-    """Say how many messages there will be; `told` hears it."""
-    await comm.send(count, peer, _TOLD)
+    async def tell(self, peer: int, count: int) -> None:
+        """Say how many messages there will be; `told` hears it."""
+        await self._comm.send(count, peer, _TOLD)
 
+    async def told(self, peer: int) -> int:
+        count = await self._comm.recv(source=peer, tag=_TOLD)
+        assert isinstance(count, int)
+        return count
 
-async def told(comm: Comm, peer: int) -> int:
-    count = await comm.recv(source=peer, tag=_TOLD)
-    assert isinstance(count, int)
-    return count
+    def losses(self, lost: int) -> dict[str, int]:  # noqa: ARG002  another protocol's streams have some
+        """What a row tells of them: nothing where none can be lost."""
+        return {}
 
 
 def enough(count: int, tried: int, took: int, most: int) -> int:

@@ -10,6 +10,7 @@ goes by TCP beside it, as iperf3 and netperf do it: so what is lost can be told.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import select
 import socket
@@ -24,19 +25,14 @@ from protocols.mpi.device import Device
 from protocols.mpi.errors import Envelope
 from protocols.mpi.matching import Matching, Receive
 from testbed.engine.loop import Loop
+from testbed.kernel.frame_socket import BUFFER
+from testbed.runtime.sockets.datagrams import HEAD, LONGEST, MOST, Assembly, Message, Pieces, split
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 from testbed.runtime.sockets.tcp import TcpEndpoint
 
 PORT: Final = 7118
 
-HEAD: Final = struct.Struct("!IIIII")  # context, tag, number of the message, its bytes, where this datagram's begin
-MOST: Final = 65_507 - HEAD.size
-"""Bytes of a message in one datagram: what IPv4 leaves of its 65,535."""
-LONGEST: Final = 1 << 24
-"""Bytes of a message."""
-UNFINISHED: Final = 64
-"""Messages of several datagrams that may be incomplete at a time; of more the oldest has lost one for good."""
-
+_BUFFER_FORCE: Final = 33  # SO_RCVBUFFORCE of asm-generic/socket.h
 _DATAGRAMS: Final = 2  # contexts, one communicator's, whose messages are datagrams
 _TURN: Final = 64  # datagrams that are taken in before programs go on
 _MEMORY: Final = 55  # SO_MEMINFO of linux/socket.h
@@ -45,19 +41,6 @@ _NOT_TAKEN: Final = (
     errno.ENOBUFS, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNREFUSED, errno.EPERM,
 )  # fmt: skip
 """The kernel throws a datagram away, and says so: the cable is out, a queue is full."""
-
-Pieces = list[tuple[bytes, memoryview]]
-
-
-class _Partial:
-    """A message of which some datagrams have come. begins: where those begin."""
-
-    __slots__ = ("begins", "missing", "view")
-
-    def __init__(self, length: int) -> None:
-        self.view = memoryview(bytearray(length))
-        self.missing = length
-        self.begins: set[int] = set()
 
 
 class UdpEndpoint:
@@ -78,9 +61,9 @@ class UdpEndpoint:
         self._ranks: dict[str, int] = {}
         self._unsent: deque[tuple[int, Pieces, Completion[Envelope], Envelope]] = deque()
         self._number = 0
-        self._partial: dict[tuple[int, int], _Partial] = {}  # by sender and message
+        self._assembly = Assembly()
         self._scratch = memoryview(bytearray(HEAD.size + MOST))
-        self._counts = dict.fromkeys(("sent", "came", "not_taken", "incomplete", "strange"), 0)
+        self._counts = dict.fromkeys(("sent", "came", "not_taken", "strange"), 0)
 
     async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:
         """Listen, and be connected with all other nodes: then they listen, too. Raises TestbedError."""
@@ -88,6 +71,8 @@ class UdpEndpoint:
         self._ranks = {address: rank for rank, address in enumerate(addresses)}
         family = socket.AF_INET6 if ":" in addresses[self.rank] else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        with contextlib.suppress(OSError):  # then it has what the kernel gives to everybody
+            self._socket.setsockopt(socket.SOL_SOCKET, _BUFFER_FORCE, BUFFER)
         self._socket.bind(self._addresses[self.rank])  # so that it is this address that receivers see
         self._ready = select.epoll()
         self._ready.register(self._socket.fileno(), select.EPOLLIN)
@@ -100,9 +85,10 @@ class UdpEndpoint:
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
             over.complete(envelope)
-            self._arrived(self.rank, context, tag, data)
+            self._arrived(self.rank, Message(context, tag, data))
             return True
-        pieces = self._pieces(context, tag, data)
+        self._number = self._number + 1 & 0xFFFF_FFFF
+        pieces = split(context, tag, self._number, data)
         if self._unsent or not self._taken(destination, pieces):
             if not self._unsent:
                 self._ready.modify(self._socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
@@ -127,8 +113,8 @@ class UdpEndpoint:
         if not self._addresses:
             return {}
         memory = struct.unpack("9I", self._socket.getsockopt(socket.SOL_SOCKET, _MEMORY, 36))
-        return {**self._counts, "incomplete": self._counts["incomplete"] + len(self._partial),
-                "overrun": memory[_MEMORY_DROPS]}  # fmt: skip
+        overrun = memory[_MEMORY_DROPS]
+        return {**self._counts, "overrun": overrun, "incomplete": self._assembly.incomplete}
 
     def waiting(self) -> list[str]:
         sentences = [f"{len(self._unsent)} messages have still to be taken by the kernel"] if self._unsent else []
@@ -136,17 +122,6 @@ class UdpEndpoint:
             sentences.append(f"{receives} receives have found no message, which may be lost: this is UDP")
         told = ", ".join(f"{name} {count}" for name, count in self.counted().items())
         return [*sentences, f"datagrams: {told}", *(f"beside them, by TCP: {one}" for one in self._beside.waiting())]
-
-    def _pieces(self, context: int, tag: int, data: memoryview) -> Pieces:
-        """The datagrams of a message, the last one first."""
-        length = len(data)
-        if length <= MOST:
-            return [(HEAD.pack(context, tag, 0, length, 0), data)]
-        self._number = number = self._number + 1 & 0xFFFF_FFFF
-        begins = range(0, length, MOST)
-        return [
-            (HEAD.pack(context, tag, number, length, begin), data[begin : begin + MOST]) for begin in reversed(begins)
-        ]
 
     def _taken(self, destination: int, pieces: Pieces) -> bool:
         """Whether the kernel has taken all of them. Those that it has are gone from the list."""
@@ -184,7 +159,7 @@ class UdpEndpoint:
     def _take(self) -> None:
         """Take in what is there, or some of it: programs shall go on under any load."""
         take, scratch, ranks, counts = self._socket.recvfrom_into, self._scratch, self._ranks, self._counts
-        unpack, most = HEAD.unpack_from, HEAD.size
+        whole = self._assembly.take
         for _ in range(_TURN):
             try:
                 got, address = take(scratch)
@@ -196,40 +171,22 @@ class UdpEndpoint:
                 continue
             counts["came"] += 1
             source = ranks.get(address[0])
-            if source is None or got < most:
+            if source is None:
                 counts["strange"] += 1
                 continue
-            context, tag, number, length, begin = unpack(scratch)
-            if got - most == length:
-                self._arrived(source, context, tag, scratch[most:got])
-            elif begin + got - most <= length <= LONGEST:
-                self._piece(source, context, tag, number, length, begin, scratch[most:got])
-            else:
+            try:
+                message = whole(source, scratch[:got])
+            except ValueError:
                 counts["strange"] += 1
+                continue
+            if message is not None:
+                self._arrived(source, message)
 
-    def _piece(
-        self, source: int, context: int, tag: int, number: int, length: int, begin: int, data: memoryview
-    ) -> None:
-        """One datagram of a message of several."""
-        partial = self._partial.get((source, number))
-        if partial is None or len(partial.view) != length:
-            if len(self._partial) == UNFINISHED:
-                del self._partial[next(iter(self._partial))]
-                self._counts["incomplete"] += 1
-            self._partial[source, number] = partial = _Partial(length)
-        if begin in partial.begins:
-            return
-        partial.begins.add(begin)
-        partial.view[begin : begin + len(data)] = data
-        partial.missing -= len(data)
-        if partial.missing <= 0:
-            del self._partial[source, number]
-            self._arrived(source, context, tag, partial.view)
-
-    def _arrived(self, source: int, context: int, tag: int, data: memoryview) -> None:
-        arrival = self._matching.arrive(source, context, tag, len(data))
+    def _arrived(self, source: int, message: Message) -> None:
+        context, tag, content = message
+        arrival = self._matching.arrive(source, context, tag, len(content))
         place = arrival.place
-        place[:] = data[: len(place)]
+        place[:] = content[: len(place)]
         if self._matching.arrived(arrival):
             self._nic.show(0)
 

@@ -26,8 +26,8 @@ def test_an_unknown_name_is_told_with_the_nearest_and_with_all() -> None:
         NotFoundError, match=r"no workload is called 'pingpnog' — did you mean 'pingpong'\?; there are .*comb"
     ):
         choose("pingpnog")
-    with pytest.raises(NotFoundError, match="no protocol is called 'udp'"):
-        registry.load(registry.PROTOCOLS, "udp")
+    with pytest.raises(NotFoundError, match="no protocol is called 'sctp'"):
+        registry.load(registry.PROTOCOLS, "sctp")
 
 
 def test_the_first_package_on_the_path_counts_and_broken_files_do_not_matter(

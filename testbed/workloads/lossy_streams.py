@@ -1,0 +1,136 @@
+"""Streams over a protocol that loses messages: as fast as the sender can, and what did not come is counted.
+
+Each message has its number as its tag, so that one that comes twice or late is known. That all have been sent is said beside
+them, without loss; what has not come some time later is lost. That time does not count: nothing was transferred in it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable
+from typing import Final
+
+from protocols.mpi.errors import ERR_TRUNCATE, MPIError
+from protocols.mpi.status import Status
+from testbed.workloads.contents import Contents
+from testbed.workloads.form import Comm, Node
+from testbed.workloads.streams import Sent, Streams
+
+QUIET: Final = 20_000_000
+"""Nanoseconds for which nothing comes any more, when all has been sent: what is missing then is lost."""
+MOST: Final = 1 << 20
+"""Messages of a stream."""
+
+_DEAF: Final = 65_536  # bytes that are sent before we listen
+_OVERHEAD: Final = 1_024  # bytes that the kernel needs of a buffer for each message
+_OF_RECEIVER: Final = 1  # topic of its words; the sender's have the usual one
+_SERIES: Final = 1 << 10  # streams that can be told apart: a message is not late for as long as so many take
+
+
+def streams(comm: Comm, node: Node, contents: Contents) -> Streams:
+    """Those that the protocol needs."""
+    return (LossyStreams if node.lossy else Streams)(comm, node, contents)
+
+
+class LossyStreams(Streams):
+    """The window is the receiver's alone: nobody slows a sender down."""
+
+    def __init__(self, comm: Comm, node: Node, contents: Contents) -> None:
+        super().__init__(comm, node, contents)
+        self._received = 0  # streams
+        self._first: dict[int, int] = {}  # by receiver, the tag of the first message to it
+
+    async def ready(self, peer: int) -> Awaitable[object]:
+        return self._node.spawn(self._hear(peer), f"what rank {peer} says")
+
+    async def _hear(self, peer: int) -> None:
+        self._first[peer] = await self._node.heard(peer, _OF_RECEIVER)
+
+    async def send_at_once(self, peer: int, size: int, count: int, window: int) -> Sent:  # noqa: ARG002
+        if count > MOST:
+            raise ValueError(f"count: at most {MOST:,} over a protocol that loses messages")
+        comm, node, contents, first = self._comm, self._node, self._contents, self._first[peer]
+        begun, unheard = node.now(), 0
+        for number in range(count):
+            await comm.Send(contents.of(number, size), peer, first + number)
+            unheard += size + _OVERHEAD
+            if unheard > _DEAF:  # what comes the other way is taken in
+                await node.sleep(0)
+                unheard = 0
+        sending = node.now() - begun
+        await node.say(count, peer)
+        lost, idle = await node.heard(peer, _OF_RECEIVER)
+        return Sent(max(sending, node.now() - begun - idle), lost)
+
+    async def receive(self, peer: int, size: int, count: int, window: int) -> int:
+        comm, node, contents, status = self._comm, self._node, self._contents, Status()
+        first = (self._received % _SERIES) * MOST
+        self._received += 1
+        buffers = [bytearray(size) for _ in range(min(count, window))]
+        under_way = deque([(buffer, await comm.Irecv(buffer)) for buffer in buffers])
+        stream = _Coming(node, peer)
+        await node.say(first, peer, _OF_RECEIVER)
+        ending = node.spawn(stream.end(comm, len(buffers)), f"the end of a stream from rank {peer}")
+        seen, who = bytearray(count), f"from rank {peer}"
+        while True:
+            buffer, arrival = under_way.popleft()
+            try:
+                await arrival.Wait(status)
+            except MPIError as error:
+                if error.error_class != ERR_TRUNCATE:  # else it is late, of a stream of longer messages
+                    raise
+            number = status.tag - first
+            if status.source == comm.rank:
+                break
+            if status.source == peer and 0 <= number < count and status.count == size and not status.error:
+                contents.check(number, buffer, who)
+                stream.last = node.now()
+                stream.came += not seen[number]
+                seen[number] = 1
+            under_way.append((buffer, await comm.Irecv(buffer)))
+        for _, arrival in under_way:
+            await arrival.Wait()
+        lost, idle = await ending
+        await node.say((lost, idle), peer, _OF_RECEIVER)
+        return lost
+
+    async def tell(self, peer: int, count: int) -> None:
+        await self._node.say(count, peer)
+
+    async def told(self, peer: int) -> int:
+        count = await self._node.heard(peer)
+        assert isinstance(count, int)
+        return count
+
+    def losses(self, lost: int) -> dict[str, int]:
+        return {"lost": lost}
+
+
+class _Coming:
+    """A stream on its way in. came: messages, each once. last: when the last one did."""
+
+    __slots__ = ("_node", "_peer", "came", "last")
+
+    def __init__(self, node: Node, peer: int) -> None:
+        self._node = node
+        self._peer = peer
+        self.came = 0
+        self.last = node.now()
+
+    async def end(self, comm: Comm, receives: int) -> tuple[int, int]:
+        """Wait until all has come that will, and end the receives that are left by messages to ourselves. How many messages
+        were lost, and for how many nanoseconds they were waited for in vain."""
+        node = self._node
+        count = await node.heard(self._peer)
+        since = node.now()
+        while self.came < count and (left := max(since, self.last) + QUIET - node.now()) > 0:
+            await node.sleep(left)
+        idle = node.now() - self.last if self.came < count else 0
+        await end_receives(comm, receives)
+        return count - self.came, idle
+
+
+async def end_receives(comm: Comm, count: int) -> None:
+    """Messages to ourselves, which nothing loses: so many receives from anybody are over with them."""
+    for _ in range(count):
+        await comm.Send(None, comm.rank)

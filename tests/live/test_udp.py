@@ -1,0 +1,128 @@
+"""Kernel UDP as a base line: what is lost is counted or asked for again, and nobody waits for it for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+import testbed
+from testbed import Cluster, RunningCluster, Scenario
+from testbed.errors import TestbedError
+from testbed.runtime.nodes.run import StuckError
+from testbed.runtime.sockets.datagrams import MOST
+from testbed.spec.faults import Flap
+from testbed.workloads.form import Comm, Node, Workload
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+SMALL: Mapping[str, Mapping[str, object]] = {
+    "pingpong": {"count": 20, "sizes": "0,4,64KiB,200KiB"},
+    "bandwidth": {"count": 20, "sizes": "0,1,64KiB,200KiB", "window": 4},
+    "rate": {"count": 100},
+    "permutation": {"count": 5, "window": 2},
+    "contention": {"time": "30ms"},
+    "service": {"requests": 100},
+}
+LOSSY = Cluster.star(3, loss="10%", duplicate="5%", delay="200us", seed=3)
+STREAMS = ("bandwidth", "rate", "permutation")
+
+
+class Exchange(Workload):
+    """Whole messages of several datagrams, one to oneself, and words beside them."""
+
+    bears_loss = True
+
+    async def rank(self, comm: Comm, node: Node) -> list[Any]:
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        message, mine = bytearray(3 * MOST), bytearray(5)
+        coming = await comm.Irecv(message, left, 1)
+        await node.barrier()
+        await comm.Send(bytes([comm.rank]) * (2 * MOST + 5), right, 1)
+        await comm.Send(b"mine!", comm.rank, 2)
+        await coming.Wait()
+        await comm.Recv(mine, comm.rank, 2)
+        await node.say(f"from {node.name}", right)
+        return [
+            message.rstrip(b"\0") == bytes([left]) * (2 * MOST + 5) if left else True,
+            bytes(mine),
+            await node.heard(left),
+        ]
+
+
+class InVain(Workload):
+    """It waits for a message that nobody sends."""
+
+    bears_loss = True
+
+    async def rank(self, comm: Comm, node: Node) -> None:  # noqa: ARG002
+        if comm.rank == 0:
+            await comm.Recv(bytearray(1), 1)
+
+
+@pytest.fixture(scope="module")
+def star() -> Iterator[RunningCluster]:
+    with Cluster.star(3, seed=2).up() as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_workloads_run_over_udp(star: RunningCluster, name: str) -> None:
+    result = testbed.run(star, name, protocol="udp", settings=SMALL[name])
+    assert all(("lost" if name in STREAMS else "asked_again") in row for row in result.rows)
+    assert sum(count["came"] for count in result.counted.values()) > 0
+    assert sum(count["strange"] for count in result.counted.values()) == 0
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_of_streams_what_was_lost_is_in_the_rows(name: str) -> None:
+    """A tenth of the frames is lost twice on the way; a message of 45 fragments needs them all."""
+    settings = dict(SMALL[name]) | ({"sizes": "4,64KiB", "count": 200} if name == "bandwidth" else {})
+    result = testbed.run(LOSSY, name, protocol="udp", settings=settings)
+    assert sum(row["lost"] for row in result.rows) > 0
+    if name == "bandwidth":
+        short = [row for row in result.rows if row["size_bytes"] == 4]
+        assert sum(row["lost"] for row in short) > 0
+        assert all(row["lost"] < row["count"] for row in short if row["pattern"] == "one-way")
+        assert all(row["lost"] > row["count"] * 0.9 for row in result.rows if row["size_bytes"] == 65_536)
+        assert all(row["bandwidth_bit_s"] < 1e12 for row in result.rows)
+
+
+@pytest.mark.parametrize("name", ["pingpong", "contention", "service"])
+def test_requests_that_are_lost_are_sent_again(name: str) -> None:
+    settings = {**SMALL[name], "retry": "5ms"}
+    settings |= {"pingpong": {"sizes": "0,4", "count": 100}, "contention": {"size": 100}}.get(name, {})
+    result = testbed.run(LOSSY, name, protocol="udp", settings=settings)
+    assert all(row["asked_again"] > 0 for row in result.rows)
+    assert all(row["p999_ns"] >= (2_000_000 if name == "pingpong" else 5_000_000) for row in result.rows)
+
+
+def test_messages_of_several_datagrams_and_to_oneself_and_words_arrive(star: RunningCluster) -> None:
+    results = testbed.run(star, Exchange, protocol="udp").results
+    assert results == {f"n{n}": [True, b"mine!", f"from n{(n - 2) % 3 + 1}"] for n in (1, 2, 3)}
+
+
+def test_who_gets_no_answer_gives_up_with_what_was_lost() -> None:
+    silent = Cluster.star(2, rules=["drop udp"])
+    with pytest.raises(
+        TestbedError, match=r"n1: (?s:.*)rank 1 has not answered request 0 of 4 bytes, which was sent 250 times"
+    ):
+        testbed.run(silent, "pingpong", protocol="udp", settings={"sizes": 4, "retry": "1ms"}, timeout=30)
+
+
+def test_who_waits_for_what_does_not_come_is_told_how_udp_has_fared(star: RunningCluster) -> None:
+    with pytest.raises(StuckError) as caught:
+        testbed.run(star, InVain, protocol="udp", timeout=1.0)
+    said = " ".join(caught.value.waiting["n1"])
+    assert "1 receives have found no message, which may be lost: this is UDP" in said
+    assert "datagrams: sent 0, came 0" in said
+
+
+def test_a_flap_costs_messages_and_not_the_run() -> None:
+    flap = Scenario(name="flap", faults=(Flap(on="n2", at="200ms", for_="60ms", every="300ms"),))
+    settings = {"sizes": "4", "count": 20_000, "most": "1s", "retry": "20ms"}
+    result = testbed.run(Cluster.star(2), "pingpong", protocol="udp", settings=settings, scenario=flap)
+    (row,) = result.rows
+    assert row["asked_again"] > 0
+    assert row["p50_ns"] < 50_000_000
