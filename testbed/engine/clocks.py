@@ -51,27 +51,34 @@ class VirtualClock:
         raise ValueError(f"descriptor {descriptor} is not watched: a virtual clock watches none")
 
 
-class DilatedClock:
-    """Another waiter's clock, slowed.
+class DilatedClock(VirtualClock):
+    """A virtual clock that does not run ahead of another waiter's, slowed.
+
+    A model on it is as it is on a virtual clock: what it says shall happen at a time happens at that time, and what follows
+    counts from there, however late the machine was; so lateness does not add up. Only what comes from outside, by a
+    descriptor, comes when it comes.
 
     factor: how many of the other's nanoseconds are one of this one's, 1 or more. origin: the other's time, in its
     nanoseconds, at which this one shows 0; processes that share both share the clock.
     """
 
-    __slots__ = ("_origin", "_waiter", "factor")
+    __slots__ = ("_waiter", "factor", "origin")
 
     def __init__(self, waiter: Waiter, factor: int, origin: int = 0) -> None:
         if factor < 1:
             raise ValueError(f"a clock cannot be slowed {factor} times: the factor is 1 or more")
+        super().__init__()
         self._waiter = waiter
-        self._origin = origin
         self.factor = factor
+        self.origin = origin
 
-    def now(self) -> int:
-        return (self._waiter.now() - self._origin) // self.factor
+    def reached(self) -> int:
+        """How far the other clock has come: ours is behind by what has not been dealt with."""
+        return (self._waiter.now() - self.origin) // self.factor
 
     def wait(self, deadline: int | None) -> Sequence[int]:
-        return self._waiter.wait(None if deadline is None else self._origin + deadline * self.factor)
+        """As every waiter; the time is not set."""
+        return self._waiter.wait(None if deadline is None else self.origin + deadline * self.factor)
 
     def watch(self, descriptor: int) -> None:
         self._waiter.watch(descriptor)

@@ -21,7 +21,7 @@ from types import coroutine
 from typing import Any, Final, TypeVar, overload
 
 from testbed.engine.awaiting import CancelledError, DeadlockError
-from testbed.engine.clocks import VirtualClock, Waiter
+from testbed.engine.clocks import DilatedClock, VirtualClock, Waiter
 from testbed.engine.tasks import Task, Work
 
 T = TypeVar("T")
@@ -36,6 +36,9 @@ for it without one."""
 
 _LAST_POLLS: Final = 10_000
 """The same where nothing else is left to happen: what polls so often will poll for ever."""
+
+_LOOK_AGAIN: Final = 1_000
+"""Nanoseconds of a dilated clock between two rounds of polling: there what is polled for may come from outside."""
 
 _NOW: Final = object()  # stands for the argument of a callback that is called with the time
 
@@ -98,6 +101,7 @@ class Loop:
         self.running = False
         """Whether `run` shall go on."""
         self._virtual = isinstance(waiter, VirtualClock)
+        self._dilated = waiter if isinstance(waiter, DilatedClock) else None
         self._polling: list[tuple[Task[Any], object]] = []
         self._again: Final = Timer(self, self._poll)
         self._rounds = 0
@@ -142,6 +146,9 @@ class Loop:
             return
         self._polling.append((task, awaited))
         if len(self._polling) == 1:
+            if self._dilated is not None:
+                self._again.set(self.now() + _LOOK_AGAIN)
+                return
             self._rounds += 1
             following = self._next_time()
             if following is not None and self._rounds > _POLLS:
@@ -198,7 +205,9 @@ class Loop:
             raise RuntimeError("the loop runs already")
         self.running = True
         try:
-            if isinstance(self._waiter, VirtualClock):
+            if self._dilated is not None:
+                self._run_dilated(self._dilated)
+            elif isinstance(self._waiter, VirtualClock):
                 self._rounds = 0
                 self._again.set(None)
                 self._poll(self.now())  # who has polled in vain until the last run ended
@@ -289,6 +298,33 @@ class Loop:
             else:
                 self._say_who_waits()
                 return
+
+    def _run_dilated(self, clock: DilatedClock) -> None:
+        """From time to time as on a virtual clock, but not before the machine's clock has come there. What a descriptor
+        brings comes behind all that is due."""
+        heap = self.heap
+        woken = self.woken
+        while self.running:
+            ready = self._wait(clock.time if woken else self._next_time())
+            moment = clock.reached()
+            while self.running:
+                if woken:
+                    woken.popleft().call(clock.time)
+                    continue
+                when = self._next_time()
+                if when is None or when > moment:
+                    break
+                _, _, callback, argument = heappop(heap)
+                clock.time = now = max(when, clock.time)
+                if callback is None:
+                    argument.call(now)
+                else:
+                    callback(now if argument is _NOW else argument)
+            for descriptor in ready:
+                on_ready = self._watched.get(descriptor)
+                if on_ready is not None:  # another one's callback may just have unwatched it
+                    clock.time = max(moment, clock.time)
+                    on_ready(clock.time)
 
     def _say_who_waits(self) -> None:
         waiting = [task for task in self._tasks.values() if not task.service]

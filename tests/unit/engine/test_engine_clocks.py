@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import pytest
 
@@ -71,36 +71,90 @@ def test_the_same_program_on_a_clock_that_waits_is_late_by_what_the_waits_are() 
     assert program(Late()) == [("request 0", 1_007), ("request 1", 2_014), ("request 2", 3_021)]
 
 
-def test_on_a_dilated_clock_the_same_lateness_is_smaller_by_the_factor() -> None:
-    assert program(DilatedClock(Late(), 100)) == [("request 0", 1_000), ("request 1", 2_000), ("request 2", 3_000)]
-    slightly = program(DilatedClock(Late(late=250), 100))
-    assert slightly == [("request 0", 1_002), ("request 1", 2_004), ("request 2", 3_006)]
+def test_on_a_dilated_clock_a_program_meets_its_times_exactly_however_late_the_machine_is() -> None:
+    expected = [("request 0", 1_000), ("request 1", 2_000), ("request 2", 3_000)]
+    for late in (0, 7, 250, 100_000, 2_000_000):
+        inner = Late(late=late)
+        assert program(DilatedClock(inner, 100, inner.time)) == expected
 
 
 def test_a_dilated_clock_is_never_early() -> None:
-    inner = Late(begun=12_345, late=0)
-    clock = DilatedClock(inner, 7, origin=11)
-    for deadline in range(clock.now() + 1, clock.now() + 50):
-        clock.wait(deadline)
-        assert clock.now() == deadline
-        assert inner.time == 11 + deadline * 7
+    inner = Late(late=0)
+    loop = Loop(DilatedClock(inner, 7, inner.time))
+    begun = inner.time
+    seen: list[tuple[int, int]] = []
+
+    async def steps() -> None:
+        for number in range(50):
+            await loop.sleep(number)
+            seen.append((loop.now(), inner.time - begun))
+
+    loop.complete(steps(), "steps")
+    assert [now for now, _ in seen] == [number * (number + 1) // 2 for number in range(50)]
+    assert all(passed == 7 * now for now, passed in seen)
 
 
 def test_processes_that_share_origin_and_factor_share_the_dilated_time() -> None:
     inner = Late()
     first = DilatedClock(inner, 50, origin=400)
     inner.time += 12_000
-    assert DilatedClock(inner, 50, origin=400).now() == first.now()
+    assert DilatedClock(inner, 50, origin=400).reached() == first.reached() == (inner.time - 400) // 50
 
 
-def test_a_dilated_clock_passes_descriptors_on_and_may_wait_without_a_deadline() -> None:
-    inner = Late()
-    clock = DilatedClock(inner, 10)
-    clock.watch(5)
-    inner.ready = [5, 6]
-    assert list(clock.wait(None)) == [5]
-    clock.unwatch(5)
+def test_what_comes_from_outside_comes_behind_what_is_due_and_at_the_machines_time() -> None:
+    inner = Late(late=0)
+    loop = Loop(DilatedClock(inner, 10, inner.time))
+    seen: list[tuple[str, int]] = []
+
+    def came(now: int) -> None:
+        seen.append(("outside", now))
+        inner.ready.clear()
+        loop.at(now + 5, lambda _: loop.stop())
+
+    loop.watch(5, came)
+    for when in (3, 8, 20):
+        loop.at(when, lambda now: seen.append(("due", now)))
+    inner.ready.append(5)
+    inner.time += 121  # 12 of ours
+    loop.run()
+    assert seen == [("due", 3), ("due", 8), ("outside", 12)]
+    loop.unwatch(5)
     assert inner.watched == []
+
+
+class Done:
+    """What a program polls with: it is done already."""
+
+    done = True
+
+    def add_callback(self, callback: Callable[[object], object], /) -> None:
+        callback(self)
+
+    def __await__(self) -> Generator[Done, None, None]:
+        yield self
+
+
+def test_on_a_dilated_clock_polling_goes_on_until_something_comes_from_outside() -> None:
+    inner = Late(late=0)
+    loop = Loop(DilatedClock(inner, 10, inner.time))
+    found: list[int] = []
+
+    async def poll() -> int:
+        looks = 0
+        while not found:
+            looks += 1
+            if looks == 20_000:
+                inner.ready.append(5)
+            await Done()
+        return looks
+
+    def came(now: int) -> None:
+        inner.ready.clear()
+        found.append(now)
+
+    loop.watch(5, came)
+    assert loop.complete(poll(), "poll") >= 20_000
+    assert found == [19_999_000]  # a look in a microsecond
 
 
 @pytest.mark.parametrize("factor", [0, -3])
