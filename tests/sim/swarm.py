@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Protocol, cast
 
 from protocols.core.completion import Completion
@@ -59,7 +59,7 @@ class Received(Protocol):
 class Matching(Host, Protocol):
     """A host library with posted sends and receives."""
 
-    def post_send(self, destination: int, tag: int, data: bytes) -> Completion[emp.Received]: ...
+    def post_send(self, destination: int, tag: int, data: bytes | bytearray) -> Completion[emp.Received]: ...
     def post_receive(self, source: int, tag: int, buffer: bytearray) -> Completion[emp.Received]: ...
     @property
     def free(self) -> int: ...
@@ -202,8 +202,9 @@ def payload(number: int, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """A receive that was posted: what it asked for, and what it got."""
+    """A receive that was posted: its buffer, what it got, and what was in the buffer then."""
 
+    buffer: bytearray
     received: emp.Received
     data: bytes
 
@@ -214,13 +215,20 @@ async def send_all(endpoint: Matching, node: SimNode, case: Case) -> None:
     for number, message in enumerate(case.messages):
         if message.source != node.number:
             continue
-        under_way.append(endpoint.post_send(message.sink, message.tag, payload(number, message.size)))
+        memory = bytearray(payload(number, message.size))
+        under_way.append(endpoint.post_send(message.sink, message.tag, memory))
+        under_way[-1].add_callback(partial(reuse, memory))
         if not case.eager and len(under_way) >= case.outstanding:
             await fine(under_way.pop(0))
         if chance.random() < 0.3:
             await node.sleep(chance.below(300 * MICROSECOND))
     for completion in under_way:
         await fine(completion)
+
+
+def reuse(memory: bytearray, _: object) -> None:
+    """A sender's memory serves something else as soon as its message is sent."""
+    memory[:] = b"\xdd" * len(memory)
 
 
 async def receive_all(endpoint: Matching, node: SimNode, case: Case) -> list[Took]:
@@ -246,7 +254,7 @@ async def receive_all(endpoint: Matching, node: SimNode, case: Case) -> list[Too
 
 async def taken(completion: Completion[emp.Received], buffer: bytearray) -> Took:
     received = await fine(completion)
-    return Took(received, bytes(buffer[: received.length]))
+    return Took(buffer, received, bytes(buffer[: received.length]))
 
 
 async def fine(completion: Completion[emp.Received]) -> emp.Received:
@@ -257,8 +265,9 @@ async def fine(completion: Completion[emp.Received]) -> emp.Received:
         raise Violation(f"{completion} failed: {error}") from error
 
 
-def run(case: Case, subject: Subject = EMP) -> Counter[str]:
-    """Run a case; how often each row of the firmware's state table was taken. Raises Violation."""
+def run(case: Case, subject: Subject = EMP, patience: int = PATIENCE) -> Counter[str]:
+    """Run a case; how often each row of the firmware's state table was taken. Raises Violation, after so much virtual time
+    on a healed network at the latest."""
     layout = layout_of(case.shape, case.nodes)
     names = [link.name for link in layout.links]
     with Simulation(layout, subject.plug(dict(case.settings)), seed=case.seed) as simulation:
@@ -279,7 +288,7 @@ def run(case: Case, subject: Subject = EMP) -> Counter[str]:
             simulation.mend(name)
             simulation.change(name, CALM)
         try:
-            simulation.run(timeout=PATIENCE)
+            simulation.run(timeout=patience)
         except StalledError as error:
             raise Violation(f"no progress on a healed network: {error}") from error
         for number, task in enumerate(receivers):
@@ -311,6 +320,10 @@ def check_node(case: Case, node: int, took: Sequence[Took]) -> None:
         number, message = lane.pop(0)
         if message.tag != tag or length != message.size or one.data != payload(number, message.size):
             raise Violation(f"node {node}: instead of message {number} ({message}) came {one.received}")
+        if one.buffer[:length] != one.data or one.buffer.count(0, length) != LARGEST - length:
+            raise Violation(
+                f"node {node}: more was written than message {number} ({message}), or later than it was told"
+            )
     missing = sum(len(lane) for lane in lanes.values())
     if missing:
         raise Violation(f"node {node}: {missing} messages did not come")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 
 from swarm import (
     CALM,
@@ -26,6 +27,7 @@ from swarm import (
     fine,
     layout_of,
     payload,
+    reuse,
     say,
 )
 
@@ -46,9 +48,10 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
     chance = source(case.seed, f"sends of {node.name}")
     for number, message in enumerate(case.messages):
         if message.source == node.number:
+            memory = bytearray(payload(number, message.size))
             try:
                 # The tag says which message it is, so that one that comes twice is seen.
-                endpoint.post_send(message.sink, number, payload(number, message.size))
+                endpoint.post_send(message.sink, number, memory).add_callback(partial(reuse, memory))
             except emp.DescriptorsExhaustedError:
                 return
             await node.sleep(chance.below(600 * MICROSECOND))

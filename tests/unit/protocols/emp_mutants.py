@@ -1,4 +1,4 @@
-"""EMP with one mistake, for whatever looks for mistakes: random schedules between lists, and the simulator's swarm."""
+"""EMP with one mistake, for whatever looks for mistakes: random schedules between lists, the swarm, and exhaustive ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import pytest
 from mutants import Mutant
 
 from protocols.emp.card import Card
+from protocols.emp.descriptors import DONE
+from protocols.emp.receiver import Receiver
 from protocols.emp.sender import Sender
-from protocols.emp.transfers import Peer
+from protocols.emp.transfers import Peer, Sending
+
+_HALF = 1 << 31
 
 
 def no_second_acknowledgement(patch: pytest.MonkeyPatch) -> None:
@@ -40,8 +44,58 @@ def never_parked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sender, "_park", lambda sender, peer, sending: None)  # noqa: ARG005
 
 
+def counted_twice(patch: pytest.MonkeyPatch) -> None:
+    again = Receiver._again
+
+    def as_another_collection(receiver: Receiver, peer: Peer, flags: int, unit: int, message: int, number: int) -> None:
+        again(receiver, peer, flags, unit, message, number)
+        receiving = peer.receiving.get(message)
+        if receiving is not None and receiving.left > 1:
+            receiving.left -= 1
+
+    patch.setattr(Receiver, "_again", as_another_collection)
+
+
+def admitted_out_of_order(patch: pytest.MonkeyPatch) -> None:
+    first = Receiver.first
+
+    def whatever_is_missing_before(
+        receiver: Receiver, peer: Peer, flags: int, unit: int, message: int, *rest: object
+    ) -> None:
+        if peer.expected is not None and 0 < (message - peer.expected) & 0xFFFF_FFFF < _HALF:
+            peer.expected = message
+        first(receiver, peer, flags, unit, message, *rest)  # type: ignore[arg-type]  # as they came
+
+    patch.setattr(Receiver, "first", whatever_is_missing_before)
+
+
+def freed_when_sent(patch: pytest.MonkeyPatch) -> None:
+    send_next, give_back = Sender._send_next, Sender._give_back
+
+    def and_give_back(sender: Sender, now: int, peer: Peer, sending: Sending) -> None:
+        send_next(sender, now, peer, sending)
+        if sending.sent == sending.collections:
+            give_back(sender, peer, sending, DONE)
+
+    def what_has_failed(sender: Sender, peer: Peer, sending: Sending, status: int) -> None:
+        if status != DONE:
+            give_back(sender, peer, sending, status)
+
+    patch.setattr(Sender, "_send_next", and_give_back)
+    patch.setattr(Sender, "_give_back", what_has_failed)
+
+
 MUTANTS = [
-    Mutant("a completed message is not acknowledged again", no_second_acknowledgement),
-    Mutant("a lost acknowledgement of a collection is forgotten once the next is acknowledged", acknowledged_up_to),
-    Mutant("messages that nobody receives keep the window from those behind them", never_parked),
-]
+    Mutant("acknowledged once", "a completed message is not acknowledged again", no_second_acknowledgement),
+    Mutant(
+        "acknowledged up to",
+        "a lost acknowledgement of a collection is forgotten once the next is acknowledged",
+        acknowledged_up_to,
+    ),
+    Mutant(
+        "never parked", "messages that nobody receives keep the window from those behind them", never_parked
+    ),
+    Mutant("counted twice", "a resent frame of an older collection counts as a newer one", counted_twice),
+    Mutant("out of order", "a header is admitted though one before it is missing", admitted_out_of_order),
+    Mutant("freed when sent", "a send's descriptor is the host's before all is acknowledged", freed_when_sent),
+]  # fmt: skip

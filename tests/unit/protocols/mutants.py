@@ -1,25 +1,30 @@
-"""Mutants: a protocol with one mistake, put in while a test runs, which the random schedules must find.
+"""Mutants: a protocol with one mistake, put in while a test runs, which whatever looks for mistakes must find.
 
-A schedule that finds no mistake when there is one proves nothing when there is none.
+A search that finds no mistake when there is one proves nothing when there is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 import pytest
+
+SEARCHES = 5
+"""How often a mutant is looked for, each time with other seeds: one search could be lucky."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """mistake: in a sentence. put_in: replaces methods of the protocol by ones that make it."""
+    """name: short, as a test's. mistake: in a sentence. put_in: replaces functions of the protocol by ones that make it."""
 
+    name: str
     mistake: str
     put_in: Callable[[pytest.MonkeyPatch], None]
 
     def __str__(self) -> str:
-        return self.mistake
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -31,16 +36,50 @@ class Found:
     complaint: str
 
 
+@dataclass(frozen=True)
+class Searched:
+    """One mutant, found as often as it was looked for."""
+
+    mutant: Mutant
+    finds: tuple[Found, ...]
+
+    @property
+    def median(self) -> float:
+        """Cases until it is found."""
+        return median(found.cases for found in self.finds)
+
+    def __str__(self) -> str:
+        counts, first = [found.cases for found in self.finds], self.finds[0]
+        return (
+            f"{self.mutant} ({self.mutant.mistake}): found within {self.median:g} cases ({min(counts)} to {max(counts)}), "
+            f"as by seed {first.seed}: {first.complaint}"
+        )
+
+
 def found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Found:
-    """Try one seed after another until one finds the mistake. AssertionError if as many as `most` find nothing.
+    """Try one seed after another until one finds the mistake. AssertionError if as many as `most` find nothing, or if what
+    finds it has something to say without it, too.
 
     trial: raises AssertionError where the protocol does wrong.
     """
+    finding = _found(mutant, trial, first_seed, most)
+    trial(finding.seed)
+    return finding
+
+
+def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Found:
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
         for cases, seed in enumerate(range(first_seed, first_seed + most), 1):
             try:
                 trial(seed)
             except AssertionError as error:
-                return Found(cases, seed, str(error).partition("\n")[0][:200])
-    raise AssertionError(f"{most} cases from seed {first_seed} on do not find that {mutant}")
+                return Found(cases, seed, str(error).partition("\n")[0][:100])
+    raise AssertionError(f"{most} cases from seed {first_seed} on do not find that {mutant.mistake}")
+
+
+def searched(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Searched:
+    """Look for it again and again, as in `found`, with `most` other seeds each time."""
+    return Searched(
+        mutant, tuple([found(mutant, trial, first_seed + search * most, most) for search in range(SEARCHES)])
+    )

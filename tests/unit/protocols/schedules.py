@@ -11,6 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -41,7 +42,7 @@ class Endpoint(Protocol):
     def free(self) -> int: ...
     @property
     def pinned(self) -> int: ...
-    def post_send(self, destination: int, tag: int, data: bytes) -> Completion[Delivered]: ...
+    def post_send(self, destination: int, tag: int, data: bytearray) -> Completion[Delivered]: ...
     def post_receive(self, source: int, tag: int, buffer: memoryview) -> Completion[Delivered]: ...
     def waiting(self) -> list[str]: ...
 
@@ -89,6 +90,11 @@ class Receive:
     any_tag: bool = False
     memory: bytearray = field(default_factory=bytearray)
     completion: Completion[Delivered] | None = None
+
+
+def _reuse(memory: bytearray, _: object) -> None:
+    """A sender's memory serves something else as soon as its message is sent."""
+    memory[:] = b"\xdd" * len(memory)
 
 
 class Schedule:
@@ -172,7 +178,10 @@ class Schedule:
             if self._to_send and random.random() < 0.5:
                 message = self._to_send.pop(0)
                 host = self.hosts[message.source]
-                self._sends.append((message, host.post_send(message.destination, message.tag, message.content)))
+                memory = bytearray(message.content)
+                send = host.post_send(message.destination, message.tag, memory)
+                send.add_callback(partial(_reuse, memory))
+                self._sends.append((message, send))
                 posted = True
         waiting = Counter(
             one.of.destination for one in self.receives if one.completion is not None and not one.completion.done
