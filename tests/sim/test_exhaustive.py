@@ -1,0 +1,108 @@
+"""Every protocol under every fate of the first transmissions; with TESTBED_LONG=1 of one transmission more."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import exhaustive
+import pytest
+from emp_mutants import MUTANTS
+from exhaustive import DEPTH, EMP, FATES, SUBJECTS, Gate, Subject
+from exhaustive_exchanges import EXCHANGES
+from mutants import Mutant, searched
+from swarm import Violation
+
+from protocols.core.protocol import Protocol
+from testbed.registry import PROTOCOLS, load, offered
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
+def test_no_schedule_goes_wrong(subject: Subject, record_property: Callable[[str, object], None]) -> None:
+    depth = DEPTH + 1 if LONG else DEPTH
+    tallies = exhaustive.everything(subject, depth)
+    failed = [line for tally in tallies.values() for line in tally.failed]
+    assert not failed, "\n".join(failed)
+    assert {tally.stand_for for tally in tallies.values()} == {len(FATES) ** depth}, "one was left out, or done twice"
+    ran, stand_for = (sum(getattr(tally, what) for tally in tallies.values()) for what in ("ran", "stand_for"))
+    recovery = max(tally.recovery for tally in tallies.values())
+    record_property(
+        "note",
+        f"exhaustive: {subject.name}, {stand_for:,} schedules of {depth} transmissions, {len(tallies)} exchanges "
+        f"({ran:,} ran: the others are the same); {recovery / 1e6:.1f} ms at most to recover, of {subject.bound / 1e6:.1f}",
+    )
+
+
+def test_every_protocol_that_simulates_is_searched() -> None:
+    """Those with frames of their own: the kernel's have none."""
+    there = {name: load(PROTOCOLS, name) for name in offered(PROTOCOLS)}
+    assert {name for name, one in there.items() if isinstance(one, Protocol) and one.ethertype} == set(SUBJECTS)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 4, 7])
+def test_a_message_of_emp_has_as_many_frames_as_its_exchange_says(frames: int) -> None:
+    ran = exhaustive.run(EMP, EXCHANGES[str(frames)], "")
+    assert sum(one.direction == "forward" for one in ran.transmissions) == frames
+
+
+def test_a_frame_meets_its_fate() -> None:
+    came: list[bytes] = []
+    gate = Gate("phhdt")
+    gate.lead("forward", lambda _, frame: came.append(frame))
+    gate.lead("backward", lambda _, frame: came.append(frame.upper()))
+    for number, frame in enumerate([b"a", b"b", b"c", b"d", b"e", b"f"]):
+        gate.transmit("backward" if frame == b"d" else "forward", number, frame)
+    assert b"".join(came) == b"abeecf"
+    assert gate.healed == 4
+
+
+def test_what_is_held_and_finds_nothing_to_come_behind_is_delivered_at_the_end() -> None:
+    came: list[bytes] = []
+    gate = Gate("h")
+    gate.lead("forward", lambda _, frame: came.append(frame))
+    gate.transmit("forward", 0, b"a")
+    assert not came
+    assert gate.release(1)
+    assert not gate.release(2)
+    assert came == [b"a"]
+
+
+def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
+    """A run of three transmissions: 4^3 of them, whatever fates are foreseen for later ones."""
+    fates, seen = "pppppp", set()
+    while fates:
+        seen.add(fates[:3])
+        assert fates[3:] == "ppp"
+        fates = exhaustive.following(fates, 3)
+    assert len(seen) == 4**3
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    """Drawn at random, with fresh seeds in a long run: what some of them find, all of them find."""
+    search = searched(mutant, lambda seed: exhaustive.run(*exhaustive.drawn(seed, EMP)), FIRST, 1_000)
+    record_property("note", f"exhaustive: {search}")
+
+
+def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    mutant = next(one for one in MUTANTS if one.name == "counted twice")
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.put_in(patch)
+        told = exhaustive.search(EMP, EXCHANGES["7"], "h", most_failures=1).failed[0]
+        command, _, why = told.partition(": ")
+        assert command.startswith("python tests/sim/exhaustive.py emp 7 h")
+        arguments = command.split()[2:]
+        with pytest.raises(Violation) as caught:
+            exhaustive.run(EMP, EXCHANGES["7"], arguments[2])
+        assert caught.value.__notes__ == [command]
+        assert exhaustive.main(arguments) == 1
+        words = capsys.readouterr().out
+        assert FATES["h"] in words.splitlines()[0]
+        assert words.splitlines()[-1] == why
+    assert exhaustive.main(arguments) == 0
