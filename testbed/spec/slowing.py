@@ -1,0 +1,58 @@
+"""A cluster whose links take k times as long for everything: the network of a dilated run.
+
+Delays grow, rates shrink; what counts frames or bytes (losses, queues, patterns) stays. A queue that follows from rate and
+delay stays the same, as their product does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from testbed.errors import UnsupportedError
+from testbed.spec.layout import Impairment, Layout, Link
+from testbed.spec.units import UnitError, parse_duration
+
+_QUANTITY: Final = re.compile(r"(?<![\w.:])[\d.]+(?:[eE][+-]?\d+)?[a-zA-Zµμ]+")
+
+
+def slowed(layout: Layout, factor: int) -> Layout:
+    """factor: 1 or more. UnsupportedError for links whose delays or rates are in files, or whose rate is below one bit/s
+    then."""
+    if factor == 1:
+        return layout
+    return replace(layout, links=tuple(_link(link, factor) for link in layout.links))
+
+
+def slowed_rule(text: str, factor: int) -> str:
+    """A fault rule, with its delays and its times."""
+
+    def slow(found: re.Match[str]) -> str:
+        try:
+            return f"{parse_duration(found[0]) * factor}ns"
+        except UnitError:  # a number of another kind, 0x88b6
+            return found[0]
+
+    return _QUANTITY.sub(slow, text)
+
+
+def _link(link: Link, factor: int) -> Link:
+    sides = []
+    for side in (link.forward, link.backward):
+        if side.jitter_file or side.rate_trace:
+            raise UnsupportedError(f"link {link.name}: a jitter or a rate that is in a file cannot be slowed")
+        if side.rate and side.rate < factor:
+            raise UnsupportedError(f"link {link.name}: a rate of {side.rate} bit/s, {factor} times slower, is none")
+        sides.append(_impairment(side, factor))
+    return replace(link, forward=sides[0], backward=sides[1])
+
+
+def _impairment(side: Impairment, factor: int) -> Impairment:
+    return replace(
+        side,
+        delay=side.delay * factor,
+        jitter=side.jitter * factor,
+        rate=side.rate // factor,
+        rules=tuple(slowed_rule(rule, factor) for rule in side.rules),
+    )
