@@ -4,7 +4,7 @@
 Forum's "MPI: A Message-Passing Interface Standard", version 4.1, chapter 3, is the source.
 """
 
-from protocols.mpi.comm import Comm
+from protocols.mpi.comm import COMM_NULL, Comm
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED
 from protocols.mpi.datatypes import (
     BYTE,
@@ -51,14 +51,15 @@ from protocols.mpi.errors import (
     SUCCESS,
 )
 from protocols.mpi.errors import MPIError as Exception  # noqa: A004 -- mpi4py's name
-from protocols.mpi.requests import Request
+from protocols.mpi.messages import Message
+from protocols.mpi.requests import Prequest, Request
 from protocols.mpi.status import Status
 
 __all__ = [
-    "ANY_SOURCE", "ANY_TAG", "BYTE", "CHAR", "C_BOOL", "C_DOUBLE_COMPLEX", "C_FLOAT_COMPLEX", "DOUBLE", "ERR_ARG",
-    "ERR_BUFFER", "ERR_COMM", "ERR_COUNT", "ERR_IN_STATUS", "ERR_NO_MEM", "ERR_OTHER", "ERR_PROC_FAILED", "ERR_RANK",
-    "ERR_REQUEST", "ERR_TAG", "ERR_TRUNCATE", "ERR_TYPE", "FLOAT", "INT", "INT8_T", "INT16_T", "INT32_T", "INT64_T",
-    "LONG", "LONG_LONG", "PROC_NULL", "SHORT", "SIGNED_CHAR", "SUCCESS", "UINT8_T", "UINT16_T", "UINT32_T", "UINT64_T",
-    "UNDEFINED", "UNSIGNED", "UNSIGNED_CHAR", "UNSIGNED_LONG", "UNSIGNED_LONG_LONG", "UNSIGNED_SHORT", "Comm",
-    "Datatype", "Exception", "Request", "Status",
+    "ANY_SOURCE", "ANY_TAG", "BYTE", "CHAR", "COMM_NULL", "C_BOOL", "C_DOUBLE_COMPLEX", "C_FLOAT_COMPLEX", "DOUBLE",
+    "ERR_ARG", "ERR_BUFFER", "ERR_COMM", "ERR_COUNT", "ERR_IN_STATUS", "ERR_NO_MEM", "ERR_OTHER", "ERR_PROC_FAILED",
+    "ERR_RANK", "ERR_REQUEST", "ERR_TAG", "ERR_TRUNCATE", "ERR_TYPE", "FLOAT", "INT", "INT8_T", "INT16_T", "INT32_T",
+    "INT64_T", "LONG", "LONG_LONG", "PROC_NULL", "SHORT", "SIGNED_CHAR", "SUCCESS", "UINT8_T", "UINT16_T", "UINT32_T",
+    "UINT64_T", "UNDEFINED", "UNSIGNED", "UNSIGNED_CHAR", "UNSIGNED_LONG", "UNSIGNED_LONG_LONG", "UNSIGNED_SHORT",
+    "Comm", "Datatype", "Exception", "Message", "Prequest", "Request", "Status",
 ]  # fmt: skip

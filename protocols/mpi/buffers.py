@@ -1,7 +1,8 @@
 """From what a program hands over to the bytes that are meant: a buffer, or mpi4py's [buffer, count, datatype].
 
 Anything with the buffer protocol will do (bytes, bytearray, array, NumPy's arrays) as long as its bytes lie one behind
-the other in C's order; nothing is copied.
+the other in C's order; nothing is copied. Which of them are meant a derived datatype may say; what is meant is then in
+pieces.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
 
 from protocols.mpi.datatypes import BY_TYPECODE, Datatype
 from protocols.mpi.errors import ERR_BUFFER, ERR_COUNT, ERR_TYPE, MPIError
+from protocols.mpi.pieces import Data, Pieces
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -23,41 +25,46 @@ if TYPE_CHECKING:
     and a datatype a typecode; None: no bytes. Without a datatype, counts are of the buffer's own items."""
 
 
-def readable(message: Message) -> memoryview:
+def readable(message: Message) -> Data:
     """The bytes to be sent. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     if type(message) is bytes or type(message) is bytearray:
         return memoryview(message)
     return _bytes(message, False)
 
 
-def writable(message: Message) -> memoryview:
+def writable(message: Message) -> Data:
     """The bytes to be received into. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     if type(message) is bytearray:
         return memoryview(message)
     return _bytes(message, True)
 
 
-def _bytes(message: Message, write: bool) -> memoryview:
+def _bytes(message: Message, write: bool) -> Data:
     if not isinstance(message, list | tuple):
         return _view(message, write)[0]
     if not 1 <= len(message) <= 3:
         raise MPIError(ERR_BUFFER, f"[buffer, count, datatype] has up to three parts, not {len(message)}")
     view, item = _view(message[0], write)
     parts = list(message[1:])
-    typed = bool(parts) and isinstance(parts[-1], Datatype | str)
-    if typed:
-        item = _datatype(parts.pop()).size
+    datatype = None
+    if parts and isinstance(parts[-1], Datatype | str):
+        datatype = _datatype(parts.pop())
+        item = datatype.extent
     if len(parts) > 1:
         raise MPIError(ERR_TYPE, f"{parts[-1]!r} is no datatype")
     if not parts or parts[0] is None:
-        if typed and len(view) % item:
+        if datatype is None:
+            return view
+        if item <= 0 or len(view) % item:
             raise MPIError(ERR_COUNT, f"a buffer of {len(view)} bytes does not hold whole items of {item} bytes")
-        return view
+        parts = [len(view) // item]
     count, displacement = parts[0] if isinstance(parts[0], tuple) else (parts[0], 0)
     try:
         begin, length = index(displacement) * item, index(count) * item
     except TypeError:
         raise MPIError(ERR_COUNT, f"{parts[0]!r} is no count") from None
+    if datatype is not None and not datatype.typecode and length >= 0:
+        return _pieces(view, datatype, index(count), begin)
     if length < 0 or begin < 0 or begin + length > len(view):
         raise MPIError(
             ERR_COUNT, f"{count} items of {item} bytes from item {displacement} on: the buffer has {len(view)} bytes"
@@ -65,8 +72,23 @@ def _bytes(message: Message, write: bool) -> memoryview:
     return view[begin : begin + length]
 
 
+def _pieces(view: memoryview, datatype: Datatype, count: int, place: int) -> Data:
+    """Items of a derived datatype, the first one at that byte."""
+    spans = datatype.at(place, count)
+    if any(begin < 0 or begin + length > len(view) for begin, length in spans):
+        last = max(begin + length for begin, length in spans)
+        first = min(begin for begin, _ in spans)
+        message = f"{count} items of {datatype.name} lie from byte {first} to {last}: the buffer has {len(view)} bytes"
+        raise MPIError(ERR_COUNT, message)
+    if len(spans) > 1:
+        return Pieces(view, spans)
+    return view[spans[0][0] : spans[0][0] + spans[0][1]] if spans else view[:0]
+
+
 def _datatype(given: Datatype | str) -> Datatype:
     if isinstance(given, Datatype):
+        if not given.committed:
+            raise MPIError(ERR_TYPE, f"{given.name} is not committed")
         return given
     try:
         return BY_TYPECODE[given]

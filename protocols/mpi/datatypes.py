@@ -1,32 +1,135 @@
-"""MPI's basic datatypes: how many bytes an item takes. Nothing is converted: all of a cluster's nodes are alike."""
+"""MPI's datatypes: the basic ones, and those that are made of them. Nothing is converted: all of a cluster's nodes are
+alike. MPI 4.1, chapter 5."""
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from struct import calcsize
 from typing import Final
 
+from protocols.mpi.errors import ERR_ARG, ERR_COUNT, ERR_TYPE, MPIError
+from protocols.mpi.pieces import Span, joined
 
-@dataclass(frozen=True, slots=True)
+
 class Datatype:
-    """size: bytes of one item. typecode: as in `array`, `struct` and NumPy."""
+    """size: bytes of one item. extent: bytes from one item to the next. lb: where an item's first byte is, beside the place
+    that it is said to have. typecode: as in `array`, `struct` and NumPy; empty of a derived one. spans: where an item's
+    bytes are, in the order in which they are sent.
 
-    name: str
-    typecode: str
-    size: int
+    A derived one must be committed before it is used (`Commit`).
+    """
+
+    __slots__ = ("committed", "extent", "lb", "name", "size", "spans", "typecode")
+
+    def __init__(self, name: str, typecode: str, spans: Iterable[Span], lb: int, extent: int) -> None:
+        self.name = name
+        self.typecode = typecode
+        self.spans: Sequence[Span] = tuple(joined(spans))
+        self.size = sum(length for _, length in self.spans)
+        self.lb = lb
+        self.extent = extent
+        self.committed = bool(typecode)
+
+    def __repr__(self) -> str:
+        return f"<Datatype {self.name}>"
+
+    @property
+    def ub(self) -> int:
+        """Behind an item's last byte, beside its place."""
+        return self.lb + self.extent
+
+    @property
+    def is_predefined(self) -> bool:
+        return bool(self.typecode)
 
     def Get_size(self) -> int:
         return self.size
 
+    def Get_extent(self) -> tuple[int, int]:
+        """Lower bound and extent."""
+        return self.lb, self.extent
+
     def Get_name(self) -> str:
         return self.name
 
+    def Commit(self) -> Datatype:
+        """It may be used from now on; itself."""
+        self.committed = True
+        return self
+
+    def Free(self) -> None:
+        """It may not be used any more. What has begun with it goes on. Raises MPIError (ERR_TYPE) for a basic one."""
+        if self.typecode:
+            raise MPIError(ERR_TYPE, f"{self.name} is MPI's own and cannot be freed")
+        self.committed = False
+
+    def Dup(self) -> Datatype:
+        copy = Datatype(self.name, self.typecode, self.spans, self.lb, self.extent)
+        copy.committed = self.committed
+        return copy
+
+    def Create_contiguous(self, count: int) -> Datatype:
+        """So many items, one behind the other. Raises MPIError (ERR_COUNT), as all that follow."""
+        return self._blocks(f"{count} of {self.name}", [(0, count)])
+
+    def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
+        """So many blocks of items; stride: items from one block's beginning to the next one's."""
+        name = f"{count} x {blocklength} of {self.name}, {stride} apart"
+        _check(count)
+        return self._blocks(name, [(number * stride, blocklength) for number in range(count)])
+
+    def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
+        """Blocks of items, each of its length and beginning at its item. Raises MPIError (ERR_ARG) where their numbers
+        differ."""
+        if len(blocklengths) != len(displacements):
+            raise MPIError(ERR_ARG, f"{len(blocklengths)} lengths of blocks, and {len(displacements)} displacements")
+        name = f"{len(blocklengths)} blocks of {self.name}"
+        return self._blocks(name, list(zip(displacements, blocklengths, strict=True)))
+
+    def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
+        """Blocks of items, of one length."""
+        return self.Create_indexed([blocklength] * len(displacements), displacements)
+
+    def Create_resized(self, lb: int, extent: int) -> Datatype:
+        """The same bytes, another distance from one item to the next: a matrix's columns, one by one."""
+        return Datatype(f"{self.name}, resized", "", self.spans, lb, extent)
+
+    def at(self, place: int, count: int) -> list[Span]:
+        """Where the bytes of so many items are, of which the first one's place is that byte."""
+        extent = self.extent
+        if len(self.spans) == 1 and self.size == extent:
+            begin = self.spans[0][0] + place
+            return [(begin, count * extent)] if count and extent else []
+        return joined(
+            (place + number * extent + begin, length) for number in range(count) for begin, length in self.spans
+        )
+
+    def _blocks(self, name: str, blocks: Sequence[tuple[int, int]]) -> Datatype:
+        """blocks: the item at which each begins, and how many it has. MPI 4.1, section 5.1.2: the bounds are the least and
+        the greatest that any item has; of no item both are 0."""
+        for _, length in blocks:
+            _check(length)
+        filled = [(first, length) for first, length in blocks if length]
+        spans = [span for first, length in filled for span in self.at(first * self.extent, length)]
+        places = [place * self.extent for first, length in filled for place in (first, first + length - 1)]
+        if not places:
+            return Datatype(name, "", (), 0, 0)
+        return Datatype(name, "", spans, min(places) + self.lb, max(places) - min(places) + self.extent)
+
+
+def _check(count: int) -> None:
+    if count < 0:
+        raise MPIError(ERR_COUNT, f"a count of {count}: 0 or more")
+
+
+def _basic(name: str, typecode: str, size: int) -> Datatype:
+    return Datatype(f"MPI_{name}", typecode, [(0, size)], 0, size)
+
 
 def _native(name: str, typecode: str) -> Datatype:
-    return Datatype(f"MPI_{name}", typecode, calcsize(typecode))
+    return _basic(name, typecode, calcsize(typecode))
 
 
 BYTE: Final = _native("BYTE", "B")
@@ -52,8 +155,8 @@ UINT8_T: Final = _native("UINT8_T", "B")
 UINT16_T: Final = _native("UINT16_T", "H")
 UINT32_T: Final = _native("UINT32_T", "I")
 UINT64_T: Final = _native("UINT64_T", "Q")
-C_FLOAT_COMPLEX: Final = Datatype("MPI_C_FLOAT_COMPLEX", "F", 8)
-C_DOUBLE_COMPLEX: Final = Datatype("MPI_C_DOUBLE_COMPLEX", "D", 16)
+C_FLOAT_COMPLEX: Final = _basic("C_FLOAT_COMPLEX", "F", 8)
+C_DOUBLE_COMPLEX: Final = _basic("C_DOUBLE_COMPLEX", "D", 16)
 
 BY_TYPECODE: Final[Mapping[str, Datatype]] = {
     datatype.typecode: datatype

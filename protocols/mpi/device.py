@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.errors import ERR_NO_MEM, Envelope, MPIError
-
-CANCELLED: Final = Envelope(ANY_SOURCE, ANY_TAG, 0)
-"""What a transfer gets that was cancelled. It alone is it, not its like."""
+from protocols.mpi.errors import CANCELLED, ERR_NO_MEM, NOBODY, Envelope, MPIError
+from protocols.mpi.pieces import Data, Pieces, gathered
 
 
 class Found(NamedTuple):
@@ -113,6 +111,24 @@ class MatchingEndpoint(Protocol):
 Over = Completion[Envelope] | Completion[Found | None]
 
 
+@runtime_checkable
+class ScatteringEndpoint(MatchingEndpoint, Protocol):
+    """One whose NIC gathers what it sends from pieces, and scatters what it receives. most_pieces: of one message."""
+
+    @property
+    def most_pieces(self) -> int: ...
+
+    def send_pieces(
+        self, destination: int, context: int, tag: int, data: Pieces, synchronous: bool, over: Completion[Envelope]
+    ) -> bool:
+        """As `send`, or `send_synchronously`."""
+        ...
+
+    def receive_pieces(self, source: int, context: int, tag: int, buffer: Pieces, over: Receipt) -> bool:
+        """As `receive`."""
+        ...
+
+
 class _Waiting(NamedTuple):
     """What waits for a descriptor. source, context, tag: what it receives; context is -1 of what receives nothing."""
 
@@ -137,12 +153,13 @@ class Device:
     """A node's endpoint with queues before it; all of the node's communicators share one."""
 
     __slots__ = (
-        "_continuation", "_endpoint", "_pumping", "_receives", "_sends", "_under_way", "contexts", "most_bytes", "most_tag",
-        "rank", "size", "taken",
+        "_continuation", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way", "contexts",
+        "most_bytes", "most_tag", "rank", "size", "taken",
     )  # fmt: skip
 
     def __init__(self, endpoint: MatchingEndpoint) -> None:
         self._endpoint = endpoint
+        self._scattering = endpoint if isinstance(endpoint, ScatteringEndpoint) else None
         self.rank = endpoint.rank
         self.size = endpoint.size
         self.contexts = endpoint.contexts
@@ -157,29 +174,45 @@ class Device:
         self._continuation = 0
 
     def send(
-        self, destination: int, context: int, tag: int, data: memoryview, synchronous: bool = False
+        self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False
     ) -> Completion[Envelope]:
         """Begin a send, or let it wait for its turn. synchronous: it is not over before it has its receive."""
         over: Completion[Envelope] = Completion("a send to rank %s, tag %s, %s bytes", destination, tag, len(data))
-        begin = self._endpoint.send_synchronously if synchronous else self._endpoint.send
-        self._begin(
-            self._sends, partial(begin, destination, context, tag, data, over), over, destination, _NOTHING, tag
-        )
+        begin: Callable[[], bool]
+        if (
+            isinstance(data, Pieces)
+            and self._scattering is not None
+            and len(data.spans) <= self._scattering.most_pieces
+        ):
+            begin = partial(self._scattering.send_pieces, destination, context, tag, data, synchronous, over)
+        elif synchronous:
+            begin = partial(self._endpoint.send_synchronously, destination, context, tag, gathered(data), over)
+        else:
+            begin = partial(self._endpoint.send, destination, context, tag, gathered(data), over)
+        self._begin(self._sends, begin, over, destination, _NOTHING, tag)
         return over
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview) -> Receipt:
+    def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt:
         """Begin a receive, or let it wait for its turn. source: or ANY_SOURCE. tag: or ANY_TAG."""
         over = Receipt(source, tag, len(buffer))
-        # No message is longer than most_bytes, and no descriptor needs to be.
-        begin = partial(self._endpoint.receive, source, context, tag, buffer[: self.most_bytes], over)
+        begin: Callable[[], bool]
+        if (
+            isinstance(buffer, Pieces)
+            and self._scattering is not None
+            and len(buffer.spans) <= self._scattering.most_pieces
+            and len(buffer) <= self.most_bytes
+        ):
+            begin = partial(self._scattering.receive_pieces, source, context, tag, buffer, over)
+        else:
+            begin = partial(self._endpoint.receive, source, context, tag, self._in_one_piece(buffer, over), over)
         self._begin(self._receives, begin, over, source, context, tag)
         return over
 
-    def receive_claimed(self, found: Found, context: int, buffer: memoryview) -> Receipt:  # noqa: ARG002
+    def receive_claimed(self, found: Found, context: int, buffer: Data) -> Receipt:  # noqa: ARG002  histories tell it
         """Receive a message that a probe in that context has claimed, or let it wait for its turn."""
         source, tag, _ = found.envelope
         over = Receipt(source, tag, len(buffer))
-        begin = partial(self._endpoint.receive_claimed, found, buffer[: self.most_bytes], over)
+        begin = partial(self._endpoint.receive_claimed, found, self._in_one_piece(buffer, over), over)
         self._begin(self._receives, begin, over, source, _NOTHING, tag)
         return over
 
@@ -231,6 +264,17 @@ class Device:
             for waiting in queue
         ]
 
+    def _in_one_piece(self, buffer: Data, over: Receipt) -> memoryview:
+        """Where a NIC puts a message that does not scatter it."""
+        if isinstance(buffer, Pieces):
+            whole = memoryview(bytearray(len(buffer)))
+            over.add_callback(
+                partial(_scatter, buffer, whole)
+            )  # the first callback: it is there before anybody is told
+            buffer = whole
+        # No message is longer than most_bytes, and no descriptor needs to be.
+        return buffer[: self.most_bytes]
+
     def _leave_to_receives(
         self, context: int, over: Completion[Found | None], looked: Completion[Found | None]
     ) -> None:
@@ -279,6 +323,21 @@ class Device:
                         again = True
         finally:
             self._pumping = False
+
+
+def nothing() -> Completion[Envelope]:
+    """A transfer with nobody: it is over."""
+    done: Completion[Envelope] = Completion("nobody")
+    done.complete(NOBODY)
+    return done
+
+
+def _scatter(pieces: Pieces, whole: memoryview, over: Completion[Envelope]) -> None:
+    try:
+        length = over.result().length
+    except MPIError as error:
+        length = error.envelope.length if error.envelope is not None else 0
+    pieces.scatter(whole[:length])
 
 
 def _sought(source: int, tag: int) -> str:

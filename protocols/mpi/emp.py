@@ -25,8 +25,8 @@ from protocols.emp.host import (
 )
 from protocols.emp.host import Found as EmpFound
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import CANCELLED, Device, Found, Receipt
-from protocols.mpi.errors import ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
+from protocols.mpi.device import Device, Found, Receipt
+from protocols.mpi.errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
 _TAG_BITS: Final = 24
 _TAG: Final = (1 << _TAG_BITS) - 1

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
+
 # The numbers are MPICH's; the standard names the classes only.
 SUCCESS: Final = 0
 ERR_BUFFER: Final = 1
@@ -31,6 +33,14 @@ class Envelope(NamedTuple):
     source: int
     tag: int
     length: int
+
+
+CANCELLED: Final = Envelope(ANY_SOURCE, ANY_TAG, 0)
+"""What a transfer gets that was cancelled. It alone is it, not its like."""
+
+
+NOBODY: Final = Envelope(PROC_NULL, ANY_TAG, 0)
+"""What a receive from PROC_NULL gets."""
 
 
 class MPIError(RuntimeError):

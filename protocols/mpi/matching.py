@@ -3,8 +3,8 @@
 Two queues for each context, as in every MPI: receives that have been begun and found no message, and messages that have
 come and found no receive (MPI 4.1, section 3.5: in order, by source and tag, wildcards only in receives).
 
-A synchronous send is a message whose tag says so in its upper eight bits, and which one it is; when it has its receive its
-sender is told by an empty message in a context of its own, MATCHED, whose tag is that number.
+A synchronous send is a message whose context says so in its upper eight bits, and which one it is; when it has its receive
+its sender is told by an empty message in a context of its own, MATCHED, whose tag is that number.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import CANCELLED, Found, Receipt
-from protocols.mpi.errors import ERR_TRUNCATE, Envelope, MPIError
+from protocols.mpi.device import Found, Receipt
+from protocols.mpi.errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 
 MATCHED: Final = 0xFFFF
 """The context in which a sender is told."""
-TAG_BITS: Final = 24
-"""Of a program's tags."""
-_SYNCHRONOUS: Final = 1 << 31
-_NUMBERS: Final = 128  # of synchronous messages to one peer at the same time
+CONTEXTS: Final = 256
+"""How many others there may be."""
+_SYNCHRONOUS: Final = 1 << 15
+_NUMBERS: Final = 127  # of synchronous messages to one peer at the same time
 
 
 class Receive:
@@ -117,9 +117,9 @@ class Matching:
         """A message begins to come; it goes to the oldest receive that fits, or is kept. Its bytes are put into `place`,
         then `arrived` is called."""
         number = -1
-        if tag & _SYNCHRONOUS:
-            number = (tag ^ _SYNCHRONOUS) >> TAG_BITS
-            tag &= (1 << TAG_BITS) - 1
+        if context & _SYNCHRONOUS and context != MATCHED:
+            number = _number_of(context)
+            context %= CONTEXTS
         arrival = Arrival(source, tag, length, number)
         if context == MATCHED:
             arrival.place = memoryview(bytearray(length))
@@ -150,17 +150,17 @@ class Matching:
         return True
 
     def unmatched(self, peer: int, envelope: Envelope, over: Completion[Envelope]) -> int | None:
-        """A synchronous message is sent; `over` is completed when it has its receive. What says so in its tag; None where
-        too many are under way."""
+        """A synchronous message is sent; `over` is completed when it has its receive. What its context says so with; None
+        where too many are under way."""
         for number in range(_NUMBERS):
             if (peer, number) not in self._unmatched:
                 self._unmatched[peer, number] = over, envelope
-                return _SYNCHRONOUS | number << TAG_BITS
+                return _SYNCHRONOUS | number * CONTEXTS
         return None
 
     def not_sent(self, peer: int, mark: int, error: MPIError | None = None) -> None:
         """It was not: because of this error; None: it has not even begun. mark: what `unmatched` gave."""
-        waiting = self._unmatched.pop((peer, (mark ^ _SYNCHRONOUS) >> TAG_BITS), None)
+        waiting = self._unmatched.pop((peer, _number_of(mark)), None)
         if waiting is not None and error is not None:
             waiting[0].fail(error)
 
@@ -219,13 +219,18 @@ class Matching:
             receive.over.complete(Envelope(arrival.source, arrival.tag, arrival.length))
 
 
+def _number_of(context: int) -> int:
+    """Of a synchronous message."""
+    return (context ^ _SYNCHRONOUS) // CONTEXTS
+
+
 def _found(arrival: Arrival) -> Found:
     return Found(Envelope(arrival.source, arrival.tag, arrival.length), arrival)
 
 
 class MatchingByLibrary(ABC):
-    """Most of a `MatchingEndpoint`, for one that can send messages with a context of 16 bits and a tag of 32, and whose
-    program's tags have 24. Whatever comes it gives to `matching`."""
+    """Most of a `MatchingEndpoint`, for one that can send messages with a context of 16 bits, of which programs have
+    CONTEXTS at most. Whatever comes it gives to `matching`."""
 
     def __init__(self) -> None:
         self.matching = Matching(self._tell_match)
@@ -243,7 +248,7 @@ class MatchingByLibrary(ABC):
             return False
         sent: Completion[Envelope] = Completion()
         sent.add_callback(partial(self._sent, destination, mark))
-        if self.send(destination, context, tag | mark, data, sent):
+        if self.send(destination, context | mark, tag, data, sent):
             return True
         matching.not_sent(destination, mark)
         return False

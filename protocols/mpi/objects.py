@@ -19,8 +19,8 @@ from struct import Struct
 from typing import Final
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Device
-from protocols.mpi.errors import ERR_COUNT, ERR_NO_MEM, ERR_TRUNCATE, ERR_TYPE, Envelope, MPIError
+from protocols.mpi.device import Device, Found
+from protocols.mpi.errors import CANCELLED, ERR_COUNT, ERR_NO_MEM, ERR_TRUNCATE, ERR_TYPE, Envelope, MPIError
 
 FIRST: Final = 4096
 _HEAD: Final = Struct("!4sIQ")
@@ -29,16 +29,17 @@ _ROOM: Final = FIRST - _HEAD.size
 
 
 def send_object(
-    device: Device, destination: int, contexts: tuple[int, int], tag: int, obj: object
+    device: Device, destination: int, contexts: tuple[int, int], tag: int, obj: object, synchronous: bool = False
 ) -> Completion[Envelope]:
-    """Begin to send an object. contexts: the communicator's, and its continuations'.
+    """Begin to send an object. contexts: the communicator's, and its continuations'. synchronous: it is not over before it
+    has its receive.
 
     Raises MPIError (ERR_COUNT) where it is too large, and whatever pickling raises.
     """
     data = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
     size = len(data)
     if size <= _ROOM:
-        return device.send(destination, contexts[0], tag, memoryview(_HEAD.pack(_MAGIC, 0, size) + data))
+        return device.send(destination, contexts[0], tag, memoryview(_HEAD.pack(_MAGIC, 0, size) + data), synchronous)
     if size - _ROOM > device.most_bytes:
         raise MPIError(ERR_COUNT, f"a pickled object of {size} bytes: at most {device.most_bytes + _ROOM}")
     view = memoryview(data)
@@ -46,7 +47,7 @@ def send_object(
     whole: Completion[Envelope] = Completion(f"a send of an object to rank {destination}, tag {tag}, {size} bytes")
     head = memoryview(_HEAD.pack(_MAGIC, continuation, size) + view[:_ROOM])
     send_rest = partial(_send_rest, device, destination, contexts[1], continuation, view[_ROOM:], whole)
-    device.send(destination, contexts[0], tag, head).add_callback(send_rest)
+    device.send(destination, contexts[0], tag, head, synchronous).add_callback(send_rest)
     return whole
 
 
@@ -63,6 +64,9 @@ def _send_rest(
         first.result()
     except MPIError as error:
         whole.fail(error)
+        return
+    if first.result() is CANCELLED:
+        whole.complete(CANCELLED)
     else:
         device.send(destination, context, continuation, rest).add_callback(partial(_hand_on, whole))
 
@@ -76,18 +80,24 @@ def _hand_on(whole: Completion[Envelope], last: Completion[Envelope]) -> None:
 
 class Incoming:
     """An object on its way in. over: done when all of it is there; fails as a receive does, and with ERR_TYPE where the
-    message that came is no object's. The envelope's length is the pickle's."""
+    message that came is no object's. The envelope's length is the pickle's. first: the receive of its first message."""
 
-    __slots__ = ("_contexts", "_data", "_device", "_envelope", "over")
+    __slots__ = ("_contexts", "_data", "_device", "_envelope", "first", "over")
 
-    def __init__(self, device: Device, source: int, contexts: tuple[int, int], tag: int) -> None:
+    def __init__(
+        self, device: Device, source: int, contexts: tuple[int, int], tag: int, claimed: Found | None = None
+    ) -> None:
+        """claimed: the message, where a probe has claimed it."""
         self._device = device
         self._contexts = contexts
         self._data = memoryview(bytearray(FIRST))
         self._envelope: Envelope
-        first = device.receive(source, contexts[0], tag, self._data)
-        self.over: Completion[Envelope] = Completion(first.what)
-        first.add_callback(self._first)
+        if claimed is None:
+            self.first = device.receive(source, contexts[0], tag, self._data)
+        else:
+            self.first = device.receive_claimed(claimed, contexts[0], self._data)
+        self.over: Completion[Envelope] = Completion("%s", self.first)
+        self.first.add_callback(self._first)
 
     def load(self) -> object:
         """The object, once it is there. Raises whatever unpickling raises."""
@@ -95,9 +105,12 @@ class Incoming:
 
     def _first(self, first: Completion[Envelope]) -> None:
         try:
-            source, tag, length = first.result()
+            source, tag, length = envelope = first.result()
         except MPIError as error:
             self.over.fail(_no_object(error.envelope) if error.error_class == ERR_TRUNCATE else error)
+            return
+        if envelope is CANCELLED:
+            self.over.complete(envelope)
             return
         if length < _HEAD.size:
             self.over.fail(_no_object(first.result()))

@@ -131,6 +131,12 @@ def histories_of(events: Mapping[str, Iterable[Mapping[str, Any]]], folder: str 
                     begun[number] = receive
                 continue
             transfer = begun[number]
+            if what == "cancelled":  # as if it had never been
+                if isinstance(transfer, Send):
+                    sends.remove(transfer)
+                else:
+                    receives.remove(transfer)
+                continue
             transfer.ended = clock
             if what == "failed":
                 transfer.error, transfer.error_class = event["error"] or "it failed", event.get("class", 0)

@@ -21,9 +21,9 @@ from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Found, Receipt
 from protocols.mpi.errors import Envelope
-from protocols.mpi.matching import Matching, Receive
+from protocols.mpi.matching import CONTEXTS, MATCHED, MatchingByLibrary
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import BUFFER
 from testbed.runtime.sockets.datagrams import HEAD, LONGEST, MOST, Assembly, Message, Pieces, split
@@ -43,10 +43,11 @@ _NOT_TAKEN: Final = (
 """The kernel throws a datagram away, and says so: the cable is out, a queue is full."""
 
 
-class UdpEndpoint:
+class UdpEndpoint(MatchingByLibrary):
     """The host library. Nothing can be sent before `connect`."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
+        super().__init__()
         self.rank = adapter.number
         self.size = len(adapter.addresses)
         self.contexts = 2 * _DATAGRAMS
@@ -54,7 +55,6 @@ class UdpEndpoint:
         self.most_bytes = LONGEST
         self._nic = nic
         self._beside = TcpEndpoint(adapter, nic)
-        self._matching = Matching()
         self._socket: socket.socket
         self._ready: select.epoll
         self._addresses: list[tuple[str, int]] = []
@@ -80,7 +80,7 @@ class UdpEndpoint:
         await self._beside.connect(loop, addresses)
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
-        if context >= _DATAGRAMS:
+        if context % CONTEXTS >= _DATAGRAMS and context != MATCHED:
             return self._beside.send(destination, context, tag, data, over)
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
@@ -98,11 +98,22 @@ class UdpEndpoint:
         self._nic.show(0)
         return True
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> bool:
-        if context >= _DATAGRAMS:
-            return self._beside.receive(source, context, tag, buffer, over)
-        self._matching.begin(context, Receive(source, tag, buffer, over))
-        return True
+    def send_synchronously(
+        self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]
+    ) -> bool:
+        """Of which the receiver's word may be lost, too."""
+        send = self._beside.send_synchronously if context >= _DATAGRAMS else super().send_synchronously
+        return send(destination, context, tag, data, over)
+
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+        receive = self._beside.receive if context >= _DATAGRAMS else super().receive
+        return receive(source, context, tag, buffer, over)
+
+    def probe(
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+    ) -> bool:
+        probe = self._beside.probe if context >= _DATAGRAMS else super().probe
+        return probe(source, context, tag, wait, claim, over)
 
     def completed(self, index: int) -> None:
         """A transfer has ended. It is told to whoever watches the progress of the run; here it is known already."""
@@ -118,7 +129,7 @@ class UdpEndpoint:
 
     def waiting(self) -> list[str]:
         sentences = [f"{len(self._unsent)} messages have still to be taken by the kernel"] if self._unsent else []
-        if receives := self._matching.waiting():
+        if receives := self.matching.waiting():
             sentences.append(f"{receives} receives have found no message, which may be lost: this is UDP")
         told = ", ".join(f"{name} {count}" for name, count in self.counted().items())
         return [*sentences, f"datagrams: {told}", *(f"beside them, by TCP: {one}" for one in self._beside.waiting())]
@@ -184,10 +195,10 @@ class UdpEndpoint:
 
     def _arrived(self, source: int, message: Message) -> None:
         context, tag, content = message
-        arrival = self._matching.arrive(source, context, tag, len(content))
+        arrival = self.matching.arrive(source, context, tag, len(content))
         place = arrival.place
         place[:] = content[: len(place)]
-        if self._matching.arrived(arrival):
+        if self.matching.arrived(arrival):
             self._nic.show(0)
 
 

@@ -1,0 +1,145 @@
+"""Transfers that a program gives up: each is cancelled or goes on, never both, and leaves no descriptor in use."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import Ranks
+from settled import by_library
+
+from protocols.emp.settings import Settings
+from protocols.mpi import ANY_SOURCE, ANY_TAG, ERR_REQUEST, Comm, Request, Status
+from protocols.mpi.errors import MPIError
+
+both = pytest.mark.parametrize("ranks_of", [Ranks, by_library], ids=["emp", "by library"])
+
+
+async def nothing(_: Comm) -> None:
+    """A rank that takes no part."""
+
+
+@both
+def test_a_receive_that_is_cancelled_says_so_and_the_next_one_gets_the_message(ranks_of: type[Ranks]) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Recv(None, 1)
+        await comm.Send(b"hello", 1, 3)
+
+    async def receiver(comm: Comm) -> None:
+        buffer, status = bytearray(5), Status()
+        request = await comm.Irecv(bytearray(5))
+        await request.Cancel()
+        assert await request.Wait(status)
+        assert status.Is_cancelled()
+        assert (status.source, status.tag, status.count) == (ANY_SOURCE, ANY_TAG, 0)
+        await comm.Send(None, 0)
+        await comm.Recv(buffer, status=status)
+        assert buffer == b"hello"
+        assert not status.Is_cancelled()
+
+    ranks = ranks_of(2)
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+@both
+def test_a_receive_that_has_its_message_is_not_cancelled(ranks_of: type[Ranks]) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Send(b"hello", 1, 3)
+        await comm.Send(b"", 1, 4)
+
+    async def receiver(comm: Comm) -> None:
+        buffer, status = bytearray(5), Status()
+        request = await comm.Irecv(buffer, 0, 3)
+        await comm.Recv(None, 0, 4)
+        await request.Cancel()
+        assert await request.Test(status)
+        assert (buffer, status.count, status.Is_cancelled()) == (b"hello", 5, False)
+        with pytest.raises(MPIError) as raised:
+            await request.Cancel()
+        assert raised.value.Get_error_class() == ERR_REQUEST
+
+    ranks_of(2).run(sender, receiver)
+
+
+def test_all_descriptors_come_back_from_receives_that_are_cancelled() -> None:
+    """More than there are descriptors for: some are the NIC's, and some have not been posted yet."""
+
+    async def program(comm: Comm) -> None:
+        for _ in range(3):
+            requests = [await comm.Irecv(bytearray(9000)) for _ in range(20)]
+            for request in reversed(requests):
+                await request.Cancel()
+            statuses = [Status() for _ in requests]
+            assert await Request.Waitall(requests, statuses)
+            assert all(status.Is_cancelled() for status in statuses)
+
+    ranks = Ranks(1, Settings(descriptors=8))
+    ranks.run(program)
+    assert ranks.at_rest()
+    assert ranks.wires.agents[0].host.free == 8  # type: ignore[attr-defined]
+
+
+def test_a_send_that_the_nic_has_goes_on_and_one_that_waits_for_a_descriptor_does_not() -> None:
+    async def sender(comm: Comm) -> list[bool]:
+        requests = [await comm.Isend(bytes([number]), 1, number) for number in range(10)]
+        statuses = [Status() for _ in requests]
+        for request in requests:
+            await request.Cancel()
+        await comm.Send(b"", 1, 100)
+        await Request.Waitall(requests, statuses)
+        return [status.Is_cancelled() for status in statuses]
+
+    async def receiver(comm: Comm) -> list[int]:
+        status, got = Status(), []
+        while status.tag != 100:
+            await comm.Recv(bytearray(1), status=status)
+            got.append(status.tag)
+        return got
+
+    ranks = Ranks(2, Settings(descriptors=8))
+    cancelled, got = ranks.run(sender, receiver)
+    assert cancelled == [False] * 4 + [True] * 6
+    assert got == [0, 1, 2, 3, 100]
+
+
+@both
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_a_receive_for_an_object_is_cancelled_or_gets_all_of_it(ranks_of: type[Ranks], size: int) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Recv(None, 1, 9)
+        await comm.send("x" * size, 1, 5)
+
+    async def receiver(comm: Comm) -> None:
+        status = Status()
+        early = await comm.irecv(source=0)
+        await early.Cancel()
+        assert await early.wait(status) is None
+        assert status.Is_cancelled()
+        late = await comm.irecv(source=0)
+        await comm.Send(None, 0, 9)
+        while not late.is_over:
+            await late.Get_status(status)
+        assert status.source == 0
+        await late.cancel()
+        assert await late.wait() == "x" * size
+
+    ranks = ranks_of(2)
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+def test_whoever_waits_for_a_receive_goes_on_when_another_task_cancels_it() -> None:
+    requests: list[Request] = []
+
+    async def program(comm: Comm) -> bool:
+        requests.append(await comm.Irecv(bytearray(1), 1))
+        status = Status()
+        await requests[0].Wait(status)
+        return status.Is_cancelled()
+
+    async def other(comm: Comm) -> bool:
+        while not requests:
+            assert not await comm.Iprobe()
+        await requests[0].Cancel()
+        return True
+
+    assert Ranks(2).run(program, other) == [True, True]

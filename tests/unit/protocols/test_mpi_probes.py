@@ -1,0 +1,252 @@
+"""Probes, matched probes and synchronous sends, on EMP and on an endpoint that leaves matching to the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from programs import StuckError
+from ranks import Ranks
+from settled import DescriptorsOnly, by_library
+
+from protocols.mpi import (
+    ANY_SOURCE,
+    ANY_TAG,
+    ERR_REQUEST,
+    ERR_TRUNCATE,
+    PROC_NULL,
+    Comm,
+    Request,
+    Status,
+)
+from protocols.mpi.device import Device
+from protocols.mpi.errors import MPIError
+
+Kind = Callable[[int], Ranks]
+
+both = pytest.mark.parametrize("ranks_of", [Ranks, by_library], ids=["emp", "by library"])
+
+
+@both
+def test_a_probe_tells_what_will_be_received(ranks_of: Kind) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Send(b"0123456789", 1, 7)
+
+    async def receiver(comm: Comm) -> None:
+        status, again = Status(), Status()
+        assert await comm.Probe(status=status)
+        assert (status.source, status.tag, status.count) == (0, 7, 10)
+        assert await comm.Iprobe(0, 7, again), "a message that was probed stays to be received"
+        assert again.count == 10
+        buffer = bytearray(status.Get_count())
+        await comm.Recv(buffer, status.source, status.tag)
+        assert buffer == b"0123456789"
+        assert not await comm.Iprobe()
+
+    ranks = ranks_of(2)
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+@both
+def test_a_probe_waits_for_a_message_that_fits_and_finds_the_oldest(ranks_of: Kind) -> None:
+    async def sender(comm: Comm) -> None:
+        requests = [await comm.Isend(bytes(tag), 1, tag) for tag in (3, 1, 2, 1)]
+        await Request.Waitall(requests)
+
+    async def receiver(comm: Comm) -> list[int]:
+        status, order = Status(), []
+        await comm.Probe(ANY_SOURCE, 2)
+        for _ in range(4):
+            await comm.Probe(status=status)
+            order.append(status.tag)
+            await comm.Recv(bytearray(5), status.source, status.tag)
+        return order
+
+    assert ranks_of(2).run(sender, receiver)[1] == [3, 1, 2, 1]
+
+
+@both
+def test_a_message_for_a_receive_that_was_begun_is_nothing_to_a_probe(ranks_of: Kind) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Send(b"first", 1, 1)
+        await comm.Send(b"second", 1, 1)
+
+    async def receiver(comm: Comm) -> None:
+        buffer, status = bytearray(5), Status()
+        request = await comm.Irecv(buffer, 0, 1)
+        await comm.Probe(ANY_SOURCE, ANY_TAG, status)
+        assert status.count == 6
+        assert await request.Test()
+        assert buffer == b"first"
+        await comm.Recv(bytearray(6))
+
+    ranks_of(2).run(sender, receiver)
+
+
+@both
+def test_polling_with_a_probe_finds_a_message_some_time(ranks_of: Kind) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Recv(None, 1)
+        await comm.Send(b"x", 1)
+
+    async def receiver(comm: Comm) -> None:
+        for _ in range(3):
+            assert not await comm.Iprobe(0)
+        await comm.Isend(None, 0)
+        polls = 0
+        while not await comm.Iprobe(0):
+            polls += 1
+            assert polls < 20
+        await comm.Recv(bytearray(1), 0)
+
+    ranks_of(2).run(sender, receiver)
+
+
+@both
+def test_a_matched_probe_keeps_its_message_from_everybody_else(ranks_of: Kind) -> None:
+    async def sender(comm: Comm) -> None:
+        await Request.Waitall([await comm.Isend(data, 1, 4) for data in (b"first", b"second", b"third")])
+
+    async def receiver(comm: Comm) -> None:
+        status, buffer = Status(), bytearray(6)
+        first = await comm.Mprobe(status=status)
+        assert (status.source, status.tag, status.count) == (0, 4, 5)
+        await comm.Recv(buffer, 0, 4)
+        assert buffer == b"second"
+        third = None
+        while third is None:
+            third = await comm.Improbe(0)
+        assert await comm.Improbe(0) is None
+        await first.Recv(buffer, status)
+        assert (buffer, status.count) == (b"firstd", 5)
+        with pytest.raises(MPIError, match="was received before") as raised:
+            await first.Recv(buffer)
+        assert raised.value.Get_error_class() == ERR_REQUEST
+        short = bytearray(2)
+        with pytest.raises(MPIError) as raised:
+            await (await third.Irecv(short)).Wait(status)
+        assert raised.value.Get_error_class() == ERR_TRUNCATE
+        assert (short, status.count) == (b"th", 2)
+
+    ranks = ranks_of(2)
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+@both
+@pytest.mark.parametrize("size", [10, 50_000])
+def test_objects_are_probed_too(ranks_of: Kind, size: int) -> None:
+    async def sender(comm: Comm) -> None:
+        for tag in (1, 2, 3):
+            await comm.send([tag] * size, 1, tag)
+
+    async def receiver(comm: Comm) -> None:
+        status = Status()
+        assert await comm.probe(tag=1, status=status)
+        assert await comm.recv(source=status.source, tag=status.tag) == [1] * size
+        message = await comm.mprobe(tag=2)
+        assert await message.recv() == [2] * size
+        while (found := await comm.improbe(0)) is None:
+            assert not await comm.iprobe(0, 1)
+        assert await (await found.irecv()).wait(status) == [3] * size
+        assert (status.source, status.tag) == (0, 3)
+
+    ranks = ranks_of(2)
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+def test_a_probe_for_nobody_finds_nobodys_message() -> None:
+    async def program(comm: Comm) -> None:
+        status, buffer = Status(), bytearray(b"as it was")
+        assert await comm.Probe(PROC_NULL, status=status)
+        assert await comm.Iprobe(PROC_NULL)
+        assert (status.source, status.tag, status.count) == (PROC_NULL, ANY_TAG, 0)
+        message = await comm.Improbe(PROC_NULL)
+        assert message is not None
+        await message.Recv(buffer, status)
+        assert (buffer, status.source) == (b"as it was", PROC_NULL)
+        assert await (await comm.Mprobe(PROC_NULL)).recv() is None
+
+    Ranks(1).run(program)
+
+
+def test_a_probe_does_not_see_what_a_receive_without_a_descriptor_will_get() -> None:
+    """MPI 4.1, section 3.8.1: a probe finds the message that a receive begun then would get."""
+    endpoint = DescriptorsOnly(receives=1)
+    device = Device(endpoint)
+    device.receive(0, 0, 5, memoryview(bytearray(1)))
+    waits = device.receive(0, 0, 7, memoryview(bytearray(1)))
+    endpoint.held = [(0, 0, 7, 1), (0, 0, 9, 1)]
+    assert device.waiting() == ["a receive from rank 0, tag 7, 1 bytes: no descriptor is free"]
+    assert device.probe(0, 0, 7, wait=False).result() is None
+    assert device.probe(0, 0, 9, wait=False).result() is not None
+    assert device.probe(0, 0, 9, wait=False, claim=True).result() is None, "it cannot be known before it is done"
+    device.cancel(waits)
+    assert device.probe(0, 0, 7, wait=False).result() is not None
+
+
+@both
+@pytest.mark.parametrize("by_object", [False, True])
+def test_a_synchronous_send_ends_when_its_receive_has_begun_and_not_before(ranks_of: Kind, by_object: bool) -> None:
+    begun = []
+
+    async def sender(comm: Comm) -> None:
+        request = await comm.issend("x", 1, 2) if by_object else await comm.Issend(b"x", 1, 2)
+        await comm.Send(b"now", 1, 1)
+        assert not await request.Test()
+        assert not begun
+        await comm.Recv(None, 1)
+        await request.Wait()
+        assert begun
+        await (comm.ssend("y", 1, 3) if by_object else comm.Ssend(b"y", 1, 3))
+        assert len(begun) == 2
+
+    async def receiver(comm: Comm) -> None:
+        await comm.Recv(bytearray(3), 0, 1)
+        for _ in range(5):
+            assert await comm.Iprobe(0, 2) in (True, False)
+        await comm.Send(None, 0)
+        for tag in (2, 3):
+            begun.append(tag)
+            await (comm.recv(source=0, tag=tag) if by_object else comm.Recv(bytearray(1), 0, tag))
+
+    ranks = ranks_of(2)
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+@both
+def test_a_synchronous_send_that_nobody_receives_never_ends(ranks_of: Kind) -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Ssend(b"x", 1, 2)
+
+    async def receiver(comm: Comm) -> None:
+        await comm.Probe(0, 2)
+        await comm.Mprobe(0, 2)
+        await comm.Recv(bytearray(1), 0, 2)
+
+    with pytest.raises(StuckError, match="program 0: <Completion of a send to rank 1, tag 2"):
+        ranks_of(2).run(sender, receiver)
+
+
+def test_two_hundred_synchronous_sends_at_once_each_end_with_their_own_receive() -> None:
+    """More than an endpoint without matching can tell apart at a time: the others wait."""
+    ended: list[int] = []
+
+    async def sender(comm: Comm) -> None:
+        requests = [await comm.Issend(bytes([number]), 1, number) for number in range(200)]
+        for _ in requests:
+            ended.append(await Request.Waitany(requests))
+
+    async def receiver(comm: Comm) -> None:
+        for number in reversed(range(100)):
+            await comm.Recv(bytearray(1), 0, number)
+        for number in range(100, 200):
+            await comm.Recv(bytearray(1), 0, number)
+
+    ranks = by_library(2)
+    ranks.run(sender, receiver)
+    assert sorted(ended) == list(range(200))
+    assert ranks.at_rest()

@@ -1,0 +1,198 @@
+"""Persistent requests, and several requests at once."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import Ranks
+
+from protocols.mpi import (
+    ANY_SOURCE,
+    ERR_IN_STATUS,
+    ERR_REQUEST,
+    ERR_TAG,
+    ERR_TRUNCATE,
+    PROC_NULL,
+    SUCCESS,
+    UNDEFINED,
+    Comm,
+    Prequest,
+    Request,
+    Status,
+)
+from protocols.mpi.errors import MPIError
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_persistent_requests_move_what_the_buffers_have_each_time(synchronous: bool) -> None:
+    async def sender(comm: Comm) -> None:
+        buffer = bytearray(1)
+        request = await (comm.Ssend_init if synchronous else comm.Send_init)(buffer, 1, 3)
+        assert not request.active
+        for number in range(5):
+            buffer[0] = number
+            await request.Start()
+            await request.Wait()
+        request.Free()
+
+    async def receiver(comm: Comm) -> list[int]:
+        buffer, status, got = bytearray(1), Status(), []
+        request = await comm.Recv_init(buffer, ANY_SOURCE, 3)
+        assert await request.Test(status), "one that was never started is over"
+        assert status.source == ANY_SOURCE
+        for _ in range(5):
+            await request.Start()
+            while not await request.Test(status):
+                pass
+            assert (status.source, status.tag, request.active) == (0, 3, False)
+            got.append(buffer[0])
+        return got
+
+    ranks = Ranks()
+    assert ranks.run(sender, receiver)[1] == list(range(5))
+    assert ranks.at_rest()
+
+
+def test_all_persistent_requests_are_started_in_their_order_and_waited_for_together() -> None:
+    async def program(comm: Comm) -> list[int]:
+        other = 1 - comm.rank
+        data, buffers = bytearray(b"ab"), [bytearray(1), bytearray(1)]
+        requests = [await comm.Recv_init(buffer, other, 1) for buffer in buffers]
+        requests += [await comm.Send_init(memoryview(data)[place : place + 1], other, 1) for place in range(2)]
+        requests.append(await comm.Send_init(data, PROC_NULL))
+        for letters in (b"ab", b"cd"):
+            data[:] = letters
+            await Prequest.Startall(requests)
+            await Request.Waitall(requests)
+            assert bytes(buffers[0] + buffers[1]) == letters
+        order = []
+        await Prequest.Startall(requests)
+        while (place := await Request.Waitany(requests)) != UNDEFINED:
+            order.append(place)
+        return sorted(order)
+
+    ranks = Ranks()
+    assert ranks.run(program, program) == [[0, 1, 2, 3, 4]] * 2
+    assert ranks.at_rest()
+
+
+def test_a_persistent_request_that_is_active_cannot_be_started_and_can_be_cancelled() -> None:
+    async def program(comm: Comm) -> None:
+        request = await comm.Recv_init(bytearray(1))
+        with pytest.raises(MPIError) as raised:
+            await request.Cancel()
+        assert raised.value.Get_error_class() == ERR_REQUEST
+        for _ in range(2):
+            await request.Start()
+            with pytest.raises(MPIError) as raised:
+                await request.Start()
+            assert raised.value.Get_error_class() == ERR_REQUEST
+            status = Status()
+            await request.Cancel()
+            await request.Wait(status)
+            assert status.Is_cancelled()
+
+    ranks = Ranks(1)
+    ranks.run(program)
+    assert ranks.at_rest()
+
+
+def test_a_persistent_request_for_what_cannot_be_is_refused_when_it_is_made() -> None:
+    async def program(comm: Comm) -> None:
+        for make in (comm.Send_init, comm.Ssend_init, comm.Recv_init):
+            with pytest.raises(MPIError) as raised:
+                await make(bytearray(1), 0, -5)
+            assert raised.value.Get_error_class() == ERR_TAG
+
+    Ranks(1).run(program)
+
+
+def test_testing_all_takes_all_or_none() -> None:
+    async def sender(comm: Comm) -> None:
+        await comm.Send(b"1", 1, 1)
+        await comm.Recv(None, 1)
+        await comm.Send(b"2", 1, 2)
+
+    async def receiver(comm: Comm) -> None:
+        statuses = [Status(), Status()]
+        requests = [await comm.Irecv(bytearray(1), 0, tag) for tag in (1, 2)]
+        while not requests[0].is_over:
+            assert not await Request.Testall(requests, statuses)
+        assert not await Request.Testall(requests)
+        assert [request.active for request in requests] == [True, True]
+        await comm.Send(None, 0)
+        while not await Request.Testall(requests, statuses):
+            pass
+        assert [status.tag for status in statuses] == [1, 2]
+        assert await Request.testall(requests) == (True, [None, None])
+
+    Ranks().run(sender, receiver)
+
+
+def test_testing_any_tells_which_and_whether_any_is_left() -> None:
+    async def program(comm: Comm) -> None:
+        status = Status()
+        assert await Request.Testany([], status) == (UNDEFINED, True)
+        requests = [await comm.irecv(source=0, tag=tag) for tag in (1, 2)]
+        assert await Request.testany(requests) == (UNDEFINED, False, None)
+        await comm.send("x", 0, 2)
+        assert await Request.testany(requests, status) == (1, True, "x")
+        assert status.tag == 2
+        assert await Request.Testany(requests) == (UNDEFINED, False)
+        await comm.send("y", 0, 1)
+        assert await Request.Testany(requests) == (0, True)
+        assert await Request.Testany(requests) == (UNDEFINED, True)
+
+    Ranks(1).run(program)
+
+
+def test_waiting_for_some_gives_all_that_are_over() -> None:
+    async def program(comm: Comm) -> None:
+        requests = [await comm.irecv(source=0, tag=tag) for tag in range(4)]
+        assert await Request.Testsome(requests) == []
+        for tag in (3, 1):
+            await comm.send(tag, 0, tag)
+        statuses = [Status() for _ in range(4)]
+        assert await Request.waitsome(requests, statuses) == ([1, 3], [1, 3])
+        assert [status.tag for status in statuses[:2]] == [1, 3]
+        sends = [await comm.isend(tag, 0, tag) for tag in (0, 2)]
+        got: list[int] = []
+        while (places := await Request.Waitsome(requests)) is not None:
+            assert places
+            got += places
+        assert sorted(got) == [0, 2]
+        assert await Request.testsome(requests) == (None, None)
+        await Request.Waitall(sends)
+
+    Ranks(1).run(program)
+
+
+def test_of_some_that_are_over_one_that_failed_is_told_when_all_have_been_taken() -> None:
+    async def program(comm: Comm) -> None:
+        requests = [await comm.Irecv(bytearray(2), 0, tag) for tag in range(3)]
+        for tag, size in ((0, 1), (1, 3)):
+            await comm.Send(bytes(size), 0, tag)
+        statuses = [Status() for _ in range(3)]
+        with pytest.raises(MPIError, match="1 of 2 requests have failed") as raised:
+            await Request.Waitsome(requests, statuses)
+        assert raised.value.Get_error_class() == ERR_IN_STATUS
+        assert [status.error for status in statuses[:2]] == [SUCCESS, ERR_TRUNCATE]
+        assert [request.active for request in requests] == [False, False, True]
+        await requests[2].Cancel()
+        await requests[2].Wait()
+
+    Ranks(1).run(program)
+
+
+def test_looking_at_a_request_leaves_it_to_be_waited_for() -> None:
+    async def program(comm: Comm) -> None:
+        status = Status()
+        request = await comm.irecv(source=0)
+        assert not await request.Get_status(status)
+        await comm.send("x", 0, 6)
+        assert await request.Get_status(status)
+        assert (status.tag, request.active) == (6, True)
+        assert await request.wait() == "x"
+        assert await request.Get_status(status)
+        assert status.source == ANY_SOURCE
+
+    Ranks(1).run(program)
