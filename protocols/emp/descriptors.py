@@ -92,10 +92,12 @@ def list_of(pages: Sequence[Page]) -> bytearray:
 class Descriptors:
     """All of a NIC's, which the host reaches by programmed input and output."""
 
-    __slots__ = ("count", "memory")
+    __slots__ = ("count", "memory", "pages_apart")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, pages_apart: bool = False) -> None:
+        """pages_apart: as an adapter's."""
         self.count = count
+        self.pages_apart = pages_apart
         self.memory = bytearray(SIZE * count)
         """All of it. A descriptor that the NIC gives back has the message's length where the address was."""
 
@@ -131,12 +133,12 @@ class Descriptors:
                 raise DescriptorError(f"the list of pages: {error}") from error
         else:
             raise DescriptorError(f"descriptor {index}: format {kind >> 1} with {count} pages")
-        # Pages that lie one behind the other are one piece for the DMA engine.
+        # Pages that lie one behind the other are one piece for the DMA engine, where memory is like that.
         pieces: list[memoryview] = []
         begin, size = pages[0]
         try:
             for address, length in pages[1:]:
-                if address == begin + size:
+                if address == begin + size and not self.pages_apart:
                     size += length
                 else:
                     pieces.append(memory.view(begin, size))

@@ -305,7 +305,7 @@ def plug(settings: Settings | None = None, codec: Codec = codec) -> Plug:
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         own = settings if settings is not None else Settings()
-        memory, descriptors = HostMemory(), Descriptors(own.descriptors)
+        memory, descriptors = HostMemory(), Descriptors(own.descriptors, adapter.pages_apart)
         firmware = Firmware(adapter, nic, memory, descriptors, own, codec)
         return Agent(firmware, Endpoint(adapter, nic, memory, descriptors))
 

@@ -9,6 +9,7 @@ from protocols.core.firmware import Plug
 from protocols.core.protocol import Protocol
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
+from protocols.emp.profile import EMP_2001, EMP_2002
 from protocols.mpi.emp import device
 
 
@@ -19,4 +20,4 @@ def _by_scapy() -> Plug:
     return plug(codec=by_scapy.scapy_codec(frames))
 
 
-PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device, _by_scapy)
+PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device, _by_scapy, (EMP_2001, EMP_2002))

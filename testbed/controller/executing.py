@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
 from protocols.mpi.device import Device
@@ -51,7 +52,8 @@ class Beside(Protocol):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """timeout: seconds for a repetition. patience: seconds without progress, see `Run.wait`; live only. history: whether one
-    is written. capture: whether the simulation writes frames. follow: is told what it is at, now and then."""
+    is written. capture: whether the simulation writes frames. follow: is told what it is at, now and then. profile: what
+    NICs and hosts cost in the simulation."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -62,17 +64,20 @@ class Plan:
     capture: bool = False
     beside: Sequence[Beside] = ()
     follow: Follow | None = None
+    profile: Profile = IDEAL
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
     """Of one repetition. results, counted (the firmware's counters): by node. checks: what checkers have found in its
-    history, where they were asked."""
+    history, where they were asked. used: where a profile prices them, how the parts of a node were used, by node and part:
+    jobs, busy_ns (the sum of their costs), waited_ns, and the share of the time in which it was busy."""
 
     results: Mapping[str, Any]
     counted: Mapping[str, Mapping[str, int]]
     verdict: Verdict
     checks: Report | None = None
+    used: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
 
 class TimeIsUpError(TestbedError):

@@ -229,7 +229,8 @@ def _again(
                 where, one.form, protocol=asked["protocol"], codec=asked.get("codec", "generated"), mode=mode,
                 settings=asked["settings"] if isinstance(one.form, str) else None, seed=one.layout.seed, output=place,
                 timeout=asked["timeout"], patience=(asked["patience"] or STUCK) if mode == "live" else None, check=True,
-                scenario=one.scenario, beside=[giving] if mode == "sim" and records is not None else (),
+                scenario=one.scenario, profile=asked.get("profile", "ideal") if mode == "sim" else "ideal",
+                beside=[giving] if mode == "sim" and records is not None else (),
             )  # fmt: skip
         except TestbedError as raised:
             if not (place / "result.json").exists():

@@ -43,10 +43,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import registry
 from testbed.controller.executing import Beside, Execution, Follow, Plan
 from testbed.controller.folders import Part, RunFolder
+from testbed.controller.profiles import in_words, profile_of
 from testbed.controller.recording import kept
 from testbed.controller.verdicts import Verdict, verdict_of
 from testbed.controller.whereabouts import Whereabouts, find
@@ -74,7 +76,8 @@ TIMEOUT: Final = 60.0
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """What a run has come to. results: what the programs returned, by node, and counted: the counters of their NICs'
-    firmware; both of the last repetition, of which `repetitions` has all. verdict: of all repetitions together."""
+    firmware, and used: how a profile's parts were (see `Execution`), of the last repetition; `repetitions` has all.
+    verdict: of all repetitions together."""
 
     cluster: str
     workload: str
@@ -95,6 +98,10 @@ class RunResult:
     @property
     def counted(self) -> Mapping[str, Mapping[str, int]]:
         return self.repetitions[-1].counted
+
+    @property
+    def used(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        return self.repetitions[-1].used
 
     @property
     def checks(self) -> Report | None:
@@ -119,6 +126,7 @@ def run(
     capture: bool = False,
     fates: bool = False,
     scenario: Scenario | str | Path | None = None,
+    profile: str | Path | Profile | Mapping[str, Any] = "ideal",
     beside: Sequence[Beside] = (),
     follow: Follow | None = None,
 ) -> RunResult:
@@ -131,7 +139,8 @@ def run(
     this machine. patience: seconds for which nothing may get any further, in namespaces. check: whether checkers look
     through the history; by default where the workload wants it or something happens beside it. capture: let the simulation
     write every frame. fates: let namespaces tell every fate that is not a pass, as the simulation does: the relay carries
-    what has any. Without it the log in the folder lacks what the kernel decides. follow: is told what the run is at.
+    what has any. Without it the log in the folder lacks what the kernel decides. profile: what NICs and hosts cost in the
+    simulation; a name or a file, see `profiles`. follow: is told what the run is at.
     """
     _check(mode, repeat, timeout, patience)
     say: Follow = follow or (lambda _: None)
@@ -141,6 +150,11 @@ def run(
     if is_lossy(stack_of):
         _bear(chosen, protocol, check)
         check = False
+    prices = profile_of(profile, stack_of)
+    if mode == "live" and not prices.is_free:
+        raise UnsupportedError(
+            f"profile {prices.name}: in namespaces NICs take what this machine takes; only sim prices"
+        )
     where = find(cluster, mode, seed)
     faults = _scenario(scenario, where, mode, stack_of)
     first = where.layout.seed if seed is None else seed
@@ -148,7 +162,7 @@ def run(
         "kind": "workload", "cluster": where.name, "origin": where.origin, "workload": chosen.name,
         "form": named(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
         "seed": first, "repeat": repeat, "timeout": timeout, "patience": patience,
-        "scenario": faults.name if faults is not None else "",
+        "scenario": faults.name if faults is not None else "", "profile": in_words(prices),
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -175,7 +189,7 @@ def run(
                 say(phase)
                 plan = Plan(
                     chosen, stack_of, first + number - 1, timeout, patience, history, capture, tuple(beside),
-                    partial(_follow_on, follow, phase) if follow is not None else None,
+                    partial(_follow_on, follow, phase) if follow is not None else None, prices,
                 )  # fmt: skip
                 part = folder.part(number, repeat)
                 folder.event("repetition begins", number=number, seed=plan.seed)
@@ -200,6 +214,7 @@ def run(
             verdict=verdict,
             results=[one.results for one in executions],
             counted=[one.counted for one in executions],
+            used=[one.used for one in executions],
         )
         rows = list(read(folder.path / "rows.jsonl"))
     kept_in = Path(output).absolute() if output is not None else None

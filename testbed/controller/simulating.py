@@ -61,6 +61,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             Simulation(
                 layout,
                 plan.protocol.plug,
+                profile=plan.profile,
                 seed=plan.seed,
                 rules=rules,
                 files=_texts(layout, base),
@@ -72,6 +73,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             assert rules is not None
             beside.simulated(simulation, rules)
         output = _Output(simulation.loop, part.logs)
+        clock = _SimClock if plan.profile.is_free else _CoreClock
 
         async def rank(endpoint: Host, node: SimNode) -> object:
             output.belongs(node.name)
@@ -82,7 +84,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
                     names,
                     node.number,
                     plan.protocol.device(endpoint),
-                    _SimClock(simulation.loop, node, output),
+                    clock(simulation.loop, node, output),
                 )
             except ProgramError:  # of a task that it has awaited
                 raise
@@ -97,7 +99,18 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             simulation.run(timeout=round(plan.timeout * _SECOND))
         results = {name: task.result() for name in names for task in simulation.programs(name)}  # none of who crashed
         counted = {name: dict(node.agent.firmware.counted()) for name, node in simulation.nodes.items()}
-    return Execution(results, counted, SIMULATED)
+        used = {name: _used(node, simulation.now()) for name, node in simulation.nodes.items()}
+    return Execution(results, counted, SIMULATED, used=used if not plan.profile.is_free else {})
+
+
+def _used(node: SimNode, now: int) -> Mapping[str, Mapping[str, float]]:
+    """See `Execution`."""
+    return {
+        one.name.removesuffix(f" of {node.name}"): {
+            "jobs": one.jobs, "busy_ns": one.busy, "waited_ns": one.waited, "share": one.utilisation(now),
+        }
+        for one in (node.core, *node.nic.servers)
+    }  # fmt: skip
 
 
 def _told(simulation: Simulation, follow: Follow) -> Callable[[], object]:
@@ -132,6 +145,21 @@ class _SimClock:
 
     def spawn(self, work: Work[object], name: str) -> Task[object]:
         return self._loop.spawn(self._output.of(self._node.name, work), f"{name} on {self._node.name}")
+
+
+class _CoreClock(_SimClock):
+    """The same where talking to a NIC costs its host time: what a program does next it does when its core has done what it
+    asked for before."""
+
+    __slots__ = ()
+
+    def __init__(self, loop: Loop, node: SimNode, output: _Output) -> None:
+        super().__init__(loop, node, output)
+        self.now = node.reached
+        self.sleep = self._sleep
+
+    async def _sleep(self, nanoseconds: int) -> None:
+        await self._loop.sleep_until(self._node.reached() + nanoseconds)
 
 
 class _Output(io.TextIOBase):

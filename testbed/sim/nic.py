@@ -50,6 +50,11 @@ class SimNic:
         return ()
 
     @property
+    def posted(self) -> int:
+        """When the host has done all that its program asked the NIC for."""
+        return 0
+
+    @property
     def processed(self) -> int:
         """Nanoseconds for which its processors have been busy, and will be with what is reserved."""
         return 0

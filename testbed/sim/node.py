@@ -31,6 +31,10 @@ class SimNode:
         """Nanoseconds since the simulation began."""
         return self._loop.now()
 
+    def reached(self) -> int:
+        """When the core has done what a program asked the NIC for: for the program, which has asked, that is now."""
+        return max(self._loop.now(), self.nic.posted)
+
     async def sleep(self, nanoseconds: int) -> None:
         """Let time pass; the core is free meanwhile."""
         await self._loop.sleep(nanoseconds)

@@ -1,8 +1,9 @@
 """A NIC in the simulation whose actions take the time that a profile says.
 
 What is decided is decided when the event comes, at once; what follows from it shows when the resources that it takes are
-through with it. So a frame that comes while the NIC's processor is busy is looked at in its turn, and all that it causes
-comes later by as much as the processor was behind. Latency, gap and overhead are nobody's input: they come of this.
+through with it. The processor takes events in the order in which they come: frames, descriptors, deadlines, and the ends of
+the DMA transfers that it has started and of the frames that it has sent. So what a frame causes comes later by as much as
+the processor was behind. Latency, gap and overhead are nobody's input: they come of this.
 """
 
 from __future__ import annotations
@@ -19,13 +20,27 @@ from testbed.sim.nic import SimNic
 from testbed.sim.way import Way
 
 
+class _Outgoing:
+    """A frame to be sent, or what has been fetched for it so far. missing: transfers that are not over. ready: when the
+    processor has done its part. is_inside: it takes one of the places of frames that are fetched."""
+
+    __slots__ = ("frame", "is_inside", "missing", "ready")
+
+    def __init__(self) -> None:
+        self.frame = b""
+        self.is_inside = False
+        self.missing = 0
+        self.ready = 0
+
+
 class PricedNic(SimNic):
     """processor: what takes the firmware's events; receiver: what takes those of frames that come, mostly the same one.
     reading, writing: the DMA engines that read and write host memory. bus: between host and NIC. core: the host's."""
 
     __slots__ = (
-        "_at", "_core", "_fetched", "_later", "_left", "_left_later", "_places", "_profile", "_rings", "_serving",
-        "_showing", "_stored", "_taken", "_takes_place", "bus", "processor", "reading", "receiver", "writing",
+        "_at", "_core", "_fetches", "_following", "_inside", "_later", "_next", "_outgoing", "_posted", "_profile",
+        "_rings", "_serving", "_stored", "_stores", "_storing", "_taken", "bus", "processor", "reading", "receiver",
+        "writing",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, name: str, way: Way, core: Server, profile: Profile, mtu: int) -> None:
@@ -33,30 +48,35 @@ class PricedNic(SimNic):
         super().__init__(loop, way, mtu)
         self._core = core
         self._profile = profile
-        self.processor: Booked = Booked(f"processor of {name}", loop.now)
-        self.receiver = self.processor
-        if profile.processors > 1:
-            self.receiver = Booked(f"receiving processor of {name}", loop.now)
+        self.processor = Server(f"processor of {name}")
+        self.receiver = self.processor if profile.processors == 1 else Server(f"receiving processor of {name}")
         self.reading = Server(f"reading DMA engine of {name}")
         self.writing = Server(f"writing DMA engine of {name}")
         self.bus = Booked(f"bus of {name}", loop.now)
         self._serving = self.processor  # what takes the event that the firmware is looking at
-        self._at = 0  # and how far it has come with it
-        self._fetched = 0  # when all that has been fetched is there
-        self._stored = 0
-        self._left = 0  # when all that has been sent so far has left
-        self._left_later = 0
-        self._showing = 0  # when the host can see all that it has been shown
-        self._places: deque[int] = deque(maxlen=profile.ahead or 1)  # when the last frames that were fetched have left
-        self._takes_place = False  # the next frame has been fetched
-        self._rings: deque[int] = deque()  # descriptors on their way to the firmware
+        self._at = 0  # and how far it will have come with it
         self._taken: deque[int] = deque()  # when the processor takes each frame that waits for it
+        self._rings: deque[int] = deque()  # descriptors on their way to the firmware
+        self._posted = 0
+        self._next: _Outgoing | None = None  # the frame for which the firmware fetches
+        self._outgoing: deque[_Outgoing] = deque()  # frames in the order in which they leave
+        self._inside = 0  # of them, how many take a place
+        self._fetches: deque[tuple[int, _Outgoing, int]] = deque()  # transfers to come: not before, for what, bytes
+        self._stores: deque[tuple[int, int]] = deque()  # not before, bytes
+        self._storing = 0  # transfers into host memory so far
+        self._stored = 0  # of them, how many the firmware has noticed
+        # What comes after how many of them, and not before when: a descriptor to be shown, or a frame.
+        self._following: deque[tuple[int, int, int | bytes]] = deque()
         self._later: list[Buffer] = []  # frames that leave when all else has been done about the event
 
     @property
     def servers(self) -> Sequence[Server]:
         two = () if self.receiver is self.processor else (self.receiver,)
         return (self.processor, *two, self.reading, self.writing, self.bus)
+
+    @property
+    def posted(self) -> int:
+        return self._posted
 
     @property
     def processed(self) -> int:
@@ -68,7 +88,7 @@ class PricedNic(SimNic):
     def resume(self, now: int) -> None:
         self._serve(self.processor, now, 0)
         super().resume(now)
-        self._send_rest()
+        self._send_rest(now)
 
     # From the wire, and by the clock.
 
@@ -82,7 +102,7 @@ class PricedNic(SimNic):
         self._serve(self.receiver, now, profile.receive)
         taken.append(self._at - profile.receive)
         super().receive(now, frame)
-        self._send_rest()
+        self._send_rest(now)
 
     def _tick(self, now: int) -> None:
         if now == self._wake and self._agent is not None:
@@ -90,50 +110,9 @@ class PricedNic(SimNic):
             if deadline is not None and deadline <= now:
                 self._serve(self.processor, now, self._profile.tick)
         super()._tick(now)
-        self._send_rest()
+        self._send_rest(now)
 
-    # By the firmware.
-
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
-        profile, places = self._profile, self._places
-        for piece in pieces:
-            begin = self._spend(profile.transfer)
-            if profile.ahead and len(places) == profile.ahead:
-                begin = max(begin, places[0])
-            over = self._transfer(self.reading, begin, profile.fetch, profile.fetch_rate, len(piece))
-            self._fetched = self._serving.reserve(over, profile.fetched) if profile.fetched else over
-            self._takes_place = True
-        return super().fetch(pieces)
-
-    def send(self, frame: Buffer) -> None:
-        """Put a frame on the wire, after what was fetched and sent before."""
-        self._left = when = max(self._spend(self._profile.send), self._fetched, self._left)
-        if self._takes_place:
-            self._takes_place = False
-            self._places.append(when)
-        self._put(when, frame)
-
-    def send_later(self, frame: Buffer) -> None:
-        """The same, after all else that the firmware does now. It waits for no frame of `send`."""
-        self._later.append(frame)
-
-    def store(self, piece: memoryview, data: Buffer) -> None:
-        super().store(piece, data)
-        profile = self._profile
-        over = self._transfer(
-            self.writing, self._spend(profile.transfer), profile.store, profile.store_rate, len(piece)
-        )
-        if profile.stored:
-            self._at = over = self._serving.reserve(over, profile.stored)
-        self._stored = over
-
-    def show(self, index: int) -> None:
-        """Let the host see that it has a descriptor back, after what was stored and shown before."""
-        super().show(index)
-        self._showing = when = max(self._spend(self._profile.show), self._stored, self._showing)
-        self._loop.at(when, self._notice)
-
-    def _serve(self, processor: Booked, now: int, cost: int) -> None:
+    def _serve(self, processor: Server, now: int, cost: int) -> None:
         """A processor takes an event."""
         self._serving = processor
         self._at = processor.reserve(now, cost)
@@ -141,40 +120,160 @@ class PricedNic(SimNic):
     def _spend(self, cost: int) -> int:
         """It goes on with what it does for so long; when that is."""
         if cost:
-            self._at = self._serving.reserve(self._at, cost)
+            self._at = self._serving.reserve(self._now, cost)
         return self._at
 
+    # By the firmware: sending.
+
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+        if self._next is None:
+            self._next = _Outgoing()
+        self._next.missing += len(pieces)
+        for piece in pieces:
+            ready = self._spend(self._profile.transfer)
+            self._fetches.append((ready, self._next, len(piece)))
+            self._loop.at(ready, self._fetch_next)
+        return super().fetch(pieces)
+
+    def send(self, frame: Buffer) -> None:
+        """Put a frame on the wire, after what was fetched and sent before."""
+        going = self._next or _Outgoing()
+        self._next = None
+        going.frame = bytes(frame)
+        going.ready = self._spend(self._profile.send)
+        self._outgoing.append(going)
+        self._loop.at(going.ready, self._send_ready)
+
+    def _fetch_next(self, now: int) -> None:
+        """The engine begins a transfer, if it has nothing to do, and there is one, and room for it."""
+        profile, fetches = self._profile, self._fetches
+        if not fetches or self.reading.free > now:
+            return
+        ready, going, size = fetches[0]
+        if ready > now:
+            return
+        if not going.is_inside:
+            if profile.ahead and self._inside >= profile.ahead:
+                return
+            going.is_inside = True
+            self._inside += 1
+        fetches.popleft()
+        over = self._transfer(self.reading, now, profile.fetch, profile.fetch_rate, size)
+        self._loop.at(over, self._fetched, going)
+
+    def _fetched(self, going: _Outgoing) -> None:
+        """A transfer is over."""
+        now = self._clock()
+        self._loop.at(self.processor.reserve(now, self._profile.fetched), self._has, going)
+        self._fetch_next(now)
+
+    def _has(self, going: _Outgoing) -> None:
+        """The firmware knows of it."""
+        going.missing -= 1
+        if not going.missing:
+            self._send_ready(self._clock())
+
+    def _send_ready(self, now: int) -> None:
+        """Frames leave that can."""
+        outgoing = self._outgoing
+        while outgoing and not outgoing[0].missing and outgoing[0].ready <= now:
+            going = outgoing.popleft()
+            self._leave(now, going.frame)
+            if going.is_inside:
+                self._inside -= 1
+                self._fetch_next(now)
+
+    def _leave(self, now: int, frame: bytes) -> None:
+        if self._agent is not None:
+            if self._profile.sent:
+                self.processor.reserve(now, self._profile.sent)
+            self._now = now
+            super().send(frame)
+
     def _transfer(self, engine: Server, now: int, setup: int, rate: int, size: int) -> int:
-        """When an engine is through with a DMA transfer: of the time that it takes it needs the bus for the bytes."""
-        begin = max(now, engine.free)
-        over = self.bus.reserve(begin + setup, self._profile.bus_time(size))
-        return engine.reserve(now, max(setup + transfer_time(size, rate), over - begin))
+        """When an engine is through with a transfer that it begins: of that time it needs the bus for the bytes."""
+        over = self.bus.reserve(now + setup, self._profile.bus_time(size))
+        return engine.reserve(now, max(setup + transfer_time(size, rate), over - now))
 
-    def _put(self, when: int, frame: Buffer) -> None:
-        if type(frame) is not bytes:
-            frame = bytes(frame)
-        if self._profile.sent:
-            self._serving.reserve(when, self._profile.sent)
-        self._loop.at(when, self._leave, frame)
+    # By the firmware: receiving.
 
-    def _send_rest(self) -> None:
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        super().store(piece, data)
+        ready = self._spend(self._profile.transfer)
+        self._storing += 1
+        self._stores.append((ready, len(piece)))
+        self._loop.at(ready, self._store_next)
+
+    def show(self, index: int) -> None:
+        """Let the host see that it has a descriptor back, after what was stored and shown before."""
+        super().show(index)
+        self._follow(self._spend(self._profile.show), index)
+
+    def send_later(self, frame: Buffer) -> None:
+        """Put a frame on the wire, after all else that the firmware does now. It waits for no frame of `send`."""
+        self._later.append(frame)
+
+    def _send_rest(self, now: int) -> None:  # noqa: ARG002
         """The firmware has returned."""
         for frame in self._later:
-            self._left_later = when = max(self._spend(self._profile.send), self._left_later)
-            self._put(when, frame)
+            self._follow(self._spend(self._profile.send), bytes(frame))
         self._later.clear()
+
+    def _follow(self, ready: int, what: int | bytes) -> None:
+        self._following.append((self._storing, ready, what))
+        self._loop.at(ready, self._go_on)
+
+    def _store_next(self, now: int) -> None:
+        """The engine begins a transfer, if it has nothing to do, and there is one."""
+        stores = self._stores
+        if stores and self.writing.free <= now and stores[0][0] <= now:
+            profile = self._profile
+            _, size = stores.popleft()
+            self._loop.at(self._transfer(self.writing, now, profile.store, profile.store_rate, size), self._written)
+
+    def _written(self, now: int) -> None:
+        """A transfer is over."""
+        self._loop.at(self.receiver.reserve(now, self._profile.stored), self._knows)
+        self._store_next(now)
+
+    def _knows(self, now: int) -> None:
+        """The firmware knows of it."""
+        self._stored += 1
+        self._go_on(now)
+
+    def _go_on(self, now: int) -> None:
+        """What follows from what is stored."""
+        following = self._following
+        while following and following[0][0] <= self._stored and following[0][1] <= now:
+            what = following.popleft()[2]
+            if isinstance(what, int):
+                self._notice(now)
+            else:
+                self._leave(now, what)
 
     # By the host.
 
     def doorbell(self, index: int, written: int, translated: int) -> None:
         now, profile = self._clock(), self._profile
         writing = transfer_time(written, profile.write_rate)
-        when = self._use_core(now, profile.post + translated * profile.translate, writing) + profile.doorbell
-        if when > now or self._rings:
-            self._rings.append(index)
-            self._loop.at(when, self._ring_next)
-        else:
-            self._ring(now, index)
+        self._posted = over = self._use_core(now, profile.post + translated * profile.translate, writing)
+        self._rings.append(index)
+        self._loop.at(over + profile.doorbell, self._ring_next)
+
+    def _ring_next(self, now: int) -> None:
+        self._ring(now, self._rings.popleft())
+
+    def _ring(self, now: int, index: int) -> None:
+        self._serve(self.processor, now, self._profile.ring)
+        super()._ring(now, index)
+        self._send_rest(now)
+
+    def _let_see(self, now: int) -> None:
+        """Not yet."""
+
+    def _notice(self, now: int) -> None:
+        """The host's core finds a descriptor."""
+        self._loop.at(self._use_core(now, 0, self._profile.notice), self._complete)
 
     def _use_core(self, now: int, cost: int, on_bus: int) -> int:
         """When the host's core is through with something, at the end of which it has the bus for so long."""
@@ -183,29 +282,3 @@ class PricedNic(SimNic):
             begin = max(now, core.free)
             return core.reserve(now, self.bus.reserve(begin + cost, on_bus) - begin)
         return core.reserve(now, cost + on_bus)
-
-    # What comes of it, when it is time.
-
-    def _leave(self, frame: bytes) -> None:
-        if self._agent is not None:
-            self._now = self._clock()
-            super().send(frame)
-
-    def _ring_next(self, now: int) -> None:
-        self._ring(now, self._rings.popleft())
-
-    def _ring(self, now: int, index: int) -> None:
-        self._serve(self.processor, now, self._profile.ring)
-        super()._ring(now, index)
-        self._send_rest()
-
-    def _let_see(self, now: int) -> None:
-        """Not yet."""
-
-    def _notice(self, now: int) -> None:
-        """The host's core finds a descriptor."""
-        when = self._use_core(now, 0, self._profile.notice)
-        if when > now:
-            self._loop.at(when, self._complete)
-        else:
-            self._complete(now)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, TypeVar, cast
@@ -115,7 +116,7 @@ class Simulation:
             if node.nics:
                 core = Server(f"core of {node.name}", self.loop)
                 self.nodes[node.name] = one = SimNode(self.loop, node.name, number, core)
-                self._start(one, Adapter(number, addresses, node.nics[0].mtu))
+                self._start(one, Adapter(number, addresses, node.nics[0].mtu, pages_apart=profile.pages_apart))
 
     def __enter__(self) -> Simulation:
         return self
@@ -197,7 +198,7 @@ class Simulation:
         one.nic.end(self.now())
         before = one.adapter
         incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
-        self._start(one, Adapter(before.number, before.addresses, before.mtu, incarnation))
+        self._start(one, replace(before, incarnation=incarnation))
         return one
 
     def crash(self, node: str, *, returns: bool = False) -> Callable[[], object]:

@@ -1,0 +1,100 @@
+"""What the hardware of EMP's paper costs: a Netgear 620 (Alteon Tigon2) in a PC with 933 MHz Pentium III.
+
+Shivam, Wyckoff, Panda, "EMP: Zero-copy OS-bypass NIC-driven Gigabit Ethernet Message Passing", SC 2001; sections are of it.
+The wire is not here: frames take their time on it by the cluster's description.
+
+Two constants are calibrated, by three published values (`paper.toml` says which); everything else has a source, or is our
+choice for a component of which there is none: a round figure within what the paper allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from protocols.core.profile import SECOND, Profile
+
+# The NIC's processor.
+
+NIC_CLOCK: Final = 88_000_000
+"""Section 2: "two MIPS-like microprocessors running at 88 MHz". The firmware of the paper uses one of them: Shivam, Wyckoff,
+Panda, "Can User-Level Protocols Take Advantage of Multi-CPU NICs?", IPDPS 2002, abstract."""
+
+RECEIVE_CYCLES: Final = 472
+"""CALIBRATED: what the firmware's handler of an event of the receive path takes: a frame has come (it is matched), the DMA
+transfer of its data is over (its collection is kept account of)."""
+
+OTHER_CYCLES: Final = 218
+"""CALIBRATED: what the handler of any other event takes.
+
+Section 4: "The core of the code is an event loop [...] which tests for the next pending event and dispatches control to the
+appropriate handling routine". What raises events is what section 2 names beside the processors: the PCI interface (a
+descriptor), the timer, two host DMA engines, transmit and receive MAC FIFOs. How many cycles each takes the paper does not
+say. So there are two costs, and how they add up for a message follows from how many events it takes.
+"""
+
+# Its way to the host.
+
+PCI_CLOCK: Final = 66_000_000
+PCI_WIDTH: Final = 8
+"""Bytes. Section 5.1: "a 64-bit 66 MHz PCI bus"."""
+
+PCI_TRANSACTION: Final = 8
+"""Clocks beside the data. Our choice: half of the 16 that a target may take for the first word (PCI Local Bus Specification
+2.2, section 3.5.1.1); one of them is the address's."""
+
+PCI_LATENCY_TIMER: Final = 64
+"""Clocks for which a master may keep the bus, and so the longest burst: what Linux 2.4 sets for a bus master."""
+
+DMA_SETUP: Final = 1_000
+"""Nanoseconds. Section 3.3: "DMA operations (1-3 us per transfer)", of a few bytes. The lower end is what one takes that
+finds the bus free; what others wait comes of the bus."""
+
+PIO_WRITE: Final = 4
+"""Clocks for 4 bytes: address, its decoding (medium DEVSEL), data, turn-around (PCI 2.2, sections 3.3.2 and 3.6.1)."""
+
+PIO_READ: Final = 20
+"""Clocks for 4 bytes: the same, and the 16 that the NIC may take for it (PCI 2.2, section 3.5.1.1)."""
+
+# The host.
+
+POST: Final = 500
+"""Nanoseconds. Our choice: some 500 of a 933 MHz processor's cycles for what the library does to post a descriptor. What
+MPI's own layers cost is not in it: the paper says nothing of it."""
+
+TRANSLATE: Final = 500
+"""Nanoseconds for each page. Section 3.2: "the per-page mapping cost is less than a microsecond"; our choice: the middle."""
+
+
+def cycles(count: int, clock: int = NIC_CLOCK) -> int:
+    """Nanoseconds that so many cycles of a clock (Hz) take, rounded."""
+    return round(count * SECOND / clock)
+
+
+_RECEIVE: Final = cycles(RECEIVE_CYCLES)
+_OTHER: Final = cycles(OTHER_CYCLES)
+
+EMP_2001: Final = Profile(
+    "emp-2001",
+    post=POST,
+    write_rate=PCI_CLOCK * 32 // PIO_WRITE,
+    translate=TRANSLATE,
+    notice=cycles(PIO_READ, PCI_CLOCK),
+    pages_apart=True,  # section 4.2: "the physical address of every page in a transfer must be passed to the NIC"
+    bus_rate=PCI_CLOCK * PCI_WIDTH * 8,
+    bus_transaction=cycles(PCI_TRANSACTION, PCI_CLOCK),
+    bus_burst=PCI_LATENCY_TIMER * PCI_WIDTH,
+    receive=_RECEIVE,
+    stored=_RECEIVE,
+    ring=_OTHER,
+    tick=_OTHER,
+    fetched=_OTHER,
+    sent=_OTHER,
+    processors=1,
+    ahead=1,  # section 3.1.1: "it pulls the data from the host one frame at a time and puts it on the wire"
+    fetch=DMA_SETUP,
+    store=DMA_SETUP,
+)
+
+EMP_2002: Final = replace(EMP_2001, name="emp-2002", processors=2)
+"""The receive path on the NIC's other processor, as in the IPDPS 2002 paper."""
