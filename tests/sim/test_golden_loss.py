@@ -1,0 +1,44 @@
+"""The golden loss matrix is what comes out today."""
+
+from __future__ import annotations
+
+from difflib import unified_diff
+
+import golden_loss
+import pytest
+from exhaustive import SUBJECTS
+
+from protocols.emp.host import plug
+from protocols.emp.settings import Settings
+
+
+@pytest.mark.parametrize("name", golden_loss.COUNTED)
+def test_what_losses_cost_is_what_it_was(name: str) -> None:
+    kept, now = golden_loss.path(name).read_text(encoding="utf-8"), golden_loss.table(name)
+    changed = "\n".join(unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", n=0, lineterm=""))
+    if changed:
+        pytest.fail(
+            f"{changed}\n\nIf that is meant: python tests/sim/golden_loss.py {name} --write, and say why.",
+            pytrace=False,
+        )
+
+
+def test_every_protocol_that_is_searched_has_a_table() -> None:
+    assert set(golden_loss.COUNTED) == set(SUBJECTS)
+
+
+@pytest.mark.parametrize("size", golden_loss.MESSAGES)
+def test_where_nothing_is_lost_nothing_is_sent_again(size: int) -> None:
+    row = golden_loss.row("emp", "none", size)
+    frames = (size + 16 + 1471) // 1472  # behind EMP's headers, of which the first frame has another one
+    assert row["frames"] == golden_loss.MESSAGES[size] * frames
+    assert row["acks"] == golden_loss.MESSAGES[size] * ((frames + 2) // 3)
+    assert row["resent"] == row["time-outs"] == 0
+
+
+@pytest.mark.parametrize(
+    "settings", [Settings(timeout=4_000_000), Settings(unit=4), Settings(window=8)], ids=["timeout", "unit", "window"]
+)
+def test_another_decision_of_the_firmware_shows(settings: Settings) -> None:
+    usual = golden_loss.row("emp", "1%", 1_048_576)
+    assert golden_loss.row("emp", "1%", 1_048_576, plug(settings)) != usual
