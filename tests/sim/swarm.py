@@ -63,6 +63,8 @@ class Matching(Host, Protocol):
     def post_receive(self, source: int, tag: int, buffer: bytearray) -> Completion[emp.Received]: ...
     @property
     def free(self) -> int: ...
+    @property
+    def pinned(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +275,7 @@ def run(case: Case, subject: Subject = EMP, patience: int = PATIENCE) -> Counter
     with Simulation(layout, subject.plug(dict(case.settings)), seed=case.seed) as simulation:
         for name, impairment in zip(names, case.links, strict=True):
             simulation.change(name, impairment)
+        free = {name: cast(Matching, node.endpoint).free for name, node in simulation.nodes.items()}
         for node in layout.nodes:
             simulation.spawn(node.name, send_all, case)
         receivers = [simulation.spawn(node.name, receive_all, case) for node in layout.nodes]
@@ -299,6 +302,12 @@ def run(case: Case, subject: Subject = EMP, patience: int = PATIENCE) -> Counter
             endpoint = cast(Matching, node.endpoint)
             if endpoint.waiting() or node.agent.firmware.waiting():
                 raise Violation(f"{node.name} is not done: {endpoint.waiting()} {node.agent.firmware.waiting()}")
+            if endpoint.pinned or endpoint.free != free[node.name]:
+                raise Violation(
+                    f"{node.name} leaks: {endpoint.pinned} regions, {free[node.name] - endpoint.free} descriptors"
+                )
+            if node.agent.firmware.deadline is not None:
+                raise Violation(f"{node.name}: nothing is under way, and a timer runs")
         if rows["messages_sent"] != len(case.messages) or rows["messages_received"] != len(case.messages):
             raise Violation(f"{len(case.messages)} messages, and {rows}")
         return rows

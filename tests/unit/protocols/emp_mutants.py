@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from mutants import Mutant
 
+from protocols.core.memory import HostMemory
 from protocols.emp.card import Card
 from protocols.emp.descriptors import DONE
 from protocols.emp.receiver import Receiver
@@ -85,6 +86,10 @@ def freed_when_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sender, "_give_back", what_has_failed)
 
 
+def kept_pinned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HostMemory, "unpin", lambda memory, address: None)  # noqa: ARG005
+
+
 MUTANTS = [
     Mutant("acknowledged once", "a completed message is not acknowledged again", no_second_acknowledgement),
     Mutant(
@@ -97,5 +102,6 @@ MUTANTS = [
     ),
     Mutant("counted twice", "a resent frame of an older collection counts as a newer one", counted_twice),
     Mutant("out of order", "a header is admitted though one before it is missing", admitted_out_of_order),
+    Mutant("kept pinned", "a buffer stays pinned when its transfer is over", kept_pinned),
     Mutant("freed when sent", "a send's descriptor is the host's before all is acknowledged", freed_when_sent),
 ]  # fmt: skip
