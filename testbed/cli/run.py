@@ -54,7 +54,7 @@ _SHOWN = 40  # lines of what a command has said
 @click.option("--patience", type=click.FloatRange(0, min_open=True), default=None, metavar="SECONDS",
               help="For how long nothing may get any further.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
-              help="What goes wrong beside the workload, and when.")  # fmt: skip
+              help="What goes wrong beside it, and when.")  # fmt: skip
 @click.option("--history", is_flag=True, help="Write what each application sent, received and was told.")
 @click.option("--check/--no-check", default=None,
               help="Look through the history: nothing lost, twice, changed; usual where that is the matter.")  # fmt: skip
@@ -102,8 +102,6 @@ def run_command(
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them costs as much as 20 nodes
     if bool(workload) == bool(commands):
         raise click.UsageError("say either a workload or commands (--on NODE COMMAND)")
-    if commands and scenario is not None:
-        raise click.UsageError("--scenario goes with a workload; beside commands, 'inject', 'link' and 'load' do")
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     place = output or _new_place(Path(cluster).name.removesuffix(".toml"), what)
     checked = False
@@ -112,8 +110,9 @@ def run_command(
             from testbed.controller.commands import run_commands
 
             ended = run_commands(
-                cluster, commands, mode=mode, output=place, timeout=timeout, follow=follow or (lambda _: None)
-            )
+                cluster, commands, mode=mode, seed=seed, output=place, timeout=timeout, scenario=scenario,
+                follow=follow or (lambda _: None),
+            )  # fmt: skip
             document, show, verdict = _commands_document(ended), partial(_print_commands, ended), ended.verdict
         else:
             from testbed.controller.running import run

@@ -30,6 +30,27 @@ class Active:
         return any(counts.get(name, 0) for name in self.needed or counts)
 
 
+class Programs(Protocol):
+    """What runs on nodes: node processes (`runtime.nodes.run.Run`) or commands."""
+
+    @property
+    def begun(self) -> int:
+        """When all had begun, monotonic nanoseconds."""
+        ...
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """A process of each node, by node."""
+        ...
+
+    def at(self, when: int, act: Callable[[], object]) -> None: ...
+    def has_ended(self, node: str) -> bool: ...
+    def crash(self, node: str, *, returns: bool = False) -> None: ...
+    def restart(self, node: str) -> None: ...
+    def pause(self, node: str) -> None: ...
+    def resume(self, node: str) -> None: ...
+
+
 class Stage(Protocol):
     """Where faults are carried out."""
 

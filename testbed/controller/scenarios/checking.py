@@ -20,8 +20,17 @@ from testbed.wire.rules import Rule
 from testbed.wire.tokens import RuleError
 
 
-def check(scenario: Scenario, layout: Layout, mode: str, *, over_kernel: bool = False, asked: Asked = "auto") -> None:
-    """over_kernel: programs talk through the kernel's TCP. asked: the datapath that links shall have.
+def check(
+    scenario: Scenario,
+    layout: Layout,
+    mode: str,
+    *,
+    over_kernel: bool = False,
+    commands: bool = False,
+    asked: Asked = "auto",
+) -> None:
+    """over_kernel: it is beside programs that talk through the kernel's sockets. commands: beside commands. asked: the
+    datapath that links shall have.
 
     Raises DescriptionError with all that is not there or makes no sense, then UnsupportedError with all that this mode, this
     machine or this user cannot do.
@@ -45,10 +54,12 @@ def check(scenario: Scenario, layout: Layout, mode: str, *, over_kernel: bool = 
     if problems:
         raise DescriptionError(f"{scenario.name}, on {layout.name}", problems)
     for name, fault in named:
-        refusals += [f"  {name}: {said}" for said in _refusals(fault, layout, mode, over_kernel, asked)]
+        refusals += [f"  {name}: {said}" for said in _refusals(fault, layout, mode, over_kernel, commands, asked)]
     chance = scenario.random.kinds if scenario.random is not None else ()
     if over_kernel and {"crash", "restart", "reset"} & set(chance):
         refusals.append(f"  random: {_CONNECTIONS}")
+    if commands and "reset" in chance:
+        refusals.append(f"  random: {_FIRMWARE.format(kind='reset')}")
     if refusals:
         raise UnsupportedError("\n".join([f"{scenario.name} cannot be carried out in {mode}:", *refusals]))
 
@@ -71,6 +82,8 @@ def texts_of(faults: Sequence[Fault]) -> Mapping[str, str]:
 
 
 _CONNECTIONS = "a program that starts again cannot make anew the kernel's connections, which its peers still have"
+
+_FIRMWARE = "{kind}: only a NIC's firmware has it, and beside commands there is none: it goes with a workload on NICs"
 
 
 def _nodes(fault: Fault, layout: Layout) -> None:
@@ -106,7 +119,9 @@ def _as_problems(name: str, error: TestbedError) -> list[Problem]:
     return [Problem(name, f"a wrong {what}", f"a right one: {str(error).splitlines()[0]}")]
 
 
-def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, asked: Asked) -> list[str]:
+def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, commands: bool, asked: Asked) -> list[str]:
+    if commands and isinstance(fault, Reset | Slow):
+        return [_FIRMWARE.format(kind=fault.kind)]
     if over_kernel and (isinstance(fault, Restart | Reset | Churn) or _comes_back(fault)):
         return [_CONNECTIONS]
     if mode == "sim":

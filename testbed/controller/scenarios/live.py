@@ -16,7 +16,7 @@ from testbed.cluster.injections import BOTH, Injection, Place
 from testbed.cluster.state import State, Store
 from testbed.cluster.status import status
 from testbed.controller.accounts import account, scheduled
-from testbed.controller.scenarios.active import GONE, HOLD, Active, Counts
+from testbed.controller.scenarios.active import GONE, HOLD, Active, Counts, Programs
 from testbed.controller.scenarios.targets import injection_of, measured_by, nodes_of, senders_of, touched_nodes
 from testbed.controller.scenarios.timeline import Occurrence
 from testbed.errors import KernelError, UnsupportedError
@@ -25,7 +25,6 @@ from testbed.spec.scenario import Scenario
 
 if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
-    from testbed.runtime.nodes.run import Run
 
 _CLASSIFIED = ("loss", "gemodel", "loss_pattern")
 
@@ -79,7 +78,7 @@ def _heal(store: Store, name: str, numbers: Collection[int]) -> None:
 
 
 class LiveStage:
-    def __init__(self, cluster: RunningCluster, run: Run, seconds: float) -> None:
+    def __init__(self, cluster: RunningCluster, run: Programs, seconds: float) -> None:
         """seconds: that the run may take. What is in force ends by itself some time after its end, or after that: then
         whoever would lift it has been killed."""
         self._store = Store()
@@ -218,7 +217,7 @@ class LiveStage:
         stopped: set[str] = set()
 
         def counted() -> Counts:
-            stopped.update(name for name in names if _is_stopped(self._run.pids[name]))
+            stopped.update(name for name in names if _is_stopped(self._run.pids.get(name, 0)))
             return {"nodes": len(stopped)}
 
         return Active(occurrence, counted, lift, reason="" if names else GONE)

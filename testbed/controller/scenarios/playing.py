@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from testbed.controller.checkers.disturbances import CRASH, CUT, FOREVER, OTHER, PAUSE, RESET, Disturbance
-from testbed.controller.scenarios.active import HOLD, Active, Stage
+from testbed.controller.scenarios.active import HOLD, Active, Programs, Stage
 from testbed.controller.scenarios.checking import texts_of
 from testbed.controller.scenarios.targets import injection_of, touched_nodes
 from testbed.controller.scenarios.timeline import Moment, Occurrence, moments, occurrences
@@ -22,7 +22,6 @@ from testbed.spec.units import format_duration
 
 if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
-    from testbed.runtime.nodes.run import Run
     from testbed.sim.simulation import Simulation
     from testbed.wire.rules import RuleSet
 
@@ -81,7 +80,7 @@ class Playing:
         self._begin(stage, simulation.layout, 0, loop.now, lambda when, act: loop.at(when, lambda _now: act()))
 
     @contextlib.contextmanager
-    def live(self, cluster: RunningCluster, run: Run) -> Iterator[None]:
+    def live(self, cluster: RunningCluster, run: Programs) -> Iterator[None]:
         """See `executing.Beside`."""
         from testbed.controller.scenarios.live import LiveStage
 

@@ -1,0 +1,231 @@
+"""A scenario beside commands: what it does to links, nodes and the commands' processes, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_command import testbed as command
+
+from testbed import Cluster, CommandError, CommandTimeoutError, RunningCluster, Scenario
+from testbed.cluster.status import status
+from testbed.controller.commands import CommandsResult, run_commands
+from testbed.errors import DescriptionError, UnsupportedError
+from testbed.spec.faults import (
+    Churn,
+    Cpu,
+    Crash,
+    Down,
+    Fault,
+    Flap,
+    Impair,
+    Incast,
+    Partition,
+    Pause,
+    Reset,
+    Restart,
+    Rule,
+    Slow,
+)
+from testbed.spec.scenario import RandomFaults
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+TICKS = "for i in $(seq 30); do date +%s.%N; sleep 0.05; done"
+PINGS = "ping -q -i 0.02 -w 2 n1 >/dev/null; true"
+
+
+def play(
+    folder: Path, commands: list[tuple[str, str]], *faults: Fault, on: Any = None, **options: Any
+) -> CommandsResult:
+    storm = Scenario(name="storm", faults=faults)
+    return run_commands(on or Cluster.star(3), commands, scenario=storm, output=folder / "run", **options)
+
+
+def events(folder: Path, event: str) -> list[dict[str, Any]]:
+    told = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+    return [one for one in told if one["event"] == event]
+
+
+def rows(folder: Path) -> dict[str, Mapping[str, Any]]:
+    return {row["node"]: row for row in map(json.loads, (folder / "run" / "rows.jsonl").read_text().splitlines())}
+
+
+def ends(folder: Path) -> dict[str, Mapping[str, int]]:
+    """What each fault has done, all of which must have had an effect."""
+    found = events(folder, "fault ends")
+    assert [one["fault"] for one in found if not one["had_effect"]] == []
+    return {one["fault"]: one["counted"] for one in found}
+
+
+def is_clean(cluster: RunningCluster) -> None:
+    assert cluster.state.injected == ()
+    assert all(link.up for link in status(cluster.state).links)
+    assert not any(node.programs for node in status(cluster.state).nodes)
+
+
+def ticks(folder: Path, node: str) -> list[float]:
+    return [float(line) for line in (folder / "run" / "logs" / f"{node}.log").read_text().split()]
+
+
+def test_links_and_nodes_meet_what_is_asked_for_and_it_is_gone_after(tmp_path: Path) -> None:
+    with Cluster.star(3).up() as cluster:
+        result = play(
+            tmp_path, [("n1", TICKS), ("n2", PINGS)],
+            Impair(on="n1", from_="100ms", to="700ms", loss="50%"),
+            Rule(on="n2", rules="drop ip and first(3)", at="100ms", for_="600ms"),
+            Partition(groups=[["n1"], ["n2"]], at="800ms", for_="200ms"),
+            Flap(on="n2", at="1100ms", for_="100ms"),
+            Pause(on="n2", at="1300ms", for_="100ms"),
+            Cpu(on="n3", share="20%", at="300ms", for_="300ms"),
+            Incast(receiver="n3", rate="1mbit", at="300ms", for_="300ms"),
+            on=cluster,
+        )  # fmt: skip
+        is_clean(cluster)
+    counted = ends(tmp_path)
+    assert counted["fault[1]"]["loss"] > 0
+    assert counted["fault[2]"]["decided"] >= 3
+    assert counted["fault[4]"] == {"links down": 1}
+    assert counted["fault[5]"] == {"nodes": 1}
+    assert (tmp_path / "run" / "scenario.toml").exists()
+    assert not [note for note in result.verdict.notes if "loss 50%" in note]
+
+
+def test_who_is_paused_stands_still_for_so_long(tmp_path: Path) -> None:
+    play(tmp_path, [("n1", TICKS)], Pause(on="n1", at="300ms", for_="600ms"))
+    times = ticks(tmp_path, "n1")
+    assert max(after - before for before, after in itertools.pairwise(times)) > 0.5
+    assert ends(tmp_path) == {"fault[1]": {"nodes": 1}}
+
+
+def test_who_crashes_is_gone_with_all_that_it_has_started_and_that_is_no_failure(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with Cluster.star(3).up() as cluster:
+        play(tmp_path, [("n1", TICKS), ("n2", "sleep 600 & sleep 600")], Crash(on="n2", at="200ms"), on=cluster)
+        is_clean(cluster)
+    assert time.monotonic() - begun < 60
+    assert (rows(tmp_path)["n2"]["code"], rows(tmp_path)["n2"]["crashed"]) == (-signal.SIGKILL, 1)
+    assert rows(tmp_path)["n1"]["code"] == 0
+    assert "crashed" not in rows(tmp_path)["n1"]
+
+
+def test_who_starts_again_does_so_from_the_beginning_and_the_run_waits_for_it(tmp_path: Path) -> None:
+    commands = [
+        ("n1", "echo begun; sleep 1.6; echo ended"),
+        ("n2", "echo begun; sleep 1; echo ended"),
+        ("n3", "true"),
+    ]
+    play(tmp_path, commands, Restart(on="n1", at="200ms"), Crash(on="n2", at="200ms", for_="800ms"))
+    for node in ("n1", "n2"):
+        assert (tmp_path / "run" / "logs" / f"{node}.log").read_text().split() == ["begun", "begun", "ended"]
+        assert (rows(tmp_path)[node]["code"], rows(tmp_path)[node]["crashed"]) == (0, 1)
+    assert rows(tmp_path)["n2"]["took_ns"] > 1_900_000_000
+
+
+def test_churn_and_faults_at_random_are_the_same_ones_for_the_same_seed(tmp_path: Path) -> None:
+    chance = RandomFaults(kinds=["impair", "flap", "pause", "crash", "cpu"], rate=6.0, longest="200ms", to="1s")
+    storm = Scenario(name="storm", faults=[Churn(on="n3", mean="300ms", at=0, to="1s")], random=chance)
+    told = []
+    for number in range(2):
+        folder = tmp_path / f"{number}"
+        run_commands(Cluster.star(3), [("n3", "sleep 1.5")], scenario=storm, seed=5, output=folder / "run")
+        told.append([(one["fault"], one["what"], one["at"]) for one in events(folder, "fault begins")])
+    assert told[0] == told[1]
+    assert len(told[0]) > 3
+
+
+def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path) -> None:
+    notes = play(
+        tmp_path, [("n1", "true"), ("n2", "sleep 1.5")], Pause(on="n1", at="500ms", for_="100ms")
+    ).verdict.notes
+    assert any("fault[1] (pause on n1) had no effect" in note and "no program ran there" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            Reset(on="n1", at="1s"),
+            r"fault\[1\]: reset: only a NIC's firmware has it, and beside commands there is none",
+        ),
+        (Slow(on="n1", factor=2.0, at="1s"), r"fault\[1\]: slow: only a NIC's firmware has it"),
+    ],
+)
+def test_what_only_firmware_has_is_refused_before_anything_starts(tmp_path: Path, fault: Fault, said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        play(tmp_path, [("n1", "true")], fault)
+    chance = Scenario(name="chance", random=RandomFaults(kinds=["pause", "reset"], rate=1.0))
+    with pytest.raises(UnsupportedError, match="random: reset: only a NIC's firmware has it"):
+        run_commands(Cluster.star(2), [("n1", "true")], scenario=chance, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_names_that_there_are_not_are_refused_too(tmp_path: Path) -> None:
+    with pytest.raises(DescriptionError, match="no node 'n7'"):
+        play(tmp_path, [("n1", "true")], Crash(on="n7", at="1s"))
+    assert not (tmp_path / "run").exists()
+
+
+STORM = (
+    Impair(on="all", at="100ms", loss="50%"),
+    Down(on="n3", at="100ms"),
+    Pause(on="n2", at="100ms", for_="3600s"),
+    Cpu(on="n3", share="10%", at="100ms"),
+)
+
+
+def test_a_command_that_fails_leaves_nothing_in_force(tmp_path: Path) -> None:
+    with Cluster.star(3).up() as cluster:
+        with pytest.raises(CommandError, match="exit 3 ended with code 3"):
+            play(tmp_path, [("n1", "sleep 1; exit 3"), ("n2", "sleep 600")], *STORM, on=cluster)
+        is_clean(cluster)
+    assert len(events(tmp_path, "fault ends")) == len(STORM)
+    assert rows(tmp_path)["n1"]["code"] == 3
+
+
+def test_who_is_away_when_the_time_is_over_is_named(tmp_path: Path) -> None:
+    with Cluster.star(3).up() as cluster:
+        with pytest.raises(
+            CommandTimeoutError, match=r"after 1 s there still ran, and has been ended: n1: sleep 5, n2: sleep 600"
+        ):
+            play(
+                tmp_path, [("n1", "sleep 5"), ("n2", "sleep 600")], Crash(on="n1", at="200ms", for_="600s"), *STORM[2:],
+                on=cluster, timeout=1.0,
+            )  # fmt: skip
+        is_clean(cluster)
+
+
+def test_an_interruption_leaves_nothing_in_force(tmp_path: Path) -> None:
+    with Cluster.star(3).up() as cluster:
+        timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            play(tmp_path, [("n1", "sleep 600"), ("n2", "sleep 600")], *STORM, on=cluster)
+        timer.join()
+        is_clean(cluster)
+
+
+def test_the_command_takes_a_scenario_beside_commands(tmp_path: Path) -> None:
+    (tmp_path / "storm.toml").write_text('[[fault]]\nkind = "restart"\non = "n1"\nat = "200ms"\n')
+    run = command(
+        "run",
+        "star-4",
+        "--on",
+        "n1",
+        "echo begun; sleep 0.5",
+        "--scenario",
+        "storm.toml",
+        "--output",
+        "out",
+        cwd=tmp_path,
+    )
+    assert run.returncode in (0, 8), run.stderr
+    assert run.stdout.count("  begun") == 2
