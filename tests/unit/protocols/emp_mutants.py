@@ -87,7 +87,7 @@ def freed_when_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 def kept_pinned(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HostMemory, "unpin", lambda memory, address: None)  # noqa: ARG005
+    patch.setattr(HostMemory, "unpin", lambda *_: None)
 
 
 MUTANTS = [
