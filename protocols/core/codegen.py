@@ -1,9 +1,12 @@
 """Makes a protocol's codec from its Scapy layers: `python -m protocols.core.codegen protocols.emp` writes its codec.py.
 
 A protocol's `frames.py` says, beside its layers: ETHERTYPE; STACKS, name -> the layers of a frame from Ethernet on; FLOW,
-the fields that tell flows apart; and, if it has them, LENGTH, the field for the bytes of payload, and CHECK, the 32-bit
-field for the CRC-32 of the frame up to the payload's end, itself counted as zero. What binds one layer to the next is
-read from Scapy's bindings.
+the fields that tell flows apart; and, if it has them, LENGTH, the field for the bytes of payload, CHECK, the 32-bit field
+for the CRC-32 of the frame up to the payload's end, without itself, and PREFIX, the field up to which all frames of one
+kind between two NICs begin alike. What binds one layer to the next is read from Scapy's bindings.
+
+With PREFIX there is a second pair of functions for each stack, for frames whose first bytes are known: they take and give
+only what is behind these.
 
 The codec has one `struct.Struct` for all headers of a stack. A field is fixed if a binding or an enumeration leaves one
 value; the codec fills in those, LENGTH and CHECK by itself, and neither takes nor gives them. Layers have fields of fixed
@@ -108,11 +111,14 @@ class Format:
         self.flow: tuple[str, ...] = frames.FLOW
         self.length: str = getattr(frames, "LENGTH", "")
         self.check: str = getattr(frames, "CHECK", "")
+        self.prefix: str = getattr(frames, "PREFIX", "")
         self.layers: dict[str, tuple[type[Packet], ...]] = frames.STACKS
-        for name in (self.length, self.check):
+        for name in (self.length, self.check, self.prefix):
             if self._names()[name] > 1:
-                raise TypeError(f"several layers have a field {name}: which one the codec fills in is not clear")
+                raise TypeError(f"several layers have a field {name}: which one is meant is not clear")
         self.stacks = [self._stack(name, layers) for name, layers in self.layers.items()]
+        self.prefix_size = self._prefix_size() if self.prefix else 0
+        """Bytes, PREFIX among them; 0: there is none."""
 
     def own(self, layer: type[Packet]) -> bool:
         """The layer is the protocol's, not Ethernet."""
@@ -121,9 +127,10 @@ class Format:
     def title(self, stack: Stack) -> str:
         return " / ".join(layer.__name__ for layer in self.layers[stack.name])
 
-    def free(self, stack: Stack) -> list[Part]:
-        """The fields that a caller gives and gets."""
-        return [part for part in stack.parts if len(part.allowed) != 1 and not self.made(part)]
+    def free(self, stack: Stack, begin: int = 0) -> list[Part]:
+        """The fields that a caller gives and gets, from that byte on."""
+        parts = (part for word in stack.words for part in word.parts if word.offset >= begin)
+        return [part for part in parts if len(part.allowed) != 1 and not self.made(part)]
 
     def made(self, part: Part) -> bool:
         """The codec computes it."""
@@ -172,6 +179,17 @@ class Format:
                         if places.setdefault(own, place) != place:
                             raise TypeError(f"{own} stands in several places")
         return places
+
+    def _prefix_size(self) -> int:
+        ends = set()
+        for stack in self.stacks:
+            found = self.find(stack, self.prefix)
+            size = found[0].offset + found[0].size if found else 0
+            made = [word.offset for word in stack.words if any(map(self.made, word.parts))]
+            ends.add(size if size <= min(made, default=size) else 0)
+        if len(ends) > 1 or 0 in ends:
+            raise TypeError(f"{self.prefix} ends no beginning of all frames that the codec has nothing to fill in")
+        return ends.pop()
 
     def _names(self) -> Counter[str]:
         """In how many of the protocol's layers there is a field of that name."""
@@ -272,19 +290,26 @@ def generate(frames: ModuleType, command: str) -> str:
     parts = [_head(format_, command), _constants(format_), *_selectors(format_)]
     for stack in format_.stacks:
         parts += [_pack(format_, stack), _unpack(format_, stack)]
+        if format_.prefix:
+            parts += [_pack(format_, stack, behind=True), _unpack(format_, stack, behind=True)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def _head(format_: Format, command: str) -> str:
     package = format_.name.rpartition(".")[0]
     crc = "from zlib import crc32\n" if format_.check else ""
+    behind = ""
+    if format_.prefix:
+        behind = """
+
+`*_behind` are for frames whose first PREFIX_SIZE bytes are known: they take these as they are, and give only the rest."""
     return f'''"""The frames of {package}, packed and unpacked. Generated: change frames.py, then
 
     {command}
 
 Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
 `unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
-bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.{behind}
 """
 
 from __future__ import annotations
@@ -320,6 +345,8 @@ def _constants(format_: Format) -> str:
     lines.append("")
     for stack in format_.stacks:
         lines.append(f"{stack.name.upper()}_SIZE: Final = {stack.size}")
+    if format_.prefix:
+        lines.append(f"PREFIX_SIZE: Final = {format_.prefix_size}")
     lines += ["", "FIELDS: Final[dict[str, tuple[object, ...]]] = {"]
     for name, (offset, width, mask, guard) in format_.rule_fields().items():
         place = (
@@ -331,11 +358,27 @@ def _constants(format_: Format) -> str:
     lines += ["}", '"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""', ""]
     lines += [f"FLOW: Final = {format_.flow!r}", '"""The fields that tell flows apart."""', ""]
     for stack in format_.stacks:
-        name = stack.name
-        lines += [f"_pack_{name} = {name.upper()}.pack", f"_unpack_{name} = {name.upper()}.unpack_from"]
+        lines += _structs(format_, stack)
     if format_.check:
-        lines += ["_pack_check = struct.Struct('!I').pack", "_NO_CHECK: Final = bytes(4)"]
+        lines.append("_pack_check = struct.Struct('!I').pack")
     return "\n".join(lines)
+
+
+def _structs(format_: Format, stack: Stack) -> Iterator[str]:
+    """What packs and unpacks the headers: the latter as one, the former without the check, which comes last."""
+    name, check = stack.name, format_.find(stack, format_.check)
+    place = check[0].offset if check else stack.size
+
+    def formats(begin: int, end: int) -> str:
+        return "".join(word.format for word in stack.words if begin <= word.offset < end)
+
+    yield f"_pack_{name} = struct.Struct({'!' + formats(0, place)!r}).pack"
+    yield f"_unpack_{name} = {name.upper()}.unpack_from"
+    if rest := formats(place + 4, stack.size):
+        yield f"_pack_{name}_rest = struct.Struct({'!' + rest!r}).pack"
+    if size := format_.prefix_size:
+        yield f"_pack_{name}_behind = struct.Struct({f'!{size}s' + formats(size, place)!r}).pack"
+        yield f"_unpack_{name}_behind = struct.Struct({f'!{size}x' + formats(size, stack.size)!r}).unpack_from"
 
 
 def _selectors(format_: Format) -> Iterator[str]:
@@ -354,25 +397,34 @@ def _selectors(format_: Format) -> Iterator[str]:
     return {value}'''
 
 
-def _pack(format_: Format, stack: Stack) -> str:
-    free = format_.free(stack)
-    parameters = ", ".join(f"{part.name}: {part.kind}" for part in free)
-    words = ", ".join(
-        " | ".join(_value(format_, part, len(word.parts) > 1) for part in word.parts) for word in stack.words
-    )
+def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
+    """behind: the first bytes, up to and with PREFIX, are given as they are."""
+    begin = format_.prefix_size if behind else 0
+    free = [f"{part.name}: {part.kind}" for part in format_.free(stack, begin)]
+    given = ", ".join([*(["prefix: bytes"] if behind else []), *free])
+    values = {
+        word.offset: " | ".join(_value(format_, part, len(word.parts) > 1) for part in word.parts)
+        for word in stack.words
+        if word.offset >= begin
+    }
+    name = f"{stack.name}_behind" if behind else stack.name
     lines = [
-        f"def pack_{stack.name}({parameters}, payload: Buffer = b'') -> bytes:",
-        f'    """{format_.title(stack)}."""',
+        f"def pack_{name}({given}, payload: Buffer = b'') -> bytes:",
+        f'    """{format_.title(stack)}{", of whose beginning prefix is" if behind else ""}."""',
     ]
     check = format_.find(stack, format_.check)
+    place = check[0].offset if check else stack.size
+    head = ", ".join([*(["prefix"] if behind else []), *(value for at, value in values.items() if at < place)])
     if check is None:
-        lines.append(f"    return _pack_{stack.name}({words}) + payload")
+        lines.append(f"    return _pack_{name}({head}) + payload")
     else:
-        begin, end = check[0].offset, check[0].offset + 4
-        rest = f" + header[{end}:]" if end < stack.size else ""
+        tail = ", ".join(value for at, value in values.items() if at > place)
+        rest = "rest" if tail else "payload"
+        if tail:
+            lines.append(f"    rest = _pack_{stack.name}_rest({tail}) + payload")
         lines += [
-            f"    header = _pack_{stack.name}({words})",
-            f"    return header[:{begin}] + _pack_check(crc32(payload, crc32(header))){rest} + payload",
+            f"    header = _pack_{name}({head})",
+            f"    return header + _pack_check(crc32({rest}, crc32(header))) + {rest}",
         ]
     return "\n".join(lines)
 
@@ -398,26 +450,33 @@ def _number(format_: Format, part: Part, value: int) -> str:
     return str(value) if value not in values else name if len(values) == 1 else f"{name}_{values[value].upper()}"
 
 
-def _unpack(format_: Format, stack: Stack) -> str:
-    free = format_.free(stack)
-    kinds = ", ".join([part.kind for part in free] + ["memoryview"])
+def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
+    """behind: what is behind PREFIX only; the payload is as the frame is, a view only of a view."""
+    begin = format_.prefix_size if behind else 0
+    free, words = format_.free(stack, begin), [word for word in stack.words if word.offset >= begin]
+    view, name = ("raw", f"{stack.name}_behind") if behind else ("memoryview(raw)", stack.name)
+    kinds = ", ".join([*(part.kind for part in free), "Buffer" if behind else "memoryview"])
     given = ", ".join([*(part.name for part in free), "payload"])
-    names = ", ".join(word.parts[0].name if len(word.parts) == 1 else f"word{word.offset}" for word in stack.words)
+    names = ", ".join(word.parts[0].name if len(word.parts) == 1 else f"word{word.offset}" for word in words)
+    beginning = ", whose beginning is known" if behind else ""
     lines = [
-        f"def unpack_{stack.name}(raw: Buffer) -> tuple[{kinds}]:",
+        f"def unpack_{name}(raw: Buffer) -> tuple[{kinds}]:",
         *textwrap.wrap(
-            f'"""{format_.title(stack)}: {given}."""', 115, initial_indent=_INDENT, subsequent_indent=_INDENT
+            f'"""{format_.title(stack)}{beginning}: {given}."""',
+            115,
+            initial_indent=_INDENT,
+            subsequent_indent=_INDENT,
         ),
         "    try:",
-        f"        {names} = _unpack_{stack.name}(raw)",
+        f"        {names}{',' * (len(words) == 1)} = _unpack_{name}(raw)",
         "    except struct.error:",
         "        raise MalformedError('short') from None",
     ]
-    for word in stack.words:
+    for word in words:
         for part in word.parts if len(word.parts) > 1 else ():
             shift = f" >> {part.shift}" if part.shift else ""
             lines.append(f"    {part.name} = word{word.offset}{shift} & 0x{part.mask:X}")
-    for part in stack.parts:
+    for part in (part for word in words for part in word.parts):
         if part.allowed:
             values = [_number(format_, part, value) for value in part.allowed]
             wrong = f"!= {values[0]}" if len(values) == 1 else f"not in ({', '.join(values)})"
@@ -435,15 +494,15 @@ def _unpack(format_: Format, stack: Stack) -> str:
             f"        raise MalformedError({format_.length!r})",
         ]
     if check := format_.find(stack, format_.check):
-        begin = check[0].offset
-        payload = f"rest[{stack.size - begin - 4}:]" if stack.size > begin + 4 else "rest"
+        place = check[0].offset
+        payload = f"rest[{stack.size - place - 4}:]" if stack.size > place + 4 else "rest"
         lines += [
-            f"    rest = memoryview(raw)[{begin + 4}:{end}]",
-            f"    if crc32(rest, crc32(_NO_CHECK, crc32(raw[:{begin}]))) != {check[1].name}:",
+            f"    rest = {view}[{place + 4}:{end}]",
+            f"    if crc32(rest, crc32(raw[:{place}])) != {check[1].name}:",
             f"        raise MalformedError({format_.check!r})",
         ]
     else:
-        payload = f"memoryview(raw)[{stack.size}:{end}]"
+        payload = f"{view}[{stack.size}:{end}]"
     lines.append(f"    return {', '.join([*(part.name for part in free), payload])}")
     return "\n".join(lines)
 

@@ -62,33 +62,29 @@ class HostMemory:
         begin = address & _WITHIN
         if region is None or begin + length > len(region):
             raise UnpinnedError(f"{length} bytes at 0x{address:x} are not pinned")
-        return region[begin : begin + length]
+        return region[begin : begin + length] if begin or length < len(region) else region
 
 
 class Scatter:
-    """A message's place in host memory: pieces, one behind the other. whole: all of them. size: bytes."""
+    """A message's place in host memory where that is several pieces, one behind the other."""
 
-    __slots__ = ("_begins", "_place", "size", "whole")
+    __slots__ = ("_begins", "_place", "_whole")
 
     def __init__(self, pieces: Sequence[memoryview]) -> None:
-        self.whole = pieces
-        if len(pieces) == 1:
-            self.size = len(pieces[0])
-            return
+        self._whole = pieces
         self._begins = [0, *accumulate(map(len, pieces))]
-        self._place = (
-            0  # of the piece that was asked for last: the next one asked for is most often there, or behind it
-        )
-        self.size = self._begins[-1]
+        # Of the piece that was asked for last: the next one asked for is most often there, or behind it.
+        self._place = 0
+
+    def __len__(self) -> int:
+        """Bytes."""
+        return self._begins[-1]
 
     def pieces(self, begin: int, end: int) -> list[memoryview]:
         """The message's bytes from begin to end, where they are."""
         if begin >= end:
             return []
-        pieces = self.whole
-        if len(pieces) == 1:
-            return [pieces[0][begin:end]]
-        begins, place = self._begins, self._place
+        pieces, begins, place = self._whole, self._begins, self._place
         if not begins[place] <= begin < begins[place + 1]:
             place = bisect_right(begins, begin) - 1
         start, behind = begins[place], begins[place + 1]
@@ -102,3 +98,7 @@ class Scatter:
         self._place = place
         out.append(pieces[place][begin - start : end - start])
         return out
+
+
+Span = memoryview | Scatter
+"""A message's place in host memory: most often one piece."""

@@ -25,9 +25,14 @@ def scapy_codec(frames: ModuleType) -> ModuleType:
     tells which to take."""
     format_ = Format(frames)
     module = ModuleType(f"{frames.__name__}, by Scapy")
+    if format_.prefix:
+        vars(module)["PREFIX_SIZE"] = format_.prefix_size
     for stack in format_.stacks:
         setattr(module, f"pack_{stack.name}", partial(_pack, format_, stack))
         setattr(module, f"unpack_{stack.name}", partial(_unpack, format_, stack))
+        if format_.prefix:
+            setattr(module, f"pack_{stack.name}_behind", partial(_pack_behind, format_, stack))
+            setattr(module, f"unpack_{stack.name}_behind", partial(_unpack_behind, format_, stack))
         for word, part in format_.selectors():
             if part in stack.parts:
                 setattr(module, f"{part.field.name}_of", partial(_select, format_, stack, word, part))
@@ -40,6 +45,21 @@ def _pack(format_: Format, stack: Stack, *arguments: Value | memoryview) -> byte
     payload = bytes(*arguments[len(free) :])
     fixed = {part: part.allowed[0] for part in stack.parts if len(part.allowed) == 1}
     return _built(format_, stack, {**fixed, **dict(zip(free, arguments, strict=False))}, payload)
+
+
+def _pack_behind(format_: Format, stack: Stack, prefix: bytes, *arguments: Value | memoryview) -> bytes:
+    known = _dissected(format_, stack, prefix.ljust(stack.size, b"\0"))
+    return _pack(format_, stack, *[known[part] for part in _before(format_, stack)], *arguments)
+
+
+def _unpack_behind(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryview, ...]:
+    return _unpack(format_, stack, raw)[len(_before(format_, stack)) :]
+
+
+def _before(format_: Format, stack: Stack) -> list[Part]:
+    """The free fields of a frame's first bytes, up to and with PREFIX."""
+    behind = format_.free(stack, format_.prefix_size)
+    return [part for part in format_.free(stack) if part not in behind]
 
 
 def _built(format_: Format, stack: Stack, values: Mapping[Part, Value | memoryview], payload: bytes) -> bytes:

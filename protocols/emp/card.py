@@ -8,13 +8,13 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from protocols.core.firmware import Adapter, Buffer, Nic
-from protocols.core.memory import HostMemory
+from protocols.core.memory import HostMemory, Span
 from protocols.emp import descriptors as stat
-from protocols.emp.codec import FLAGS_LAST, FRAME_SIZE, MESSAGE_SIZE, STATUS_OK, TYPE_ACK, TYPE_DATA
+from protocols.emp.codec import FLAGS_LAST, FRAME_SIZE, STATUS_OK, STATUS_RESTARTED, TYPE_ACK, TYPE_DATA
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import SIZE, Descriptors, pack_head
 from protocols.emp.settings import Settings
-from protocols.emp.transfers import MESSAGE_HEADER, Peer, Sending
+from protocols.emp.transfers import MESSAGE_HEADER, Lane, Peer, Sending
 
 _ETHERNET: Final = 14
 
@@ -34,6 +34,15 @@ class Codec(Protocol):
     @property
     def pack_message(self) -> Callable[..., bytes]: ...
 
+    @property
+    def pack_frame_behind(self) -> Callable[..., bytes]: ...
+
+    @property
+    def pack_message_behind(self) -> Callable[..., bytes]: ...
+
+    @property
+    def PREFIX_SIZE(self) -> int: ...  # noqa: N802  a codec is a module, this its constant
+
     def type_of(self, raw: Buffer) -> int: ...
 
     def unpack_frame(self, raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, memoryview]: ...
@@ -42,13 +51,18 @@ class Codec(Protocol):
         self, raw: Buffer
     ) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]: ...
 
+    def unpack_frame_behind(self, raw: Buffer) -> tuple[int, int, int, Buffer]: ...
+
+    def unpack_message_behind(self, raw: Buffer) -> tuple[int, int, int, int, int, int, int, int, Buffer]: ...
+
 
 class Card:
     """One NIC's memory, counters and peers, and the actions it can take."""
 
     __slots__ = (
-        "_loop_back", "_pack_frame", "_pack_message", "adapter", "address", "counters", "descriptors", "full",
-        "incarnation", "looped", "memory", "nic", "number", "peers", "peers_by_address", "settings", "taken",
+        "_pack_frame", "_pack_frame_behind", "_pack_message", "_pack_message_behind", "adapter", "address", "counters",
+        "descriptors", "full", "incarnation", "looped", "memory", "nic", "number", "peers", "peers_by_address",
+        "prefix_size", "settings", "single", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -70,63 +84,114 @@ class Card:
         self.settings = settings
         self.counters = Counters()
         self.full = adapter.mtu - (FRAME_SIZE - _ETHERNET)
-        if self.full <= MESSAGE_SIZE - FRAME_SIZE:
+        if self.full <= MESSAGE_HEADER:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for EMP's headers")
+        self.single = self.full - MESSAGE_HEADER
+        """The longest message that is one frame."""
+        self.prefix_size = codec.PREFIX_SIZE
+        self.taken = bytearray(descriptors.count)
+        """Which descriptors the NIC has in use: what a host writes into one meanwhile is not looked at."""
+        self.looped: deque[Buffer] = deque()
+        """Frames to this NIC itself, which no wire brings back."""
         self.peers: dict[int, Peer] = {}
         """Those that there has been anything to do with, by node number."""
         self.peers_by_address: dict[bytes, Peer] = {}
         self.peer(self.number).incarnation = adapter.incarnation
-        self.taken = bytearray(descriptors.count)
-        """Which descriptors the NIC has in use: what a host writes into one meanwhile is not looked at."""
-        self.looped: deque[bytes] = deque()
-        """Frames to this NIC itself, which no wire brings back."""
-        self._loop_back = self.looped.append
         self._pack_frame = codec.pack_frame
         self._pack_message = codec.pack_message
+        self._pack_frame_behind = codec.pack_frame_behind
+        self._pack_message_behind = codec.pack_message_behind
+
+    def send_single(self, peer: Peer, unit: int, message: int, tag: int, span: Span) -> None:
+        """The only frame of a message, from host memory to the wire."""
+        if peer.unit != unit:
+            self._look_up(peer, unit)
+        size, oldest = len(span), next(iter(peer.sending), message)
+        payload: Buffer = b""
+        if size:
+            payload = self.nic.fetch((span,)) if type(span) is memoryview else self._gather(span, 0, size)
+        peer.send(
+            self._pack_message_behind(
+                peer.single, message, 0, STATUS_OK, self.number, peer.number, tag, size, oldest, payload
+            )
+        )
 
     def send_collection(self, peer: Peer, sending: Sending, number: int) -> int:
         """The frames of a collection, from host memory to the wire; how many they are."""
-        fetch, send = self.nic.fetch, self._loop_back if peer.number == self.number else self.nic.send
-        scatter, last = sending.scatter, sending.frames - 1
-        first = frame = number * sending.unit
+        if sending.frames == 1:
+            self.send_single(peer, sending.unit, sending.id, sending.tag, sending.span)
+            return 1
+        send, unit, full, message, span = peer.send, sending.unit, sending.full, sending.id, sending.span
+        fetch = self.nic.fetch
+        first = frame = number * unit
+        behind, last = min(first + unit, sending.frames), sending.frames - 1
         if not frame:
-            pieces = scatter.pieces(0, sending.full - MESSAGE_HEADER) if last else scatter.whole
             send(
                 self._pack_message(
-                    peer.address, self.address, 0 if last else FLAGS_LAST, sending.unit, self.incarnation,
-                    peer.incarnation, sending.id, 0, STATUS_OK, self.number, peer.number, sending.tag, sending.total,
-                    next(iter(peer.sending)), fetch(pieces),
+                    peer.address, self.address, 0, unit, self.incarnation, peer.incarnation, message, 0, STATUS_OK,
+                    self.number, peer.number, sending.tag, sending.total, next(iter(peer.sending)),
+                    self._gather(span, 0, full - MESSAGE_HEADER),
                 )
             )  # fmt: skip
-            if not last:
-                return 1
             frame = 1
-        behind = first + sending.unit
-        if behind > sending.frames:
-            behind = sending.frames
-        pack, address, own, full = self._pack_frame, peer.address, self.address, sending.full
-        unit, sender, receiver, message = sending.unit, self.incarnation, peer.incarnation, sending.id
+        if peer.unit != unit:
+            self._look_up(peer, unit)
+        pack, prefix = self._pack_frame_behind, peer.middle
         end = frame * full - MESSAGE_HEADER
-        while frame < behind:
+        while frame < behind and frame < last:
             begin, end = end, end + full
-            payload = fetch(scatter.pieces(begin, end if frame < last else sending.total))
-            flags = 0 if frame < last else FLAGS_LAST
-            send(pack(address, own, TYPE_DATA, flags, unit, sender, receiver, message, frame, STATUS_OK, payload))
+            payload = fetch((span[begin:end],)) if type(span) is memoryview else self._gather(span, begin, end)
+            send(pack(prefix, message, frame, STATUS_OK, payload))
             frame += 1
+        if behind > last:
+            send(
+                self._pack_frame(
+                    peer.address, self.address, TYPE_DATA, FLAGS_LAST, unit, self.incarnation, peer.incarnation, message,
+                    last, STATUS_OK, self._gather(span, end, sending.total),
+                )
+            )  # fmt: skip
         return behind - first
 
-    def acknowledge(
-        self, peer: Peer, flags: int, unit: int, message: int, number: int, status: int = STATUS_OK
-    ) -> None:
+    def acknowledge(self, lane: Lane, message: int, frame: int) -> None:
         """Section 4.1: "the acknowledgement consists of the frame header of one of the frames for that collection.
         Essentially it is the header of the last received frame." """
-        frame = self._pack_frame(
-            peer.address, self.address, TYPE_ACK, flags, unit, peer.incarnation, self.incarnation, message, number, status
-        )  # fmt: skip
-        if peer.number == self.number:
-            self.looped.append(frame)
-        else:
-            self.nic.send_later(frame)
+        lane.peer.send_later(self._pack_frame_behind(lane.answer, message, frame, STATUS_OK))
+
+    def refuse_frame(self, peer: Peer, flags: int, unit: int, message: int, frame: int) -> None:
+        """Tell its sender that it was meant for an earlier incarnation."""
+        peer.send_later(self._answer(peer, flags, unit, message, frame, STATUS_RESTARTED))
+
+    def lane(self, peer: Peer, kind: int, flags: int, unit: int) -> Lane:
+        """Of frames of that kind from a peer."""
+        answer = b"" if kind == TYPE_ACK else self._answer(peer, flags, unit, 0, 0, STATUS_OK)[: self.prefix_size]
+        return Lane(peer, kind, flags, unit, answer)
+
+    def _answer(self, peer: Peer, flags: int, unit: int, message: int, frame: int, status: int) -> bytes:
+        return self._pack_frame(
+            peer.address,
+            self.address,
+            TYPE_ACK,
+            flags,
+            unit,
+            peer.incarnation,
+            self.incarnation,
+            message,
+            frame,
+            status,
+        )
+
+    def _gather(self, span: Span, begin: int, end: int) -> Buffer:
+        """A message's bytes from begin to end, where there are any, out of host memory."""
+        fetch = self.nic.fetch
+        return fetch((span[begin:end],) if type(span) is memoryview else span.pieces(begin, end))
+
+    def _look_up(self, peer: Peer, unit: int) -> None:
+        """How frames to a peer begin."""
+        to, own, sender, receiver = peer.address, self.address, self.incarnation, peer.incarnation
+        single = self._pack_message(to, own, FLAGS_LAST, unit, sender, receiver, 0, 0, STATUS_OK, 0, 0, 0, 0, 0)
+        middle = self._pack_frame(to, own, TYPE_DATA, 0, unit, sender, receiver, 0, 0, STATUS_OK)
+        size = self.prefix_size
+        peer.unit, peer.single, peer.middle = unit, single[:size], middle[:size]
 
     def give_back(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
         """A descriptor to the host."""
@@ -144,7 +209,10 @@ class Card:
         found = self.peers.get(number)
         if found is None:
             address = self.adapter.addresses[number]
-            found = self.peers[number] = self.peers_by_address[address] = Peer(number, address)
+            own = number == self.number
+            send, later = (self.looped.append,) * 2 if own else (self.nic.send, self.nic.send_later)
+            found = Peer(number, address, send, later)
+            self.peers[number] = self.peers_by_address[address] = found
         return found
 
     def peer_at(self, address: bytes) -> Peer | None:

@@ -5,6 +5,8 @@
 Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
 `unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
 bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+
+`*_behind` are for frames whose first PREFIX_SIZE bytes are known: they take these as they are, and give only the rest.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ MESSAGE: Final = struct.Struct("!6s6sHBBBBIIIIHHIHHIII")
 
 FRAME_SIZE: Final = 42
 MESSAGE_SIZE: Final = 58
+PREFIX_SIZE: Final = 26
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "version": (0, 1),
@@ -57,12 +60,16 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
 FLOW: Final = ("type",)
 """The fields that tell flows apart."""
 
-_pack_frame = FRAME.pack
+_pack_frame = struct.Struct("!6s6sHBBBBIIIIHH").pack
 _unpack_frame = FRAME.unpack_from
-_pack_message = MESSAGE.pack
+_pack_frame_behind = struct.Struct("!26sIIHH").pack
+_unpack_frame_behind = struct.Struct("!26xIIHHI").unpack_from
+_pack_message = struct.Struct("!6s6sHBBBBIIIIHH").pack
 _unpack_message = MESSAGE.unpack_from
+_pack_message_rest = struct.Struct("!HHIII").pack
+_pack_message_behind = struct.Struct("!26sIIHH").pack
+_unpack_message_behind = struct.Struct("!26xIIHHIHHIII").unpack_from
 _pack_check = struct.Struct("!I").pack
-_NO_CHECK: Final = bytes(4)
 
 
 def type_of(raw: Buffer) -> int:
@@ -87,9 +94,9 @@ def pack_frame(
 ) -> bytes:
     """Ether / EMP."""
     header = _pack_frame(
-        dst, src, ETHERTYPE, VERSION, type_, flags, unit, sender, receiver, message, frame, len(payload), status, 0
+        dst, src, ETHERTYPE, VERSION, type_, flags, unit, sender, receiver, message, frame, len(payload), status
     )
-    return header[:38] + _pack_check(crc32(payload, crc32(header))) + payload
+    return header + _pack_check(crc32(payload, crc32(header))) + payload
 
 
 def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, memoryview]:
@@ -112,9 +119,32 @@ def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, in
     if end > len(raw):
         raise MalformedError("length")
     rest = memoryview(raw)[42:end]
-    if crc32(rest, crc32(_NO_CHECK, crc32(raw[:38]))) != check:
+    if crc32(rest, crc32(raw[:38])) != check:
         raise MalformedError("check")
     return dst, src, type_, flags, unit, sender, receiver, message, frame, status, rest
+
+
+def pack_frame_behind(prefix: bytes, message: int, frame: int, status: int, payload: Buffer = b"") -> bytes:
+    """Ether / EMP, of whose beginning prefix is."""
+    header = _pack_frame_behind(prefix, message, frame, len(payload), status)
+    return header + _pack_check(crc32(payload, crc32(header))) + payload
+
+
+def unpack_frame_behind(raw: Buffer) -> tuple[int, int, int, Buffer]:
+    """Ether / EMP, whose beginning is known: message, frame, status, payload."""
+    try:
+        message, frame, length, status, check = _unpack_frame_behind(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if status not in (STATUS_OK, STATUS_RESTARTED):
+        raise MalformedError("status")
+    end = 42 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = raw[42:end]
+    if crc32(rest, crc32(raw[:38])) != check:
+        raise MalformedError("check")
+    return message, frame, status, rest
 
 
 def pack_message(
@@ -135,28 +165,11 @@ def pack_message(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / EMP / EMPMessage."""
+    rest = _pack_message_rest(source, destination, tag, total, oldest) + payload
     header = _pack_message(
-        dst,
-        src,
-        ETHERTYPE,
-        VERSION,
-        TYPE_MESSAGE,
-        flags,
-        unit,
-        sender,
-        receiver,
-        message,
-        frame,
-        len(payload),
-        status,
-        0,
-        source,
-        destination,
-        tag,
-        total,
-        oldest,
+        dst, src, ETHERTYPE, VERSION, TYPE_MESSAGE, flags, unit, sender, receiver, message, frame, len(payload), status
     )
-    return header[:38] + _pack_check(crc32(payload, crc32(header))) + header[42:] + payload
+    return header + _pack_check(crc32(rest, crc32(header))) + rest
 
 
 def unpack_message(
@@ -200,7 +213,7 @@ def unpack_message(
     if end > len(raw):
         raise MalformedError("length")
     rest = memoryview(raw)[42:end]
-    if crc32(rest, crc32(_NO_CHECK, crc32(raw[:38]))) != check:
+    if crc32(rest, crc32(raw[:38])) != check:
         raise MalformedError("check")
     return (
         dst,
@@ -219,3 +232,39 @@ def unpack_message(
         oldest,
         rest[16:],
     )
+
+
+def pack_message_behind(
+    prefix: bytes,
+    message: int,
+    frame: int,
+    status: int,
+    source: int,
+    destination: int,
+    tag: int,
+    total: int,
+    oldest: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / EMP / EMPMessage, of whose beginning prefix is."""
+    rest = _pack_message_rest(source, destination, tag, total, oldest) + payload
+    header = _pack_message_behind(prefix, message, frame, len(payload), status)
+    return header + _pack_check(crc32(rest, crc32(header))) + rest
+
+
+def unpack_message_behind(raw: Buffer) -> tuple[int, int, int, int, int, int, int, int, Buffer]:
+    """Ether / EMP / EMPMessage, whose beginning is known: message, frame, status, source, destination, tag, total,
+    oldest, payload."""
+    try:
+        message, frame, length, status, check, source, destination, tag, total, oldest = _unpack_message_behind(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if status not in (STATUS_OK, STATUS_RESTARTED):
+        raise MalformedError("status")
+    end = 58 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = raw[42:end]
+    if crc32(rest, crc32(raw[:38])) != check:
+        raise MalformedError("check")
+    return message, frame, status, source, destination, tag, total, oldest, rest[16:]

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from protocols.core.memory import HostMemory, Page, Scatter, UnpinnedError
+from protocols.core.memory import HostMemory, Page, Scatter, Span, UnpinnedError
 
 SIZE: Final = 20
 _HEAD: Final = struct.Struct("!BBHQHIH")  # stat, kind, length of the page, address, peer, tag, number of pages
@@ -113,7 +113,7 @@ class Descriptors:
         # The stat field comes last: from then on it is the NIC's.
         pack_head(self.memory, place, NIC, kind, 0 if stated else length, address, peer, tag, stated or len(pages))
 
-    def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: HostMemory) -> Scatter:
+    def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: HostMemory) -> Span:
         """Where a transfer's bytes are, by what its first descriptor says. Raises DescriptorError for a format that is none,
         and for memory that the host has not pinned."""
         kind &= FORMAT
@@ -146,4 +146,5 @@ class Descriptors:
             pieces.append(memory.view(begin, size))
         except UnpinnedError as error:
             raise DescriptorError(f"descriptor {index}: {error}") from error
-        return Scatter([piece for piece in pieces if piece])
+        pieces = [piece for piece in pieces if piece] or pieces[:1]
+        return pieces[0] if len(pieces) == 1 else Scatter(pieces)

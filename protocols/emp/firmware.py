@@ -14,21 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocols.core.firmware import Adapter, Nic
+from protocols.core.firmware import Adapter, Buffer, Nic
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import HostMemory, Scatter, UnpinnedError
+from protocols.core.memory import HostMemory, Span, UnpinnedError
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card, Codec
-from protocols.emp.codec import STATUS_OK, STATUS_RESTARTED, TYPE_ACK, TYPE_MESSAGE
+from protocols.emp.codec import STATUS_OK, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import SIZE, DescriptorError, Descriptors, unpack_head
 from protocols.emp.receiver import Receiver
 from protocols.emp.sender import Sender
 from protocols.emp.settings import Settings
-from protocols.emp.transfers import Peer, Posted
+from protocols.emp.transfers import Lane, Peer, Posted
 
 _MASK = 0xFFFF_FFFF
 _FIRST_INCARNATION = 1
+_NOTHING = memoryview(b"")
+_MOST_LANES = 64
+"""Whoever hears from many NICs keeps those only that it hears from now."""
 _CHECK = "check"  # the field that does not fit where bits were changed on the way
 
 
@@ -36,7 +39,8 @@ class Firmware:
     """One NIC's. Implements `protocols.core.firmware.Firmware`."""
 
     __slots__ = (
-        "_card", "_looping", "_receiver", "_sender", "_type_of", "_unpack_frame", "_unpack_message", "settings",
+        "_card", "_codec", "_lanes", "_looping", "_prefix_size", "_receiver", "_sender", "_unpack_frame", "_unpack_message",
+        "settings",
     )  # fmt: skip
 
     def __init__(
@@ -53,9 +57,11 @@ class Firmware:
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._looping = False
-        self._type_of = codec.type_of
-        self._unpack_frame = codec.unpack_frame
-        self._unpack_message = codec.unpack_message
+        self._lanes: dict[bytes, Lane] = {}  # by how their frames begin
+        self._prefix_size = codec.PREFIX_SIZE
+        self._codec = codec
+        self._unpack_frame = codec.unpack_frame_behind
+        self._unpack_message = codec.unpack_message_behind
 
     @property
     def counters(self) -> Counters:
@@ -71,60 +77,68 @@ class Firmware:
     def waiting(self) -> list[str]:
         return [*self._sender.waiting(), *self._receiver.waiting()]
 
-    def receive(self, now: int, frame: bytes) -> None:
-        card = self._card
-        counters = card.counters
+    def receive(self, now: int, frame: Buffer) -> None:
+        counters = self._card.counters
         counters.frames_received += 1
-        try:
-            if self._type_of(frame) == TYPE_MESSAGE:
-                self._receive_first(now, card, self._unpack_message(frame))
-                return
-            to, by, kind, flags, unit, sender, receiver, message, number, status, payload = self._unpack_frame(frame)
-        except MalformedError as error:
-            if error.reason == _CHECK:
-                counters.corrupt += 1
-            else:
-                counters.malformed += 1
+        lane = self._lanes.get(bytes(frame[: self._prefix_size])) or self._lane(now, frame)
+        if lane is None:
             return
-        peer = card.peers_by_address.get(by) or card.peer_at(by)
-        if not unit:
-            counters.malformed += 1
-        elif to != card.address or peer is None:
-            counters.strangers += 1
-        elif kind != TYPE_ACK:
-            if (sender and sender == peer.incarnation and receiver == card.incarnation) or self._belongs(
-                now, peer, sender, receiver, flags, unit, message, number
-            ):
-                self._receiver.another(peer, flags, unit, message, number, payload)
-        elif sender != card.incarnation or not self._knows(now, peer, receiver):
-            counters.stale += 1
+        try:
+            if lane.kind == TYPE_MESSAGE:
+                message, number, _, source, destination, tag, total, oldest, payload = self._unpack_message(frame)
+                if number:
+                    counters.malformed += 1
+                else:
+                    self._receiver.first(lane, message, source, destination, tag, total, oldest, payload)
+                return
+            message, number, status, payload = self._unpack_frame(frame)
+        except MalformedError as error:
+            self._dropped(error)
+            return
+        if lane.kind == TYPE_DATA:
+            self._receiver.another(lane, message, number, payload)
         elif status == STATUS_OK:
-            self._sender.acknowledged(now, peer, message, number)
+            self._sender.acknowledged(now, lane.peer, message, number)
         else:
             counters.stale += 1  # `_knows` has done what there is to do
 
-    def _receive_first(
-        self,
-        now: int,
-        card: Card,
-        fields: tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, memoryview],
-    ) -> None:
-        """The first frame of a message."""
-        to, by, flags, unit, sender, receiver, message, number, _, source, destination, tag, total, oldest, payload = (
-            fields
-        )
+    def _lane(self, now: int, frame: Buffer) -> Lane | None:
+        """Of a frame that is looked at closely, as none has begun like it since the last incarnation of a peer was heard of;
+        None: it is dropped."""
+        card, codec = self._card, self._codec
+        counters = card.counters
+        try:
+            kind = codec.type_of(frame)
+            if kind == TYPE_MESSAGE:
+                to, by, flags, unit, sender, receiver, message, number, *_ = codec.unpack_message(frame)
+            else:
+                to, by, kind, flags, unit, sender, receiver, message, number, *_ = codec.unpack_frame(frame)
+        except MalformedError as error:
+            self._dropped(error)
+            return None
         peer = card.peers_by_address.get(by) or card.peer_at(by)
         if not unit:
-            card.counters.malformed += 1
-        elif to != card.address or peer is None:
-            card.counters.strangers += 1
-        elif (sender and sender == peer.incarnation and receiver == card.incarnation) or self._belongs(
-            now, peer, sender, receiver, flags, unit, message, number
-        ):
-            if number:
-                card.counters.malformed += 1
-            else:
-                self._receiver.first(peer, flags, unit, message, source, destination, tag, total, oldest, payload)
+            counters.malformed += 1
+            return None
+        if to != card.address or peer is None:
+            counters.strangers += 1
+            return None
+        if kind != TYPE_ACK:
+            if not self._belongs(now, peer, sender, receiver, flags, unit, message, number):
+                return None
+        elif sender != card.incarnation or not self._knows(now, peer, receiver):
+            counters.stale += 1
+            return None
+        if len(self._lanes) >= _MOST_LANES:
+            self._lanes.clear()
+        self._lanes[bytes(frame[: self._prefix_size])] = lane = card.lane(peer, kind, flags, unit)
+        return lane
+
+    def _dropped(self, error: MalformedError) -> None:
+        if error.reason == _CHECK:
+            self._card.counters.corrupt += 1
+        else:
+            self._card.counters.malformed += 1
 
     def ring(self, now: int, index: int) -> None:
         card = self._card
@@ -142,15 +156,15 @@ class Firmware:
         card.taken[index] = 1
         try:
             if count == 1 and not kind & stat.FORMAT:
-                scatter = Scatter((card.memory.view(address, length),) if length else ())
+                span: Span = card.memory.view(address, length) if length else _NOTHING
             else:
-                scatter = descriptors.scatter(index, kind, length, address, count, card.memory)
+                span = descriptors.scatter(index, kind, length, address, count, card.memory)
         except (DescriptorError, UnpinnedError):
             card.refuse(index, peer, tag)
             return
         known = peer < len(card.adapter.addresses)
         if kind & stat.RECEIVE and (known or peer == stat.ANY_SOURCE):
-            posted = Posted(index, peer, tag, bool(kind & stat.ANY_TAG), scatter)
+            posted = Posted(index, peer, tag, kind & stat.ANY_TAG, span)
             if kind < stat.PROBE:
                 self._receiver.post(posted)
             elif kind & stat.PROBE:
@@ -158,7 +172,7 @@ class Firmware:
             else:
                 self._receiver.post_claimed(posted)
         elif known:
-            self._sender.begin(now, card.peer(peer), index, tag, scatter)
+            self._sender.begin(now, card.peer(peer), index, tag, span)
         else:
             card.refuse(index, peer, tag)
         if card.looped:
@@ -179,7 +193,7 @@ class Firmware:
             return False
         if receiver != card.incarnation and (receiver or card.incarnation != _FIRST_INCARNATION):
             card.counters.stale += 1
-            card.acknowledge(peer, flags, unit, message, number, STATUS_RESTARTED)
+            card.refuse_frame(peer, flags, unit, message, number)
             return False
         return True
 
@@ -192,13 +206,19 @@ class Firmware:
                 return False
             self._card.counters.restarts += 1
             self._receiver.restarted(peer)
-            peer.incarnation = incarnation
+            self._greet(peer, incarnation)
             self._sender.restarted(now, peer)
         elif incarnation:
-            peer.incarnation = incarnation
+            self._greet(peer, incarnation)
             if incarnation != _FIRST_INCARNATION:
                 self._sender.introduced(now, peer)
         return incarnation != 0
+
+    def _greet(self, peer: Peer, incarnation: int) -> None:
+        """A peer is another one than before: so is how frames begin, from it and to it."""
+        peer.incarnation = incarnation
+        peer.unit = 0
+        self._lanes.clear()
 
     def _loop_back(self, now: int) -> None:
         """What the NIC sends to itself. A host that posts upon what it is shown finds this going on already."""

@@ -55,7 +55,7 @@ class EMP(Packet):
         ShortField("length", None),  # bytes of payload of this frame
         # What an acknowledgement says. RESTARTED: the frame was meant for an earlier incarnation of the receiver.
         ShortEnumField("status", 0, {0: "OK", 1: "RESTARTED"}),
-        # CRC-32 as in zlib over the frame from its first byte to the end of the payload, this field counted as zero.
+        # CRC-32 as in zlib over the frame from its first byte to the end of the payload, without this field.
         # It stands in for Ethernet's frame check sequence, which a veth does not have.
         XIntField("check", None),
     ]
@@ -66,7 +66,7 @@ class EMP(Packet):
             pkt = pkt[:_LENGTH] + struct.pack("!H", length) + pkt[_LENGTH + 2 :]
         if self.check is None:
             before = self.underlayer.self_build() if self.underlayer else b""
-            check = crc32(pay, crc32(pkt[:_CHECK] + bytes(4), crc32(before)))
+            check = crc32(pay, crc32(pkt[:_CHECK], crc32(before)))
             pkt = pkt[:_CHECK] + struct.pack("!I", check)
         return pkt + pay
 
@@ -99,9 +99,10 @@ class EMPMessage(Packet):
 bind_layers(Ether, EMP, type=ETHERTYPE)
 bind_layers(EMP, EMPMessage, type=MESSAGE)
 
-# What the codec is made for: frames by name, from Ethernet on; the fields that it fills in itself; and what tells
-# flows apart.
+# What the codec is made for: frames by name, from Ethernet on; the fields that it fills in itself; the last of those at a
+# frame's beginning that one of the same kind between the same NICs has, too; and what tells flows apart.
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"frame": (Ether, EMP), "message": (Ether, EMP, EMPMessage)}
 LENGTH: Final = "length"
 CHECK: Final = "check"
+PREFIX: Final = "receiver"
 FLOW: Final = ("type",)

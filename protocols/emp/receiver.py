@@ -14,11 +14,12 @@ has been, and whatever still comes of it is acknowledged again, or its sender wo
 
 from __future__ import annotations
 
-from protocols.core.memory import Scatter
+from protocols.core.firmware import Buffer
+from protocols.core.memory import Span
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
 from protocols.emp.codec import FLAGS_LAST
-from protocols.emp.transfers import MESSAGE_HEADER, Peer, Posted, Receiving
+from protocols.emp.transfers import MESSAGE_HEADER, Lane, Peer, Posted, Receiving
 
 _MASK = 0xFFFF_FFFF
 _HALF = 1 << 31
@@ -78,11 +79,18 @@ class Receiver:
                 return
 
     def first(
-        self, peer: Peer, flags: int, unit: int, message: int, source: int, destination: int, tag: int, total: int,
-        oldest: int, payload: memoryview,
-    ) -> None:  # fmt: skip
-        """A message's first frame, its check good, from this incarnation of the peer."""
-        card = self._card
+        self,
+        lane: Lane,
+        message: int,
+        source: int,
+        destination: int,
+        tag: int,
+        total: int,
+        oldest: int,
+        payload: Buffer,
+    ) -> None:
+        """A message's first frame, its check good."""
+        card, peer = self._card, lane.peer
         counters = card.counters
         if source != peer.number or destination != card.number or (message - oldest) & _MASK >= _HALF:
             counters.malformed += 1
@@ -95,9 +103,9 @@ class Receiver:
                 peer.expected = expected = oldest
             if (message - expected) & _MASK >= _HALF:
                 if (known := peer.receiving.get(message)) is not None:
-                    self._take(peer, known, flags, unit, 0, payload)
+                    self._take(lane, known, 0, payload)
                 else:
-                    self._again(peer, flags, unit, message, 0)
+                    self._again(lane, message, 0)
                 return
             if message != expected:
                 counters.early += 1
@@ -105,48 +113,50 @@ class Receiver:
         if peer.held >= card.settings.held:
             counters.held_full += 1
             return
-        length = len(payload)
+        length, last = len(payload), lane.flags & FLAGS_LAST
         # A first frame that is not the last one is full: so the receiver knows how its peer cuts messages.
-        if (length != total) if flags & FLAGS_LAST else (not length or length >= total):
+        if (length != total) if last else (not length or length >= total):
             counters.malformed += 1
             return
         peer.expected = (message + 1) & _MASK
         counters.headers_admitted += 1
         posted = self._matching(source, tag)
-        if posted is not None and flags & FLAGS_LAST:  # all of it has come
+        if posted is not None and last:  # all of it has come
             counters.data_stored += 1
-            scatter = posted.scatter
-            if length == scatter.size and len(scatter.whole) == 1:
-                card.nic.store(scatter.whole[0], payload)
+            span = posted.span
+            room = len(span)
+            if 0 < length == room and type(span) is memoryview:
+                card.nic.store(span, payload)
             else:
-                self._store(scatter, 0, length, payload)
+                self._store(span, 0, length, payload)
             counters.acknowledgements_sent += 1
-            card.acknowledge(peer, flags, unit, message, 0)
+            card.acknowledge(lane, message, 0)
             counters.messages_received += 1
-            card.give_back(posted.index, stat.DONE if length <= scatter.size else stat.TRUNCATED, length, source, tag)
+            card.give_back(posted.index, stat.DONE if length <= room else stat.TRUNCATED, length, source, tag)
             return
-        receiving = Receiving(message, source, tag, total, length + MESSAGE_HEADER, unit)
+        receiving = Receiving(message, source, tag, total, length + MESSAGE_HEADER, lane.unit)
         peer.receiving[message] = receiving
         if posted is None:
             peer.held += 1
             self._held.append((peer, receiving))
         receiving.posted = posted
-        self._take(peer, receiving, flags, unit, 0, payload)
+        self._take(lane, receiving, 0, payload)
         if posted is None and self._probes:
             self._answer(peer, receiving)
 
-    def another(self, peer: Peer, flags: int, unit: int, message: int, number: int, payload: memoryview) -> None:
-        """Another frame of a message, its check good, from this incarnation of the peer."""
+    def another(self, lane: Lane, message: int, number: int, payload: Buffer) -> None:
+        """Another frame of a message, its check good."""
+        peer = lane.peer
         if not number:
             self._card.counters.malformed += 1
         elif (receiving := peer.receiving.get(message)) is not None:
-            self._take(peer, receiving, flags, unit, number, payload)
+            self._take(lane, receiving, number, payload)
         elif peer.expected is None:
             self._card.counters.unknown += 1
         elif (message - peer.expected) & _MASK < _HALF:
             self._card.counters.early += 1
         else:
-            self._again(peer, flags, unit, message, number)
+            self._again(lane, message, number)
 
     def restarted(self, peer: Peer) -> None:
         """What the peer was sending will never be complete."""
@@ -201,9 +211,9 @@ class Receiver:
         length = receiving.id << 32 | receiving.total
         self._card.give_back(posted.index, stat.FOUND, length, receiving.source, receiving.tag)
 
-    def _take(self, peer: Peer, receiving: Receiving, flags: int, unit: int, number: int, payload: memoryview) -> None:
+    def _take(self, lane: Lane, receiving: Receiving, number: int, payload: Buffer) -> None:
         """A frame of a message that is not complete."""
-        card = self._card
+        card, unit = self._card, lane.unit
         counters = card.counters
         length = len(payload)
         full, is_last = receiving.full, number == receiving.frames - 1
@@ -211,7 +221,7 @@ class Receiver:
         end = receiving.total if is_last else (number + 1) * full - MESSAGE_HEADER
         if (
             begin + length != end
-            or is_last != (flags & FLAGS_LAST)
+            or is_last != (lane.flags & FLAGS_LAST)
             or unit != receiving.unit
             or number >= receiving.frames
         ):
@@ -222,11 +232,11 @@ class Receiver:
         missing = begun.get(collection)
         if missing is None:
             if collection < receiving.below:
-                self._again(peer, flags, unit, receiving.id, number)
+                self._again(lane, receiving.id, number)
                 return
             missing = (1 << min(unit, receiving.frames - collection * unit)) - 1
         elif not missing:
-            self._again(peer, flags, unit, receiving.id, number)
+            self._again(lane, receiving.id, number)
             return
         posted = receiving.posted
         if posted is None:
@@ -237,11 +247,11 @@ class Receiver:
             counters.duplicates += 1
             return
         counters.data_stored += 1
-        scatter = posted.scatter
-        if end <= scatter.size and len(scatter.whole) == 1:
-            card.nic.store(scatter.whole[0][begin:end], payload)
+        span = posted.span
+        if type(span) is memoryview and begin < end <= len(span):
+            card.nic.store(span[begin:end], payload)
         else:
-            self._store(scatter, begin, end, payload)
+            self._store(span, begin, end, payload)
         begun[collection] = missing = missing ^ bit
         if missing:
             return
@@ -250,27 +260,29 @@ class Receiver:
             receiving.below += 1
         receiving.left -= 1
         counters.acknowledgements_sent += 1
-        card.acknowledge(peer, flags, unit, receiving.id, number)
+        card.acknowledge(lane, receiving.id, number)
         if not receiving.left:
-            del peer.receiving[receiving.id]
+            del lane.peer.receiving[receiving.id]
             counters.messages_received += 1
-            status = stat.DONE if receiving.total <= scatter.size else stat.TRUNCATED
+            status = stat.DONE if receiving.total <= len(span) else stat.TRUNCATED
             card.give_back(posted.index, status, receiving.total, receiving.source, receiving.tag)
 
-    def _store(self, scatter: Scatter, begin: int, end: int, payload: memoryview) -> None:
+    def _store(self, span: Span, begin: int, end: int, payload: Buffer) -> None:
         """The message's bytes from begin to end, as far as the receive has room for them."""
-        at, store = 0, self._card.nic.store
-        for piece in scatter.pieces(begin, min(end, scatter.size)):
+        at, end, store = 0, min(end, len(span)), self._card.nic.store
+        if begin >= end:
+            return
+        for piece in [span[begin:end]] if type(span) is memoryview else span.pieces(begin, end):
             store(piece, payload[at : at + len(piece)])
             at += len(piece)
 
-    def _again(self, peer: Peer, flags: int, unit: int, message: int, number: int) -> None:
+    def _again(self, lane: Lane, message: int, number: int) -> None:
         """A frame of a collection that was complete already: perhaps its acknowledgement was lost."""
         counters = self._card.counters
         counters.duplicates += 1
-        if flags & FLAGS_LAST or number % unit == unit - 1:
+        if lane.flags & FLAGS_LAST or number % lane.unit == lane.unit - 1:
             counters.reacknowledgements_sent += 1
-            self._card.acknowledge(peer, flags, unit, message, number)
+            self._card.acknowledge(lane, message, number)
 
     def _abandon(self, peer: Peer, oldest: int) -> None:
         """What the sender has given up is given up here, too."""

@@ -13,7 +13,7 @@ receiver, in order, at the price of one time-out for each window of messages tha
 
 from __future__ import annotations
 
-from protocols.core.memory import Scatter
+from protocols.core.memory import Span
 from protocols.core.timers import Timers
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
@@ -34,14 +34,23 @@ class Sender:
         self._card = card
         self.timers: Timers[Collection] = Timers()
 
-    def begin(self, now: int, peer: Peer, index: int, tag: int, scatter: Scatter) -> None:
+    def begin(self, now: int, peer: Peer, index: int, tag: int, span: Span) -> None:
         """A message that the host has posted. Messages to one peer are begun in that order."""
-        settings = self._card.settings
-        identity = peer.next_id
+        card = self._card
+        settings = card.settings
+        identity, unit = peer.next_id, settings.unit
+        waits = peer.queue or peer.unacknowledged >= settings.window
+        single = len(span) <= card.single and not waits
+        if single:  # it leaves before it is written down: its receiver waits for it, and nobody for the rest
+            card.send_single(peer, unit, identity, tag, span)
         peer.next_id = (identity + 1) & _MASK
-        peer.sending[identity] = sending = Sending(identity, index, tag, scatter, self._card.full, settings.unit)
-        if peer.queue or peer.unacknowledged >= settings.window:
+        peer.sending[identity] = sending = Sending(identity, index, tag, span, card.full, unit)
+        if waits:
             peer.queue.append(sending)
+            return
+        if single:
+            card.counters.frames_sent += 1
+            self._sent(now, peer, sending, 0)
             return
         self._send_next(now, peer, sending)
         if sending.collections > 1:
@@ -146,11 +155,15 @@ class Sender:
         """The next collection, for the first time."""
         card, number = self._card, sending.sent
         card.counters.frames_sent += card.send_collection(peer, sending, number)
+        self._sent(now, peer, sending, number)
+
+    def _sent(self, now: int, peer: Peer, sending: Sending, number: int) -> None:
+        """A collection has been, for the first time."""
         sending.sent = number + 1
         sending.open[number] = 0
         sending.progress = now
         peer.unacknowledged += 1
-        self.timers.set((peer.number, sending.id, number), now + card.settings.timeout)
+        self.timers.set((peer.number, sending.id, number), now + self._card.settings.timeout)
 
     def _close(self, peer: Peer, sending: Sending, number: int) -> None:
         del sending.open[number]

@@ -6,9 +6,11 @@ a structure that describes just that transfer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from protocols.core.memory import Scatter
+from protocols.core.firmware import Buffer
+from protocols.core.memory import Span
 from protocols.emp.descriptors import ANY_SOURCE, CONTEXT
 
 MESSAGE_HEADER: Final = 16
@@ -38,14 +40,14 @@ class Sending(Framing):
     has been sent again. left: collections not acknowledged, sent or not. parked: nothing of it was acknowledged in time
     (see `sender`). progress: when something of it was last acknowledged, or sent for the first time."""
 
-    __slots__ = ("id", "index", "left", "open", "parked", "progress", "scatter", "sent", "tag")
+    __slots__ = ("id", "index", "left", "open", "parked", "progress", "sent", "span", "tag")
 
-    def __init__(self, identity: int, index: int, tag: int, scatter: Scatter, full: int, unit: int) -> None:
-        Framing.__init__(self, scatter.size, full, unit)
+    def __init__(self, identity: int, index: int, tag: int, span: Span, full: int, unit: int) -> None:
+        Framing.__init__(self, len(span), full, unit)
         self.id = identity
         self.index = index
         self.tag = tag
-        self.scatter = scatter
+        self.span = span
         self.sent = 0
         self.left = self.collections
         self.open: dict[int, int] = {}
@@ -56,17 +58,21 @@ class Sending(Framing):
 class Posted:
     """A receive, or a probe, that waits for its message."""
 
-    __slots__ = ("_mask", "index", "scatter", "source", "tag")
+    __slots__ = ("index", "mask", "source", "span", "tag")
 
-    def __init__(self, index: int, source: int, tag: int, any_tag: bool, scatter: Scatter) -> None:
+    def __init__(self, index: int, source: int, tag: int, any_tag: int, span: Span) -> None:
         self.index = index
         self.source = source
-        self.tag = tag & CONTEXT if any_tag else tag
-        self._mask = CONTEXT if any_tag else 0xFFFF_FFFF
-        self.scatter = scatter
+        if any_tag:
+            self.tag = tag & CONTEXT
+            self.mask = CONTEXT
+        else:
+            self.tag = tag
+            self.mask = 0xFFFF_FFFF
+        self.span = span
 
     def takes(self, source: int, tag: int) -> bool:
-        return self.source in (source, ANY_SOURCE) and tag & self._mask == self.tag
+        return tag & self.mask == self.tag and self.source in (source, ANY_SOURCE)
 
 
 class Receiving(Framing):
@@ -90,15 +96,30 @@ class Receiving(Framing):
 
 class Peer:
     """Another host's NIC. incarnation: the last one heard of; 0: none. expected: the next message id to be admitted; None
-    until the first header of this incarnation."""
+    until the first header of this incarnation. send, send_later: `Nic`'s, or where
+    frames to this NIC itself go.
+
+    single, middle: how a frame that is a whole message begins, and one in a message's middle, in collections of `unit`; 0:
+    not known."""
 
     __slots__ = (
-        "address", "expected", "held", "incarnation", "next_id", "number", "queue", "receiving", "sending", "unacknowledged",
+        "address", "expected", "held", "incarnation", "middle", "next_id", "number", "queue", "receiving", "send",
+        "send_later", "sending", "single", "unacknowledged", "unit",
     )  # fmt: skip
 
-    def __init__(self, number: int, address: bytes) -> None:
+    def __init__(
+        self,
+        number: int,
+        address: bytes,
+        send: Callable[[Buffer], object],
+        send_later: Callable[[Buffer], object],
+    ) -> None:
         self.number = number
         self.address = address
+        self.send = send
+        self.send_later = send_later
+        self.unit = 0
+        self.single = self.middle = b""
         self.incarnation = 0
         self.next_id = 0
         self.sending: dict[int, Sending] = {}  # by id, in order; also what has not been begun
@@ -108,6 +129,16 @@ class Peer:
         self.receiving: dict[int, Receiving] = {}
         self.held = 0  # of those, how many have no receive yet
 
-    def oldest(self) -> int:
-        """The oldest message id that is not acknowledged."""
-        return next(iter(self.sending), self.next_id)
+
+class Lane:
+    """Frames of one kind (`codec.TYPE_*`) from one peer, which begin with the same bytes and are for this NIC, from and for
+    the last incarnations of both. answer: how their acknowledgements begin."""
+
+    __slots__ = ("answer", "flags", "kind", "peer", "unit")
+
+    def __init__(self, peer: Peer, kind: int, flags: int, unit: int, answer: bytes) -> None:
+        self.peer = peer
+        self.kind = kind
+        self.flags = flags
+        self.unit = unit
+        self.answer = answer

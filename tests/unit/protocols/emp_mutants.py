@@ -10,7 +10,7 @@ from protocols.emp.card import Card
 from protocols.emp.descriptors import DONE
 from protocols.emp.receiver import Receiver
 from protocols.emp.sender import Sender
-from protocols.emp.transfers import Peer, Sending
+from protocols.emp.transfers import Lane, Peer, Sending
 
 _HALF = 1 << 31
 
@@ -18,11 +18,9 @@ _HALF = 1 << 31
 def no_second_acknowledgement(patch: pytest.MonkeyPatch) -> None:
     acknowledge = Card.acknowledge
 
-    def only_of_what_is_incomplete(
-        card: Card, peer: Peer, flags: int, unit: int, message: int, number: int, status: int = 0
-    ) -> None:
-        if message in peer.receiving:
-            acknowledge(card, peer, flags, unit, message, number, status)
+    def only_of_what_is_incomplete(card: Card, lane: Lane, message: int, number: int) -> None:
+        if message in lane.peer.receiving:
+            acknowledge(card, lane, message, number)
 
     patch.setattr(Card, "acknowledge", only_of_what_is_incomplete)
 
@@ -48,9 +46,9 @@ def never_parked(patch: pytest.MonkeyPatch) -> None:
 def counted_twice(patch: pytest.MonkeyPatch) -> None:
     again = Receiver._again
 
-    def as_another_collection(receiver: Receiver, peer: Peer, flags: int, unit: int, message: int, number: int) -> None:
-        again(receiver, peer, flags, unit, message, number)
-        receiving = peer.receiving.get(message)
+    def as_another_collection(receiver: Receiver, lane: Lane, message: int, number: int) -> None:
+        again(receiver, lane, message, number)
+        receiving = lane.peer.receiving.get(message)
         if receiving is not None and receiving.left > 1:
             receiving.left -= 1
 
@@ -60,21 +58,20 @@ def counted_twice(patch: pytest.MonkeyPatch) -> None:
 def admitted_out_of_order(patch: pytest.MonkeyPatch) -> None:
     first = Receiver.first
 
-    def whatever_is_missing_before(
-        receiver: Receiver, peer: Peer, flags: int, unit: int, message: int, *rest: object
-    ) -> None:
+    def whatever_is_missing_before(receiver: Receiver, lane: Lane, message: int, *rest: object) -> None:
+        peer = lane.peer
         if peer.expected is not None and 0 < (message - peer.expected) & 0xFFFF_FFFF < _HALF:
             peer.expected = message
-        first(receiver, peer, flags, unit, message, *rest)  # type: ignore[arg-type]  # as they came
+        first(receiver, lane, message, *rest)  # type: ignore[arg-type]  # as they came
 
     patch.setattr(Receiver, "first", whatever_is_missing_before)
 
 
 def freed_when_sent(patch: pytest.MonkeyPatch) -> None:
-    send_next, give_back = Sender._send_next, Sender._give_back
+    sent, give_back = Sender._sent, Sender._give_back
 
-    def and_give_back(sender: Sender, now: int, peer: Peer, sending: Sending) -> None:
-        send_next(sender, now, peer, sending)
+    def and_give_back(sender: Sender, now: int, peer: Peer, sending: Sending, number: int) -> None:
+        sent(sender, now, peer, sending, number)
         if sending.sent == sending.collections:
             give_back(sender, peer, sending, DONE)
 
@@ -82,7 +79,7 @@ def freed_when_sent(patch: pytest.MonkeyPatch) -> None:
         if status != DONE:
             give_back(sender, peer, sending, status)
 
-    patch.setattr(Sender, "_send_next", and_give_back)
+    patch.setattr(Sender, "_sent", and_give_back)
     patch.setattr(Sender, "_give_back", what_has_failed)
 
 

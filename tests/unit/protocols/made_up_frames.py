@@ -47,4 +47,5 @@ STACKS: dict[str, tuple[type[Packet], ...]] = {
     "reply": (Ether, Base, Reply),
     "more": (Ether, Base, Call, More),
 }
+PREFIX = "hash"
 FLOW = ("kind",)

@@ -54,6 +54,21 @@ def unpack(codec: ModuleType, stack: str, frame: bytes | bytearray | memoryview)
     return getattr(codec, f"unpack_{stack}")(frame)
 
 
+def said(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
+    """Why it takes nothing, or what it gives, of what is behind a known beginning."""
+    try:
+        values = unpack(codec, stack, frame)
+    except MalformedError as error:
+        return error.reason
+    if not stack.endswith("_behind"):
+        try:
+            behind = len(unpack(codec, f"{stack}_behind", frame))
+        except MalformedError:
+            behind = 0
+        values = values[len(values) - behind :]
+    return values
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_codec_that_is_checked_in_is_what_its_frames_give(package: str) -> None:
     path, source = codec(package)
@@ -98,6 +113,39 @@ def test_the_codec_reads_what_scapy_builds(
     frame = bytes(drawn.packet) + padding
     for form in (frame, bytearray(frame), memoryview(frame)):
         assert unpack(codec, stack, form) == (*drawn.arguments, drawn.payload)
+
+
+@EVERY_STACK
+@given(data=st.data(), padding=st.binary(max_size=60))
+def test_what_is_behind_a_known_beginning_is_packed_and_read_as_in_the_whole_frame(
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
+) -> None:
+    drawn = data.draw(drawn_frames(frames, stack))
+    frame = bytes(drawn.packet)
+    known = codec.PREFIX_SIZE
+    for form in (frame + padding, bytearray(frame + padding), memoryview(frame + padding)):
+        payload = drawn.payload if hasattr(frames, "LENGTH") else drawn.payload + padding
+        values = unpack(codec, f"{stack}_behind", form)
+        assert values == (*drawn.arguments, payload)[len(drawn.arguments) + 1 - len(values) :]
+    behind = unpack(codec, f"{stack}_behind", frame)
+    assert pack(codec, f"{stack}_behind", frame[:known], *behind) == frame
+    other = bytes(byte ^ 0xFF for byte in frame[:known])
+    assert pack(codec, f"{stack}_behind", other, *behind)[:known] == other
+
+
+@EVERY_STACK
+@settings(max_examples=20)
+@given(data=st.data(), flips=st.lists(st.integers(0, 799), min_size=1))
+def test_what_is_behind_a_known_beginning_is_malformed_as_the_whole_frame_is(
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, flips: list[int]
+) -> None:
+    frame = bytearray(data.draw(drawn_frames(frames, stack, most=20)).packet.build())
+    known = codec.PREFIX_SIZE
+    for size in range(known, len(frame)):
+        assert said(codec, f"{stack}_behind", frame[:size]) == said(codec, stack, frame[:size])
+    for bit in flips:
+        frame[known + (bit >> 3) % (len(frame) - known)] ^= 1 << (bit & 7)
+    assert said(codec, f"{stack}_behind", bytes(frame)) == said(codec, stack, bytes(frame))
 
 
 @EVERY_STACK
@@ -230,6 +278,12 @@ def test_a_layer_that_no_codec_can_be_made_for_is_an_error_that_names_the_field(
     bind_layers(Open, Alone, kind=1)
     assert "Open.kind: every value announces" in refused(__name__, Open)
     assert "Alone is bound to Ether 0 times" in refused(__name__, Alone)
+
+
+def test_a_beginning_that_not_all_frames_have_is_an_error() -> None:
+    layers = made_up_frames.Base, made_up_frames.Call
+    assert "nothing ends no beginning" in refused("made_up_frames", *layers, PREFIX="nothing")
+    assert "id ends no beginning" in refused("made_up_frames", *layers, PREFIX="id", CHECK="id")
 
 
 def test_a_length_that_two_layers_have_is_an_error() -> None:

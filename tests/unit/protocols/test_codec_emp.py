@@ -43,7 +43,7 @@ def resealed(frame: bytes, at: int, value: bytes) -> bytes:
 def test_the_first_frame_of_a_message_byte_by_byte() -> None:
     check = crc32(
         bytes.fromhex(
-            "020000000002 020000000001 88b5 01 01 01 03 00000011 00000022 00000007 00000000 0002 0000 00000000"
+            "020000000002 020000000001 88b5 01 01 01 03 00000011 00000022 00000007 00000000 0002 0000"
             "0004 0005 00000066 00000002 00000006 6869"
         )
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from emp_talk import TIMEOUT, content, counted, nics
 
-from protocols.core.firmware import Adapter
+from protocols.core.firmware import Adapter, Buffer
 from protocols.core.memory import PAGE, HostMemory, Page
 from protocols.emp import codec
 from protocols.emp import descriptors as stat
@@ -132,13 +134,15 @@ class BareNic:
             Adapter(0, addresses), self, self.memory, self.descriptors, Settings(descriptors=count), codec
         )
 
-    def fetch(self, pieces: list[memoryview]) -> bytes:
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
         return b"".join(pieces)
 
-    def send(self, frame: bytes) -> None:
-        self.sent.append(frame)
+    def send(self, frame: Buffer) -> None:
+        self.sent.append(bytes(frame))
 
-    def store(self, piece: memoryview, data: bytes) -> None:
+    send_later = send
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 
     def show(self, index: int) -> None:

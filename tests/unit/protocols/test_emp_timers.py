@@ -53,7 +53,7 @@ def test_the_pieces_of_a_message_are_its_bytes(lengths: list[int], begin: int, e
     whole = bytes(place & 0xFF for place in range(sum(lengths)))
     begins = [sum(lengths[:place]) for place in range(len(lengths))]
     scatter = Scatter([memoryview(whole)[at : at + length] for at, length in zip(begins, lengths, strict=True)])
-    assert scatter.size == len(whole)
+    assert len(scatter) == len(whole)
     end = min(end, len(whole))
     pieces = scatter.pieces(begin, end)
     assert b"".join(pieces) == whole[begin:end]
