@@ -24,7 +24,7 @@ from testbed.controller.outcomes import Judged, judged
 from testbed.controller.thresholds import TABLE, Table
 from testbed.errors import NotFoundError
 from testbed.kernel.offloads import Offloads
-from testbed.runtime.nodes.places import Orders, Place, Program
+from testbed.runtime.nodes.places import Dilation, Orders, Place, Program
 from testbed.runtime.nodes.run import Run
 from testbed.spec.layout import Layout
 
@@ -53,13 +53,15 @@ def agents(
     cpus: Mapping[str, int] | None = None,
     logs: str | Path = "",
     table: Table = TABLE,
+    dilation: Dilation | None = None,
 ) -> Iterator[JudgedRun]:
     """Run programs, by node, each beside the firmware of its node's first NIC, until the end of the block.
 
     A node's number is its place in the description. spin: nanoseconds to spin before sleeping; if not said, none unless
     the processes are fewer than the processors. cpus: node -> the processor that its process is bound to. logs: a
     directory for what the programs print, by default one that vanishes with the block. table: what the run's
-    verdict is given by. Raises NotFoundError for a node that is not there or has no NIC, and what `Run` does.
+    verdict is given by. dilation: how the run is slowed, on a cluster whose links are (`testbed.spec.slowing`). Raises
+    NotFoundError for a node that is not there or has no NIC, and what `Run` does.
     """
     state, store = cluster.state, Store()
     nodes = state.layout.nodes
@@ -85,7 +87,7 @@ def agents(
         spin = SPIN if len(places) < len(os.sched_getaffinity(0)) else 0
     numbers = {node.name: number for number, node in enumerate(nodes)}
     offloads_then = partial(offloading, store, cluster.name)
-    orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then)
+    orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation)
     before = baseline(cluster)
     with tempfile.TemporaryDirectory(prefix="testbed-logs-") as temporary:
         directory = Path(logs).absolute() if logs else Path(temporary)

@@ -55,8 +55,8 @@ class DilatedClock(VirtualClock):
     """A virtual clock that does not run ahead of another waiter's, slowed.
 
     A model on it is as it is on a virtual clock: what it says shall happen at a time happens at that time, and what follows
-    counts from there, however late the machine was; so lateness does not add up. Only what comes from outside, by a
-    descriptor, comes when it comes.
+    counts from there, however late the machine was; so lateness does not add up. What comes from outside comes at the time
+    that `shown` gives for it.
 
     factor: how many of the other's nanoseconds are one of this one's, 1 or more. origin: the other's time, in its
     nanoseconds, at which this one shows 0; processes that share both share the clock.
@@ -74,7 +74,11 @@ class DilatedClock(VirtualClock):
 
     def reached(self) -> int:
         """How far the other clock has come: ours is behind by what has not been dealt with."""
-        return (self._waiter.now() - self.origin) // self.factor
+        return self.shown(self._waiter.now())
+
+    def shown(self, moment: int) -> int:
+        """Our time at a moment of the other clock."""
+        return (moment - self.origin) // self.factor
 
     def wait(self, deadline: int | None) -> Sequence[int]:
         """As every waiter; the time is not set."""

@@ -300,13 +300,17 @@ class Loop:
                 return
 
     def _run_dilated(self, clock: DilatedClock) -> None:
-        """From time to time as on a virtual clock, but not before the machine's clock has come there. What a descriptor
-        brings comes behind all that is due."""
+        """From time to time as on a virtual clock, but not before the machine's clock has come there. Descriptors are looked
+        at first: what one brings may have come before some of what is due (`at`)."""
         heap = self.heap
         woken = self.woken
         while self.running:
             ready = self._wait(clock.time if woken else self._next_time())
             moment = clock.reached()
+            for descriptor in ready:
+                on_ready = self._watched.get(descriptor)
+                if on_ready is not None:  # another one's callback may just have unwatched it
+                    on_ready(clock.time)
             while self.running:
                 if woken:
                     woken.popleft().call(clock.time)
@@ -320,11 +324,6 @@ class Loop:
                     argument.call(now)
                 else:
                     callback(now if argument is _NOW else argument)
-            for descriptor in ready:
-                on_ready = self._watched.get(descriptor)
-                if on_ready is not None:  # another one's callback may just have unwatched it
-                    clock.time = max(moment, clock.time)
-                    on_ready(clock.time)
 
     def _say_who_waits(self) -> None:
         waiting = [task for task in self._tasks.values() if not task.service]

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import socket
 import struct
+import time
 from typing import Final
 
 from testbed.kernel.offloads import SIOCETHTOOL
@@ -27,6 +28,9 @@ _SOL_PACKET: Final = 263
 _PACKET_STATISTICS: Final = 6
 _PACKET_IGNORE_OUTGOING: Final = 23
 _FORCED: Final = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}  # SO_SNDBUFFORCE, SO_RCVBUFFORCE
+_SO_TIMESTAMPNS: Final = 35
+_TIMESPEC: Final = struct.Struct("qq")
+_STAMP_ROOM: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 _COUNTS: Final = struct.Struct("II")  # struct tpacket_stats: frames, of which dropped
 
 
@@ -75,6 +79,26 @@ class FrameSocket:
         except OSError:  # the interface is gone
             return False
         return bool(struct.unpack_from("II", answer)[1])
+
+    def stamp(self) -> None:
+        """Let the kernel note when each frame comes: `stamped`."""
+        self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
+    def stamped(self) -> list[tuple[int, bytes]]:
+        """All frames that have come, each with the time at which it did, in nanoseconds of the monotonic clock."""
+        found: list[tuple[int, bytes]] = []
+        behind = time.time_ns() - time.monotonic_ns()  # stamps are of the other clock, which may be set meanwhile
+        while True:
+            try:
+                frame, told, _, _ = self.socket.recvmsg(self.longest, _STAMP_ROOM, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return found
+            except OSError as error:  # told once to a socket whose interface was set down
+                if error.errno not in DOWN:
+                    raise
+                continue
+            seconds, nanoseconds = _TIMESPEC.unpack_from(told[0][2])
+            found.append((seconds * 1_000_000_000 + nanoseconds - behind, frame))
 
     def look(self) -> None:
         """Bring the counts up to date."""

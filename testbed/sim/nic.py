@@ -14,7 +14,7 @@ from protocols.core.profile import Profile
 from testbed.engine.loop import Loop
 from testbed.engine.server import Server
 from testbed.sim.standstill import Standstill
-from testbed.sim.way import NEVER, Way
+from testbed.sim.way import NEVER, Outlet
 
 _HEADER = 14  # of Ethernet, in front of what the MTU counts
 
@@ -27,7 +27,7 @@ class SimNic:
         "received", "sent",
     )  # fmt: skip
 
-    def __init__(self, loop: Loop, way: Way, mtu: int) -> None:
+    def __init__(self, loop: Loop, way: Outlet, mtu: int) -> None:
         """way: where its frames go. mtu: bytes behind the Ethernet header; ValueError meets a frame that is longer."""
         self._loop = loop
         self._clock = loop.now

@@ -17,7 +17,7 @@ from testbed.engine.loop import Loop
 from testbed.engine.server import Server
 from testbed.sim.booked import Booked
 from testbed.sim.nic import SimNic
-from testbed.sim.way import Way
+from testbed.sim.way import Outlet
 
 
 class _Outgoing:
@@ -38,12 +38,13 @@ class PricedNic(SimNic):
     reading, writing: the DMA engines that read and write host memory. bus: between host and NIC. core: the host's."""
 
     __slots__ = (
-        "_at", "_core", "_fetches", "_following", "_inside", "_later", "_next", "_outgoing", "_posted", "_profile",
+        "_at", "_core", "_fetches", "_following", "_inside", "_later", "_next", "_next_fetch",
+        "_next_following", "_next_send", "_next_store", "_outgoing", "_posted", "_profile",
         "_rings", "_serving", "_stored", "_stores", "_storing", "_taken", "bus", "processor", "reading", "receiver",
         "writing",
     )  # fmt: skip
 
-    def __init__(self, loop: Loop, name: str, way: Way, core: Server, profile: Profile, mtu: int) -> None:
+    def __init__(self, loop: Loop, name: str, way: Outlet, core: Server, profile: Profile, mtu: int) -> None:
         """As for `SimNic`."""
         super().__init__(loop, way, mtu)
         self._core = core
@@ -68,6 +69,11 @@ class PricedNic(SimNic):
         # What comes after how many of them, and not before when: a descriptor to be shown, or a frame.
         self._following: deque[tuple[int, int, int | bytes]] = deque()
         self._later: list[Buffer] = []  # frames that leave when all else has been done about the event
+        # When the first of those that wait is looked at; what else it waits for looks at it, too.
+        self._next_fetch = loop.timer(self._fetch_next)
+        self._next_send = loop.timer(self._send_ready)
+        self._next_store = loop.timer(self._store_next)
+        self._next_following = loop.timer(self._go_on)
 
     @property
     def servers(self) -> Sequence[Server]:
@@ -132,7 +138,8 @@ class PricedNic(SimNic):
         for piece in pieces:
             ready = self._spend(self._profile.transfer)
             self._fetches.append((ready, self._next, len(piece)))
-            self._loop.at(ready, self._fetch_next)
+            if len(self._fetches) == 1:
+                self._next_fetch.set(ready)
         return super().fetch(pieces)
 
     def send(self, frame: Buffer) -> None:
@@ -142,7 +149,8 @@ class PricedNic(SimNic):
         going.frame = bytes(frame)
         going.ready = self._spend(self._profile.send)
         self._outgoing.append(going)
-        self._loop.at(going.ready, self._send_ready)
+        if len(self._outgoing) == 1:
+            self._next_send.set(going.ready)
 
     def _fetch_next(self, now: int) -> None:
         """The engine begins a transfer, if it has nothing to do, and there is one, and room for it."""
@@ -151,6 +159,7 @@ class PricedNic(SimNic):
             return
         ready, going, size = fetches[0]
         if ready > now:
+            self._next_fetch.set(ready)
             return
         if not going.is_inside:
             if profile.ahead and self._inside >= profile.ahead:
@@ -176,7 +185,10 @@ class PricedNic(SimNic):
     def _send_ready(self, now: int) -> None:
         """Frames leave that can."""
         outgoing = self._outgoing
-        while outgoing and not outgoing[0].missing and outgoing[0].ready <= now:
+        while outgoing and not outgoing[0].missing:
+            if outgoing[0].ready > now:
+                self._next_send.set(outgoing[0].ready)
+                return
             going = outgoing.popleft()
             self._leave(now, going.frame)
             if going.is_inside:
@@ -202,7 +214,8 @@ class PricedNic(SimNic):
         ready = self._spend(self._profile.transfer)
         self._storing += 1
         self._stores.append((ready, len(piece)))
-        self._loop.at(ready, self._store_next)
+        if len(self._stores) == 1:
+            self._next_store.set(ready)
 
     def show(self, index: int) -> None:
         """Let the host see that it has a descriptor back, after what was stored and shown before."""
@@ -221,15 +234,20 @@ class PricedNic(SimNic):
 
     def _follow(self, ready: int, what: int | bytes) -> None:
         self._following.append((self._storing, ready, what))
-        self._loop.at(ready, self._go_on)
+        if len(self._following) == 1:
+            self._next_following.set(ready)
 
     def _store_next(self, now: int) -> None:
         """The engine begins a transfer, if it has nothing to do, and there is one."""
-        stores = self._stores
-        if stores and self.writing.free <= now and stores[0][0] <= now:
-            profile = self._profile
-            _, size = stores.popleft()
-            self._loop.at(self._transfer(self.writing, now, profile.store, profile.store_rate, size), self._written)
+        stores, profile = self._stores, self._profile
+        if not stores or self.writing.free > now:
+            return
+        ready, size = stores[0]
+        if ready > now:
+            self._next_store.set(ready)
+            return
+        stores.popleft()
+        self._loop.at(self._transfer(self.writing, now, profile.store, profile.store_rate, size), self._written)
 
     def _written(self, now: int) -> None:
         """A transfer is over."""
@@ -244,7 +262,10 @@ class PricedNic(SimNic):
     def _go_on(self, now: int) -> None:
         """What follows from what is stored."""
         following = self._following
-        while following and following[0][0] <= self._stored and following[0][1] <= now:
+        while following and following[0][0] <= self._stored:
+            if following[0][1] > now:
+                self._next_following.set(following[0][1])
+                return
             what = following.popleft()[2]
             if isinstance(what, int):
                 self._notice(now)

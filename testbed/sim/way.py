@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import heappush
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from testbed.engine.loop import Loop
 from testbed.spec.layout import Impairment, Link
@@ -26,6 +26,14 @@ NEVER: Final = 1 << 63
 DirectionName = Literal["forward", "backward"]
 Receive = Callable[[int, bytes], object]
 """A frame has come, at a time in nanoseconds."""
+
+
+class Outlet(Protocol):
+    """Where a NIC's frames go."""
+
+    def enter(self, now: int, frame: bytes) -> object:
+        """A frame leaves the NIC at that time."""
+        ...
 
 
 def ignore(now: int, frame: bytes) -> None:

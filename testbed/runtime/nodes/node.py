@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocols.core.firmware import Adapter, Agent, Host
 from testbed.engine.loop import Loop
@@ -31,6 +31,9 @@ from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.places import Here, Orders, Place
 from testbed.runtime.nodes.progress import Progress
 
+if TYPE_CHECKING:
+    from testbed.runtime.nodes.dilated import DilatedNic, Lateness
+
 QUESTION: Final = signal.SIGUSR1
 """Asks what is waited for. A signal reaches a program that never ends, too."""
 
@@ -42,7 +45,9 @@ _LONGEST: Final = 500  # characters of one
 class Report:
     """What a NIC has done in a run. counted: by its firmware. taken: frames that came. The next two were lost inside the
     emulator, by nobody's wish: dropped because the process did not read in time; unsent because the kernel did not take
-    them. down: frames for an interface that was down. cpu: nanoseconds of processor time, from "go" on."""
+    them. down: frames for an interface that was down. cpu: nanoseconds of processor time, from "go" on. Of a dilated run
+    only: lateness, of its frames; overrun, frames for which the model's NIC had no room.
+    """
 
     counted: dict[str, int]
     taken: int
@@ -50,6 +55,8 @@ class Report:
     unsent: int
     down: int
     cpu: int
+    lateness: Lateness | None = None
+    overrun: int = 0
 
     @property
     def lost(self) -> int:
@@ -91,6 +98,22 @@ def assembled(orders: Orders, device: str, adapter: Adapter) -> tuple[FrameSocke
     return wire, nic, agent, Driver(wire, nic, agent.firmware, orders.spin)
 
 
+def made(
+    orders: Orders, device: str, adapter: Adapter
+) -> tuple[FrameSocket, InlineNic | DilatedNic, Agent, Driver | DilatedNic]:
+    """The same, of the kind that the orders want."""
+    if orders.dilation is None:
+        return assembled(orders, device, adapter)
+    from testbed.runtime.nodes.dilated import DilatedNic  # the simulation's parts, which no other run needs
+
+    profile = orders.dilation.profile
+    wire = FrameSocket(device, orders.ethertype, adapter.mtu)
+    nic = DilatedNic(wire, adapter.mtu, profile, orders.dilation.factor)
+    agent = orders.plug(replace(adapter, pages_apart=profile.pages_apart), nic)
+    nic.attach(agent)
+    return wire, nic, agent, nic
+
+
 def _write_to(log: Path) -> None:
     """Let standard output and error go to this file."""
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -112,25 +135,34 @@ class _Node:
             os.environ.update(place.surroundings.environment)
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
-        adapter = replace(place.adapter, incarnation=incarnation())
+        adapter = place.adapter  # of a dilated run, whose NICs are new: as in the simulation
+        if orders.dilation is None:
+            adapter = replace(adapter, incarnation=incarnation())
         self._channel = channel
-        self._wire, self._nic, self._agent, self._driver = assembled(orders, place.device, adapter)
+        self._wire, self._nic, self._agent, self._driver = made(orders, place.device, adapter)
         self._nic.attach(Agent(self._agent.firmware, watched(self._agent.host)))
-        here = Here(place.name, adapter.number, orders.numbers, self._driver.loop)
+        self._dilated = None if isinstance(self._nic, InlineNic) else self._nic
+        core = self._dilated.core if self._dilated is not None else None
+        here = Here(place.name, adapter.number, orders.numbers, self._driver.loop, core)
         self._program = self._driver.loop.spawn(orders.programs[place.name](self._agent.host, here), "program")
         self._begun = 0
 
     def run(self) -> None:
         signal.signal(QUESTION, self._say_who_waits)
         self._channel.tell("ready", os.getpid())
-        if self._channel.hear() is None:
+        said = self._channel.hear()
+        if said is None:
             return
+        if self._dilated is not None:
+            assert isinstance(said[1], int)
+            self._dilated.clock.origin = said[1]
         self._begun = time.process_time_ns()
         loop = self._driver.loop
         self._program.add_callback(lambda _: loop.stop())
         loop.run()
         self._channel.tell("done", self._program.result())
-        self._driver.spin = 0
+        if isinstance(self._driver, Driver):
+            self._driver.spin = 0
         loop.watch(self._channel.fileno(), lambda _: loop.stop())
         loop.run()
         if self._channel.hear() is not None:
@@ -140,7 +172,9 @@ class _Node:
         self._wire.look()
         used = time.process_time_ns() - self._begun
         counted = dict(self._agent.firmware.counted())
-        return Report(counted, self._wire.taken, self._wire.dropped, self._nic.unsent, self._nic.down, used)
+        nic, dilated = self._nic, self._dilated
+        lateness, full = (dilated.cable.lateness, dilated.dropped) if dilated is not None else (None, 0)
+        return Report(counted, self._wire.taken, self._wire.dropped, nic.unsent, nic.down, used, lateness, full)
 
     def _say_who_waits(self, _number: int, frame: FrameType | None) -> None:
         """Within the signal: whatever the process does now, it stands still meanwhile."""

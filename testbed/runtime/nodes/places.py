@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from protocols.core.firmware import Adapter, Plug
+from protocols.core.profile import Profile
 from testbed.engine.awaiting import Awaited
 from testbed.engine.loop import Loop
+from testbed.engine.server import Server
 from testbed.kernel.entering import Surroundings
 from testbed.kernel.offloads import Offloads
 
@@ -31,12 +33,21 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Here:
     """What a host program knows of where it runs. numbers: node name -> number. loop: its clock, its tasks:
-    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``."""
+    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. core: the model's, in a dilated run."""
 
     name: str
     number: int
     numbers: dict[str, int]
     loop: Loop
+    core: Server | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dilation:
+    """How a run is slowed. factor: nanoseconds of this machine for one of the model's. profile: what NICs and hosts cost."""
+
+    factor: int
+    profile: Profile
 
 
 Offloading = Callable[[], AbstractContextManager[Mapping[str, Offloads]]]
@@ -51,7 +62,7 @@ def _none() -> AbstractContextManager[Mapping[str, Offloads]]:
 @dataclass(frozen=True, slots=True)
 class Orders:
     """What the processes of one run are to do. spin: nanoseconds that they look for a frame before they sleep. offloading:
-    asked when they have ended."""
+    asked when they have ended. dilation: of a dilated run."""
 
     plug: Plug
     ethertype: int
@@ -60,3 +71,4 @@ class Orders:
     numbers: dict[str, int] = field(default_factory=dict)
     spin: int = 0
     offloading: Offloading = _none
+    dilation: Dilation | None = None

@@ -31,6 +31,9 @@ from testbed.runtime.nodes.progress import Progress
 PATIENCE: Final = 30.0
 """Seconds for node processes to begin and, once told to, to end."""
 
+_LEAD: Final = 5_000_000
+"""Nanoseconds that node processes have to hear of a dilated run's beginning."""
+
 _ANSWER: Final = 1.0  # s in which a node says what it waits for
 _SHOWN: Final = 2_000  # characters of a log's end
 _LOOKS: Final = 10  # at progress, in the time for which there may be none
@@ -80,6 +83,7 @@ class Run:
         self._due: list[tuple[int, int, Callable[[], object]]] = []  # a heap: when, in which order, what
         self._orderly = itertools.count().__next__
         self._ready = select.poll()
+        self._origin = 0  # where a dilated run's clock shows 0
         self._progress = Progress(len(orders.places))
         self._parent: tuple[int, int] | None = None  # of all node processes: its number, and what tells of its end
         ends: dict[str, Channel] = {}
@@ -163,7 +167,7 @@ class Run:
         while not self._has_ended(node, "ready", ()):
             if not self._hear(deadline):
                 raise StuckError(f"{node}: its process has not begun again within {PATIENCE:g} s", self.waiting())
-        line.tell("go")
+        line.tell("go", self._origin)
 
     def pause(self, node: str) -> None:
         """Stop a node process until `resume`, or until all programs have ended."""
@@ -263,13 +267,14 @@ class Run:
 
     def _begin(self) -> None:
         self._until("ready", ())
+        self._origin = time.monotonic_ns() + _LEAD
         for name, heard in self._heard.items():
             pid = heard["ready"]
             assert isinstance(pid, int)
             self._pids[name] = pid
         for line in self._lines.values():
             with contextlib.suppress(ConnectionError):  # `wait` says of whom
-                line.tell("go")
+                line.tell("go", self._origin)
 
     def _until(self, word: str, without: Collection[str]) -> None:
         """Wait until every node has said this."""

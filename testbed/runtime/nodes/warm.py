@@ -32,7 +32,7 @@ from testbed.kernel.entering import enter_keeper, is_inside
 from testbed.kernel.offloads import Offloads
 from testbed.runtime import events
 from testbed.runtime.nodes.channel import Channel
-from testbed.runtime.nodes.node import QUESTION, assembled, live
+from testbed.runtime.nodes.node import QUESTION, live, made
 from testbed.runtime.nodes.places import Orders, Place
 from testbed.runtime.nodes.progress import Progress
 
@@ -87,7 +87,7 @@ class _Warm:
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         try:
-            self._rehearsed = assembled(self._orders, "lo", self._orders.places[0].adapter)
+            self._rehearsed = made(self._orders, "lo", self._orders.places[0].adapter)
         except Exception as error:  # a protocol may raise anything; told as every TestbedError is
             raise TestbedError(f"no NIC can be built:\n{traceback.format_exc()}") from error
 

@@ -101,15 +101,17 @@ def test_processes_that_share_origin_and_factor_share_the_dilated_time() -> None
     assert DilatedClock(inner, 50, origin=400).reached() == first.reached() == (inner.time - 400) // 50
 
 
-def test_what_comes_from_outside_comes_behind_what_is_due_and_at_the_machines_time() -> None:
+def test_what_comes_from_outside_takes_its_place_among_what_is_due() -> None:
     inner = Late(late=0)
-    loop = Loop(DilatedClock(inner, 10, inner.time))
+    begun = inner.time
+    clock = DilatedClock(inner, 10, begun)
+    loop = Loop(clock)
     seen: list[tuple[str, int]] = []
 
     def came(now: int) -> None:
-        seen.append(("outside", now))
         inner.ready.clear()
-        loop.at(now + 5, lambda _: loop.stop())
+        loop.at(max(now, clock.shown(begun + 61)), lambda when: seen.append(("outside", when)))
+        loop.at(now + 12, lambda _: loop.stop())
 
     loop.watch(5, came)
     for when in (3, 8, 20):
@@ -117,7 +119,7 @@ def test_what_comes_from_outside_comes_behind_what_is_due_and_at_the_machines_ti
     inner.ready.append(5)
     inner.time += 121  # 12 of ours
     loop.run()
-    assert seen == [("due", 3), ("due", 8), ("outside", 12)]
+    assert seen == [("due", 3), ("outside", 6), ("due", 8)]
     loop.unwatch(5)
     assert inner.watched == []
 

@@ -1,0 +1,106 @@
+"""A NIC on a dilated clock: the simulation's NIC, whose parts take the time that a profile says, on a packet socket.
+
+What happens in it, and in its host's programs, happens in model time, as in the simulation, however late this machine is.
+A frame leaves when the machine's clock has come to the time at which it leaves the model, and comes at the time at which
+the kernel has it: only there lateness enters. It is noted, in model time: `Lateness`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from protocols.core.firmware import Agent
+from protocols.core.profile import Profile
+from testbed.engine.clocks import DilatedClock
+from testbed.engine.loop import Loop
+from testbed.engine.server import Server
+from testbed.kernel.frame_socket import DOWN, FrameSocket
+from testbed.kernel.waiting import Waiter
+from testbed.sim.priced import PricedNic
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """By how much frames left later than they should have, and came at a time that the model had left behind; nanoseconds
+    of the model's time. frames: that left or came."""
+
+    frames: int
+    p50: int
+    p99: int
+    longest: int
+
+
+class Cable:
+    """Where a NIC's frames go: a packet socket. unsent, down: as `InlineNic`'s."""
+
+    __slots__ = ("_clock", "_send", "_wire", "down", "late", "unsent")
+
+    def __init__(self, wire: FrameSocket, clock: DilatedClock) -> None:
+        self._wire = wire
+        self._send = wire.socket.send
+        self._clock = clock
+        self.late = array("q")
+        self.unsent = 0
+        self.down = 0
+
+    def enter(self, now: int, frame: bytes) -> None:
+        """It leaves the model at that time."""
+        try:
+            self._send(frame)
+        except OSError as error:
+            if error.errno in DOWN or not self._wire.has_carrier():
+                self.down += 1
+            else:
+                self.unsent += 1
+        self.late.append(max(0, self._clock.reached() - now))
+
+    @property
+    def lateness(self) -> Lateness:
+        late = sorted(self.late)
+        if not late:
+            return Lateness(0, 0, 0, 0)
+        return Lateness(len(late), late[(len(late) - 1) // 2], late[-(-len(late) * 99 // 100) - 1], late[-1])
+
+
+class DilatedNic(PricedNic):
+    """What a node process has for a NIC. core: its host's. loop: its clock, its tasks."""
+
+    def __init__(self, wire: FrameSocket, mtu: int, profile: Profile, factor: int) -> None:
+        """factor: how many nanoseconds of this machine are one of the model's."""
+        self.clock = DilatedClock(Waiter(), factor)
+        self.loop = Loop(self.clock)
+        self.core = Server("core", self.loop)
+        self.cable = Cable(wire, self.clock)
+        super().__init__(self.loop, "the NIC", self.cable, self.core, profile, mtu)
+        self._wire = wire
+        self.busy = False
+        """Whether the firmware is at work."""
+        self._late = self.cable.late
+        wire.stamp()
+        self.loop.watch(wire.fileno(), self._read)
+
+    @property
+    def unsent(self) -> int:
+        return self.cable.unsent
+
+    @property
+    def down(self) -> int:
+        return self.cable.down
+
+    def attach(self, agent: Agent) -> None:
+        """Whose actions these are; before the first one."""
+        self.begin(self.loop.now(), agent)
+
+    def _read(self, now: int) -> None:
+        """Frames have come."""
+        shown, at = self.clock.shown, self.loop.at
+        for moment, frame in self._wire.stamped():
+            came = shown(moment)
+            self._late.append(max(0, now - came))
+            at(max(now, came), self._take, frame)
+
+    def _take(self, frame: bytes) -> None:
+        self.busy = True
+        self.receive(self.loop.now(), frame)
+        self.busy = False
