@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from testbed.controller.attaching import attach
     from testbed.controller.checking import baseline, check, verdict
     from testbed.controller.replaying import replay
+    from testbed.controller.reproducing import reproduce
     from testbed.controller.running import RunResult, run
     from testbed.controller.verdicts import Grade, Verdict
     from testbed.errors import TestbedError
@@ -40,6 +41,7 @@ _HOMES = {
     "baseline": "testbed.controller.checking",
     "check": "testbed.controller.checking",
     "replay": "testbed.controller.replaying",
+    "reproduce": "testbed.controller.reproducing",
     "run": "testbed.controller.running",
     "verdict": "testbed.controller.checking",
 }
@@ -60,6 +62,7 @@ __all__ = [
     "baseline",
     "check",
     "replay",
+    "reproduce",
     "run",
     "verdict",
 ]

@@ -171,10 +171,36 @@ DOCUMENTS: Mapping[str, Schema] = {
             rows=_said(_list({"type": "object"}), "what was measured; keys end with their unit"),
             results=_said(_list({"type": "object"}), "of each repetition, what the programs returned, by node"),
             counted=_said(_list({"type": "object"}), "of each repetition, the counters of the NICs' firmware, by node"),
+            used=_said(
+                _list({"type": "object"}),
+                "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share",
+            ),
             commands=_said(_list({"type": "object"}), "of commands: node, command, code, log"),
         ),
         "required": ["cluster", "folder", "verdict"],
     },
+    "reproduce": _object(
+        protocol=_TEXT,
+        paper=_TEXT,
+        cluster=_TEXT,
+        profile=_said({"type": "object"}, "its name and what it prices; ns, bit/s, bytes"),
+        rows=_list(
+            _object(
+                name=_TEXT,
+                paper={"type": "number"},
+                ours={"type": "number"},
+                unit=_TEXT,
+                error=_said({"type": "number"}, "by what share ours is more"),
+                calibrated=_said(_FLAG, "false: a prediction"),
+                source=_TEXT,
+                meaning=_TEXT,
+                others=_said({"type": "object"}, "other systems' values, as the paper has them"),
+            )
+        ),
+        median_error=_said({"type": "number"}, "of the predicted rows"),
+        shapes=_list(_object(name=_TEXT, holds=_FLAG, detail=_TEXT)),
+        failures=_said(_list(_TEXT), "a sentence for each calibrated row and each shape that has not come out"),
+    ),
     "replay": {
         **_object(
             folder=_TEXT,

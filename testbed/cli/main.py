@@ -26,6 +26,7 @@ _COMMANDS = {
     "run": ("run", "Run a workload, or commands, on the nodes of a cluster."),
     "scenario": ("scenario", "Check a scenario of faults."),
     "runs": ("run", "List runs, show one, list workloads and protocols."),
+    "reproduce": ("reproduce", "Compare what a paper has published with what comes out here."),
     "replay": ("replay", "Run a failed run again with the same fates, in either mode."),
     "check-run": ("replay", "Look through the history of a run again."),
     "check": ("check", "Measure what links do, and judge it: trusted, degraded or invalid."),
@@ -47,7 +48,7 @@ Exit codes:
   2  a wrong call or description   7  a kernel operation failed; rolled back
   3  not possible here or yet      8  check, run: degraded
   4  no such cluster, node, file   9  check, run: invalid
- 10  run: a promise was broken
+ 10  run: a promise was broken; reproduce: a row or a shape has not come out
 130  interrupted; rolled back  128+N  ended by signal N; rolled back
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""
 

@@ -55,6 +55,8 @@ _SHOWN = 40  # lines of what a command has said
               help="For how long nothing may get any further.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
               help="What goes wrong beside it, and when.")  # fmt: skip
+@click.option("--profile", default="ideal", metavar="NAME|FILE",
+              help="What NICs and hosts cost in the simulation: of the protocol, or a file; ideal: nothing.")  # fmt: skip
 @click.option("--history", is_flag=True, help="Write what each application sent, received and was told.")
 @click.option("--check/--no-check", default=None,
               help="Look through the history: nothing lost, twice, changed; usual where that is the matter.")  # fmt: skip
@@ -79,6 +81,7 @@ def run_command(
     timeout: float,
     patience: float | None,
     scenario: Path | None,
+    profile: str,
     history: bool,
     check: bool | None,
     capture: bool,
@@ -92,6 +95,7 @@ def run_command(
     testbed run star-4 random --mode sim --set messages=1000 --seed 7
     testbed run star-4 bandwidth --protocol tcp
     testbed run star-4 random --scenario storm.toml
+    testbed run emp-2001 comb --mode sim --profile emp-2001
     testbed run star-4 ./my_workload.py:PingPong --set count=5
     testbed run star-4 --on n1 'iperf3 -s -1' --on n2 'iperf3 -c n1'
 
@@ -102,6 +106,8 @@ def run_command(
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them costs as much as 20 nodes
     if bool(workload) == bool(commands):
         raise click.UsageError("say either a workload or commands (--on NODE COMMAND)")
+    if commands and profile != "ideal":
+        raise click.UsageError("--profile goes with a workload: commands take what this machine takes")
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     place = output or _new_place(Path(cluster).name.removesuffix(".toml"), what)
     checked = False
@@ -122,7 +128,7 @@ def run_command(
             result = run(
                 cluster, str(workload), protocol=protocol, codec=codec, mode=mode, settings=pairs(settings), seed=seed,
                 repeat=repeat, output=place, timeout=timeout, patience=patience, history=history, check=check,
-                capture=capture, fates=fates, scenario=scenario,
+                capture=capture, fates=fates, scenario=scenario, profile=profile,
                 follow=follow,
             )  # fmt: skip
             document, show, verdict = _document(result), partial(_print_rows, result), result.verdict
@@ -254,9 +260,18 @@ def _print_rows(result: RunResult) -> None:
     if result.verdict.grade.value == "invalid":
         click.echo("the run is invalid, and no figure of it is shown")
         return
-    from testbed.cli.tables import print_rows
+    from testbed.cli.tables import print_rows, print_table
 
     print_rows(list(result.rows))
+    if result.used:
+        parts = list(dict.fromkeys(part for one in result.used.values() for part in one))
+        print_table(
+            ["busy", *parts],
+            [
+                [node, *(f"{one[part]['share']:.1%}" for part in parts)]
+                for node, one in list(result.used.items())[:_SHOWN]
+            ],
+        )
 
 
 def _print_verdict(verdict: Verdict) -> None:
@@ -300,4 +315,5 @@ def _document(result: RunResult) -> Mapping[str, object]:
         "rows": result.rows,
         "results": [one.results for one in result.repetitions],
         "counted": [one.counted for one in result.repetitions],
+        "used": [one.used for one in result.repetitions],
     }

@@ -38,10 +38,9 @@ class PricedNic(SimNic):
     reading, writing: the DMA engines that read and write host memory. bus: between host and NIC. core: the host's."""
 
     __slots__ = (
-        "_at", "_core", "_fetches", "_following", "_inside", "_later", "_next", "_next_fetch",
-        "_next_following", "_next_send", "_next_store", "_outgoing", "_posted", "_profile",
-        "_rings", "_serving", "_stored", "_stores", "_storing", "_taken", "bus", "processor", "reading", "receiver",
-        "writing",
+        "_at", "_core", "_fetches", "_following", "_inside", "_later", "_next", "_next_fetch", "_next_following",
+        "_next_send", "_next_store", "_outgoing", "_posted", "_profile", "_rings", "_serving", "_stored", "_stores",
+        "_storing", "_taken", "bus", "processor", "reading", "receiver", "writing",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, name: str, way: Outlet, core: Server, profile: Profile, mtu: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -59,13 +59,17 @@ def settings_of(form: Any) -> list[Setting]:
     """Of a workload class, its fields; of a function, its keyword-only parameters."""
     if is_dataclass(form):
         hints = get_type_hints(form, include_extras=True)
-        return [Setting(one.name, hints[one.name], one.default) for one in fields(form) if one.init]
+        return [Setting(one.name, hints[one.name], _default(one)) for one in fields(form) if one.init]
     hints = get_type_hints(form, include_extras=True)
     return [
         Setting(one.name, hints.get(one.name, str), MISSING if one.default is one.empty else one.default)
         for one in inspect.signature(form).parameters.values()
         if one.kind is one.KEYWORD_ONLY
     ]
+
+
+def _default(field: Field[Any]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def checked(form: Any, given: Mapping[str, object], whose: str) -> dict[str, Any]:
