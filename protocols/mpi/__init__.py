@@ -1,65 +1,15 @@
 """MPI point-to-point with mpi4py's names, for programs that are coroutines, over any host library that matches messages.
 
-``comm = Comm(emp.device(endpoint))``, then ``await comm.Send(...)``. What the standard says of a call holds; the MPI
-Forum's "MPI: A Message-Passing Interface Standard", version 4.1, chapter 3, is the source.
+``comm = Comm(emp.device(endpoint))``, then ``await comm.Send(...)``; `blocking` has the same calls for programs that block.
+What the standard says of a call holds; the MPI Forum's "MPI: A Message-Passing Interface Standard", version 4.1, chapter 3,
+is the source.
 """
 
-from protocols.mpi.comm import COMM_NULL, Comm
-from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED
-from protocols.mpi.datatypes import (
-    BYTE,
-    C_BOOL,
-    C_DOUBLE_COMPLEX,
-    C_FLOAT_COMPLEX,
-    CHAR,
-    DOUBLE,
-    FLOAT,
-    INT,
-    INT8_T,
-    INT16_T,
-    INT32_T,
-    INT64_T,
-    LONG,
-    LONG_LONG,
-    SHORT,
-    SIGNED_CHAR,
-    UINT8_T,
-    UINT16_T,
-    UINT32_T,
-    UINT64_T,
-    UNSIGNED,
-    UNSIGNED_CHAR,
-    UNSIGNED_LONG,
-    UNSIGNED_LONG_LONG,
-    UNSIGNED_SHORT,
-    Datatype,
-)
-from protocols.mpi.errors import (
-    ERR_ARG,
-    ERR_BUFFER,
-    ERR_COMM,
-    ERR_COUNT,
-    ERR_IN_STATUS,
-    ERR_NO_MEM,
-    ERR_OTHER,
-    ERR_PROC_FAILED,
-    ERR_RANK,
-    ERR_REQUEST,
-    ERR_TAG,
-    ERR_TRUNCATE,
-    ERR_TYPE,
-    SUCCESS,
-)
-from protocols.mpi.errors import MPIError as Exception  # noqa: A004 -- mpi4py's name
+from protocols.mpi import names
+from protocols.mpi.comm import Comm
 from protocols.mpi.messages import Message
+from protocols.mpi.names import *  # noqa: F403
 from protocols.mpi.requests import Prequest, Request
-from protocols.mpi.status import Status
 
-__all__ = [
-    "ANY_SOURCE", "ANY_TAG", "BYTE", "CHAR", "COMM_NULL", "C_BOOL", "C_DOUBLE_COMPLEX", "C_FLOAT_COMPLEX", "DOUBLE",
-    "ERR_ARG", "ERR_BUFFER", "ERR_COMM", "ERR_COUNT", "ERR_IN_STATUS", "ERR_NO_MEM", "ERR_OTHER", "ERR_PROC_FAILED",
-    "ERR_RANK", "ERR_REQUEST", "ERR_TAG", "ERR_TRUNCATE", "ERR_TYPE", "FLOAT", "INT", "INT8_T", "INT16_T", "INT32_T",
-    "INT64_T", "LONG", "LONG_LONG", "PROC_NULL", "SHORT", "SIGNED_CHAR", "SUCCESS", "UINT8_T", "UINT16_T", "UINT32_T",
-    "UINT64_T", "UNDEFINED", "UNSIGNED", "UNSIGNED_CHAR", "UNSIGNED_LONG", "UNSIGNED_LONG_LONG", "UNSIGNED_SHORT",
-    "Comm", "Datatype", "Exception", "Message", "Prequest", "Request", "Status",
-]  # fmt: skip
+__all__ = ["Comm", "Message", "Prequest", "Request"]
+__all__ += names.__all__

@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial, reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from protocols.core.completion import Completion
+from protocols.mpi.buffering import SendBuffer
 from protocols.mpi.buffers import readable, writable
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED
 from protocols.mpi.device import Device, Found, nothing
 from protocols.mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_OTHER, ERR_RANK, ERR_TAG, NOBODY, Envelope, MPIError
 from protocols.mpi.messages import Message as Matched
-from protocols.mpi.objects import Incoming, send_object
-from protocols.mpi.pieces import Data
+from protocols.mpi.objects import Incoming, pickled, send_object, send_pickled
+from protocols.mpi.pieces import Data, gathered
 from protocols.mpi.requests import Prequest, Request, Turn
 from protocols.mpi.status import Status
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from protocols.mpi.buffers import Message
 
 T = TypeVar("T")
-
-COMM_NULL: Final = None
-"""What `Comm.Split` gives to whom it gives none."""
 
 _COLLECTIVE = 0
 """The tag of what ranks tell each other in the library's own context; continuations of objects have others."""
@@ -49,9 +47,15 @@ class Comm:
     be, before anything has happened.
     """
 
-    __slots__ = ("_contexts", "_device", "_ranks", "rank", "size")
+    __slots__ = ("_contexts", "_device", "_ranks", "rank", "send_buffer", "size")
 
-    def __init__(self, device: Device, context: int = 0, ranks: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        context: int = 0,
+        ranks: Sequence[int] | None = None,
+        send_buffer: SendBuffer | None = None,
+    ) -> None:
         if not 0 <= context < device.contexts // 2:
             raise MPIError(ERR_COMM, f"a context of {context}: 0 to {device.contexts // 2 - 1}")
         self._device = device
@@ -59,6 +63,8 @@ class Comm:
         self._ranks = ranks
         self.rank = device.rank if ranks is None else ranks.index(device.rank)
         self.size = device.size if ranks is None else len(ranks)
+        self.send_buffer = send_buffer
+        """Of what Send and send need not wait for; None: of nothing."""
         device.taken.add(context)
 
     @property
@@ -75,8 +81,13 @@ class Comm:
     # Buffers:
 
     async def Send(self, buf: Message, dest: int, tag: int = 0) -> None:
-        """Send, and wait until the buffer may be used again; on EMP that is when the message has been received."""
-        await self._send(buf, dest, tag)
+        """Send, and wait until the buffer may be used again; on EMP that is when the message has been received, unless it is
+        buffered. Raises MPIError also where an earlier one that was buffered has failed."""
+        data, room = self._data(buf, dest, tag), self.send_buffer
+        if room is None or dest == PROC_NULL or not room.has_room(len(data)):
+            await self._send_bytes(data, dest, tag)
+        else:
+            room.hold(len(data), self._send_bytes(memoryview(bytes(gathered(data))), dest, tag))
 
     async def Recv(
         self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
@@ -177,7 +188,18 @@ class Comm:
 
     async def send(self, obj: object, dest: int, tag: int = 0) -> None:
         """Pickle an object, send it, and wait as Send does."""
-        await self._send_object(obj, dest, tag)
+        room = self.send_buffer
+        if room is None or dest == PROC_NULL:
+            await self._send_object(obj, dest, tag)
+            return
+        self._check(dest, tag)
+        data = pickled(obj)
+        is_kept = room.has_room(len(data))
+        over = send_pickled(self._device, self._peer(dest), self._contexts, tag, data)
+        if is_kept:
+            room.hold(len(data), over)
+        else:
+            await over
 
     async def ssend(self, obj: object, dest: int, tag: int = 0) -> None:
         """Pickle an object, send it, and wait as Ssend does."""
@@ -230,7 +252,7 @@ class Comm:
     async def Dup(self) -> Comm:
         """The same ranks, and messages of their own. Raises MPIError (ERR_OTHER) where no context is left for them."""
         offers = await self._everybodys(self._free_contexts())
-        return Comm(self._device, _agreed(offers), self._ranks)
+        return Comm(self._device, _agreed(offers), self._ranks, self.send_buffer)
 
     async def Split(self, color: int = 0, key: int = 0) -> Comm | None:
         """A communicator of those that say the same color, in the order of their keys; of equal keys, of their ranks here.
@@ -243,7 +265,12 @@ class Comm:
             return None
         chosen = sorted((key, rank) for rank, (_, other, key) in enumerate(said) if other == color)
         # Communicators that have no rank in common may have a context in common.
-        return Comm(self._device, context, tuple(self._peer(rank) for _, rank in chosen))
+        return Comm(self._device, context, tuple(self._peer(rank) for _, rank in chosen), self.send_buffer)
+
+    def alone(self) -> Comm:
+        """This rank's own (COMM_SELF). Raises as Dup does; the other ranks need not call it."""
+        own = _agreed([self._free_contexts()])
+        return Comm(self._device, own, (self._device.rank,), self.send_buffer)
 
     def Free(self) -> None:
         """It is not to be used any more; another one may have its context. Nothing may be under way in it, at any rank."""

@@ -9,3 +9,6 @@ PROC_NULL: Final = -2
 
 UNDEFINED: Final = -32766
 """A count that is not whole, or the index of a request where there is none."""
+
+COMM_NULL: Final = None
+"""What `Comm.Split` gives to whom it gives no communicator."""

@@ -31,12 +31,20 @@ _ROOM: Final = FIRST - _HEAD.size
 def send_object(
     device: Device, destination: int, contexts: tuple[int, int], tag: int, obj: object, synchronous: bool = False
 ) -> Completion[Envelope]:
-    """Begin to send an object. contexts: the communicator's, and its continuations'. synchronous: it is not over before it
-    has its receive.
+    """Pickle an object and begin to send it, as `send_pickled`. Raises whatever pickling raises, too."""
+    return send_pickled(device, destination, contexts, tag, pickled(obj), synchronous)
 
-    Raises MPIError (ERR_COUNT) where it is too large, and whatever pickling raises.
+
+def pickled(obj: object) -> bytes:
+    return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def send_pickled(
+    device: Device, destination: int, contexts: tuple[int, int], tag: int, data: bytes, synchronous: bool = False
+) -> Completion[Envelope]:
+    """Begin to send an object. contexts: the communicator's, and its continuations'. synchronous: it is not over before it
+    has its receive. Raises MPIError (ERR_COUNT) where it is too large.
     """
-    data = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
     size = len(data)
     if size <= _ROOM:
         return device.send(destination, contexts[0], tag, memoryview(_HEAD.pack(_MAGIC, 0, size) + data), synchronous)

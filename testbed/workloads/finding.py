@@ -14,6 +14,7 @@ from typing import Any
 from testbed import registry
 from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError
 from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.script import is_script, script
 from testbed.workloads.settings import checked
 
 Rank = Callable[..., Coroutine[Any, Any, object]]
@@ -87,12 +88,14 @@ def _name(form: object) -> str:
 
 
 def _loaded(text: str) -> object:
-    """A registered name, or FILE:NAME; the name may be left out where the file has but one workload."""
+    """A registered name, or FILE:NAME; the name may be left out where the file has but one workload, or is a script."""
     path, colon, name = text.rpartition(":")
     if not colon:
         path, name = text, ""
     if not (path.endswith(".py") or "/" in path):
         return registry.load(registry.WORKLOADS, text)
+    if not name and is_script(Path(path)):
+        return script(Path(path))
     module = _imported(Path(path))
     own = {
         key: value

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from pair import Wires
 
-from protocols.core.completion import Completion
+from testbed.engine.awaiting import Awaited
 
 T = TypeVar("T")
 
 Program = Coroutine[object, None, T]
-"""What ``async def`` makes. It awaits completions and nothing else."""
+"""What ``async def`` makes. It awaits completions, or what calls back as they do, and nothing else."""
 
 
 class StuckError(AssertionError):
@@ -31,7 +31,7 @@ def run(
     """
     deliver = deliver or wires.exchange
     results: dict[int, T] = {}
-    waits: dict[int, Completion[object]] = {}
+    waits: dict[int, Awaited] = {}
     ready: deque[int] = deque(range(len(programs)))
     try:
         for _ in range(rounds):
@@ -42,7 +42,7 @@ def run(
                 except StopIteration as stop:
                     results[place] = stop.value
                     continue
-                assert isinstance(awaited, Completion), f"program {place} awaits {awaited!r}"
+                assert hasattr(awaited, "add_callback"), f"program {place} awaits {awaited!r}"
                 waits[place] = awaited
                 awaited.add_callback(lambda _, place=place: ready.append(place))
             if len(results) == len(programs):
@@ -57,7 +57,7 @@ def run(
             program.close()
 
 
-def _waiting(wires: Wires, waits: dict[int, Completion[object]]) -> Sequence[str]:
+def _waiting(wires: Wires, waits: dict[int, Awaited]) -> Sequence[str]:
     return [
         *[f"program {place}: {awaited!r}" for place, awaited in waits.items()],
         *[

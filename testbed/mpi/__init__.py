@@ -1,0 +1,8 @@
+"""mpi4py's programs on our nodes: `MPI` has its names, and `programs` lets them block.
+
+An mpi4py script becomes one of ours by its import:
+
+    from testbed.mpi import MPI  # it was: from mpi4py import MPI
+
+``testbed run star-2 ./pingpong.py`` then runs it on every node, as ``mpiexec`` runs it on every rank.
+"""

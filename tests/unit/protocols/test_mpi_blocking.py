@@ -1,0 +1,284 @@
+"""mpi4py's blocking face: the same calls without an await, by programs with a stack of their own."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from programs import StuckError
+from ranks import Ranks
+
+from protocols.emp.settings import Settings
+from protocols.mpi import blocking, comm, messages, requests
+from protocols.mpi.buffering import SendBuffer
+from protocols.mpi.errors import MPIError
+from testbed.engine.clocks import VirtualClock
+from testbed.engine.loop import Loop
+from testbed.mpi import MPI
+from testbed.mpi.programs import Program
+
+
+def run(ranks: Ranks, *functions: Callable[[], object]) -> list[object]:
+    """Run a function on each rank, as a program that blocks; what they return."""
+
+    def of(function: Callable[[], object]) -> Callable[[comm.Comm], object]:
+        return lambda world: Program(function, world, lambda: ranks.wires.now, f"n{world.rank + 1}").carry()
+
+    return ranks.run(*map(of, functions))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("awaited", "face"),
+    [
+        (comm.Comm, blocking.Comm),
+        (requests.Request, blocking.Request),
+        (requests.Prequest, blocking.Prequest),
+        (messages.Message, blocking.Message),
+    ],
+)
+def test_every_call_has_both_faces(awaited: type, face: type) -> None:
+    def calls(form: type) -> set[str]:
+        return {name for name, value in inspect.getmembers(form) if not name.startswith("_") and callable(value)}
+
+    assert calls(awaited) - {"alone"} == calls(face) - {"Abort"}
+
+
+def test_buffers_go_there_and_back() -> None:
+    def ping() -> bytearray:
+        world = MPI.COMM_WORLD
+        assert (world.Get_rank(), world.Get_size(), MPI.Get_processor_name()) == (0, 2, "n1")
+        buffer = bytearray(20_000)
+        world.Send(b"x" * 20_000, dest=1, tag=7)
+        world.Recv([buffer, MPI.BYTE], source=1, tag=8)
+        return buffer
+
+    def pong() -> int:
+        world, status, buffer = MPI.COMM_WORLD, MPI.Status(), bytearray(20_000)
+        world.Recv(buffer, MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+        world.Ssend(buffer, status.Get_source(), 8)
+        return status.Get_count()
+
+    ranks = Ranks()
+    assert run(ranks, ping, pong) == [b"x" * 20_000, 20_000]
+    assert ranks.at_rest()
+
+
+def test_requests_are_waited_for_together_and_objects_come_back() -> None:
+    def program() -> object:
+        world = MPI.COMM_WORLD
+        other = 1 - world.rank
+        receives = [world.irecv(source=other, tag=tag) for tag in range(3)]
+        sends = [world.isend({"tag": tag}, other, tag) for tag in range(3)]
+        assert all(receives)
+        first = MPI.Request.Waitany([MPI.REQUEST_NULL, *receives]) - 1
+        rest = MPI.Request.waitall(receives)
+        assert MPI.Request.Testall(sends) in (True, False)
+        assert MPI.Request.Waitall(sends)
+        assert not any([*receives, MPI.REQUEST_NULL])
+        assert MPI.Request.Waitany([]) == MPI.UNDEFINED
+        assert MPI.Request.Testany([MPI.REQUEST_NULL]) == (MPI.UNDEFINED, True)
+        return {first, *(value["tag"] for value in rest if isinstance(value, dict))}
+
+    assert run(Ranks(), program, program) == [{0, 1, 2}] * 2
+
+
+def test_probes_persistent_requests_and_cancelling_block_as_well() -> None:
+    def sender() -> None:
+        world, data = MPI.COMM_WORLD, bytearray(b"a")
+        request = world.Send_init(data, 1, 4)
+        for letter in b"ab":
+            data[0] = letter
+            request.Start()
+            request.Wait()
+        request.Free()
+        world.sendrecv("over", 1, source=1)
+
+    def receiver() -> bytes:
+        world, status = MPI.COMM_WORLD, MPI.Status()
+        world.Probe(status=status)
+        buffer = bytearray(status.count)
+        message = world.Mprobe(0, 4)
+        message.Recv(buffer)
+        receive = world.Recv_init(second := bytearray(1), 0, 4)
+        MPI.Prequest.Startall([receive])
+        while not receive.Test():
+            assert receive.active
+        unused = world.Irecv(bytearray(1), 0, 5)
+        unused.Cancel()
+        unused.Wait(status)
+        assert status.Is_cancelled()
+        while not world.iprobe(0):
+            assert world.Improbe(0, 9) is None
+        assert world.recv(source=0) == "over"
+        world.send(None, 0)
+        return bytes(buffer + second)
+
+    ranks = Ranks()
+    assert run(ranks, sender, receiver)[1] == b"ab"
+    assert ranks.at_rest()
+
+
+def test_communicators_are_made_by_all_together() -> None:
+    def program() -> tuple[int, int, int]:
+        world = MPI.COMM_WORLD
+        half = world.Split(world.rank % 2, -world.rank)
+        assert half is not None
+        got = bytearray(1)
+        half.Sendrecv(bytes([world.rank]), 1 - half.rank, 0, got, 1 - half.rank)
+        copy = half.Dup()
+        copy.Barrier()
+        copy.Free()
+        MPI.COMM_SELF.send("to myself", 0)
+        assert MPI.COMM_SELF.recv() == "to myself"
+        assert world.Split(MPI.UNDEFINED) is MPI.COMM_NULL
+        return half.rank, half.size, got[0]
+
+    assert run(Ranks(4), program, program, program, program) == [(1, 2, 2), (1, 2, 3), (0, 2, 0), (0, 2, 1)]
+
+
+def test_an_error_is_raised_at_the_call_and_what_is_not_caught_ends_the_run() -> None:
+    def sender() -> None:
+        MPI.COMM_WORLD.Send(b"too long", 1)
+
+    def receiver() -> None:
+        with pytest.raises(MPI.Exception) as raised:
+            MPI.COMM_WORLD.Recv(bytearray(1))
+        assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough") as raised:
+        run(Ranks(), sender, receiver)
+    assert raised.traceback[-1].name == "receiver"
+
+
+def test_programs_that_wait_for_each_other_are_told_with_the_line_at_which_they_wait() -> None:
+    script = "from testbed.mpi import MPI\n\n\ndef wait():\n    MPI.COMM_WORLD.Recv(bytearray(4), tag=3)\n\n\nwait()\n"
+    main = ModuleType("__main__")
+    main.__file__ = "/somewhere/deadlock.py"
+
+    def program(world: comm.Comm) -> object:
+        code = compile(script, "/somewhere/deadlock.py", "exec")
+        return Program(lambda: exec(code, main.__dict__), world, lambda: 0, "n1", main).carry()
+
+    with pytest.raises(StuckError, match=r"program 1: <a receive from any rank, tag 3, 4 bytes, at deadlock.py:5>"):
+        Ranks().run(program, program)  # type: ignore[arg-type]
+
+
+def test_a_program_is_main_while_it_runs_and_has_its_own_arguments() -> None:
+    usual = sys.modules["__main__"], sys.argv
+    mains = [ModuleType("__main__"), ModuleType("__main__")]
+    for main in mains:
+        exec("class Point:\n    def __init__(self, x):\n        self.x = x\n", main.__dict__)
+
+    def work() -> int:
+        world = MPI.COMM_WORLD
+        own = mains[world.rank]
+        assert sys.argv == [str(world.rank)]
+        point = world.sendrecv(own.Point(world.rank), 1 - world.rank, source=1 - world.rank)
+        assert isinstance(point, own.Point), "each rank pickles and unpickles its own"
+        return int(point.x)
+
+    def program(world: comm.Comm) -> object:
+        return Program(work, world, lambda: 0, "", mains[world.rank], [str(world.rank)]).carry()
+
+    assert Ranks().run(program, program) == [1, 0]  # type: ignore[arg-type]
+    assert (sys.modules["__main__"], sys.argv) == usual
+
+
+def test_a_communicator_is_its_own_ranks() -> None:
+    kept: list[blocking.Comm] = []
+
+    def first() -> None:
+        kept.append(MPI.COMM_WORLD)
+        MPI.COMM_WORLD.Barrier()
+
+    def second() -> None:
+        MPI.COMM_WORLD.Barrier()
+        with pytest.raises(RuntimeError, match="this belongs to the program on n1"):
+            kept[0].Barrier()
+
+    run(Ranks(), first, second)
+
+
+def test_where_no_rank_runs_there_is_no_world() -> None:
+    with pytest.raises(RuntimeError, match="there is no rank here"):
+        MPI.COMM_WORLD  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'COMM_WORD'"):
+        MPI.COMM_WORD  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_program_that_is_interrupted_cleans_up_where_it_waits() -> None:
+    steps: list[str] = []
+
+    def program() -> None:
+        try:
+            MPI.COMM_WORLD.Recv(None)
+        finally:
+            steps.append("cleaned up")
+
+    loop = Loop(VirtualClock())
+    work = Program(program, Ranks(1).world[0], loop.now, "n1")
+    task = loop.spawn(work.carry(), "program")  # type: ignore[arg-type]
+
+    async def other() -> None:
+        await loop.sleep(5)
+        assert task.waits_for == "a receive from any rank, any tag, 0 bytes"
+        task.cancel()
+        await loop.sleep(5)
+
+    loop.complete(other())
+    assert task.cancelled
+    assert steps == ["cleaned up"]
+    work = Program(program, Ranks(1).world[0], loop.now, "n1")
+    loop.spawn(work.carry(), "program")  # type: ignore[arg-type]
+    loop.complete(loop.timeout(5, loop.sleep(1)))
+    loop.close()
+    assert steps == ["cleaned up"] * 2
+
+
+def test_a_send_that_finds_room_is_buffered_and_one_that_does_not_waits() -> None:
+    def sender() -> list[int]:
+        world, data, left = MPI.COMM_WORLD, bytearray(b"0"), []
+        world.awaited.send_buffer = SendBuffer(3 * 1024)
+        for number in range(3):
+            data[0] = number
+            world.Send(data, 1, number)
+            left.append(number)
+        world.send("room is left again", 1, 9)
+        return left
+
+    def receiver() -> list[int]:
+        world, got = MPI.COMM_WORLD, []
+        for tag in (2, 1, 0):  # what came first is not waited for first
+            world.Recv(buffer := bytearray(1), 0, tag)
+            got.append(buffer[0])
+        assert world.recv() == "room is left again"
+        return got
+
+    ranks = Ranks()
+    assert run(ranks, sender, receiver) == [[0, 1, 2], [2, 1, 0]]
+    assert ranks.at_rest()
+
+    def too_much() -> None:
+        MPI.COMM_WORLD.awaited.send_buffer = SendBuffer(2 * 1024)
+        for tag in range(3):
+            MPI.COMM_WORLD.Send(b"x", 1, tag)
+
+    with pytest.raises(StuckError, match="program 0: <a send to rank 1, tag 2"):
+        run(Ranks(), too_much, lambda: MPI.COMM_WORLD.Recv(bytearray(1), 0, 9))
+
+
+def test_a_buffered_send_that_fails_is_told_by_the_next_one() -> None:
+    def fails_later() -> None:
+        world = MPI.COMM_WORLD
+        world.Send(b"lost", 1)
+        request = world.Isend(b"lost, too", 1)
+        with pytest.raises(MPIError, match="acknowledged nothing"):
+            request.Wait()
+        with pytest.raises(MPIError, match="acknowledged nothing"):
+            world.Send(b"nothing is sent", 1)
+
+    run(Ranks(settings=Settings(give_up=1_000_000_000)), fails_later, lambda: None)
