@@ -32,10 +32,8 @@ class Adapter:
         return self.addresses[self.number]
 
 
-class Nic(Protocol):
-    """What firmware and host library act on."""
-
-    # By the firmware:
+class Actions(Protocol):
+    """What firmware acts on."""
 
     def fetch(self, pieces: Sequence[memoryview]) -> bytes:
         """Get bytes from host memory by DMA, one transfer for each piece. What is sent next has waited for it."""
@@ -58,12 +56,18 @@ class Nic(Protocol):
         """Let the host see that it has a descriptor back, after everything that was stored before."""
         ...
 
-    # By the host:
+
+class Bell(Protocol):
+    """What a host library acts on."""
 
     def doorbell(self, index: int, written: int, translated: int) -> None:
         """The host has written a descriptor: tell the firmware (`Firmware.ring`). written: bytes by programmed output.
         translated: pages whose physical address the kernel was asked for."""
         ...
+
+
+class Nic(Actions, Bell, Protocol):
+    """What both act on, where they are in one process."""
 
 
 class Firmware(Protocol):

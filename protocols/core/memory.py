@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
 
 PAGE: Final = 4096
 """Bytes; of the machines in the papers, and of most today."""
@@ -25,8 +25,38 @@ class UnpinnedError(LookupError):
     """An address range that is not, or not wholly, pinned memory."""
 
 
+class Reachable(Protocol):
+    """Host memory as the NIC has it."""
+
+    def view(self, address: int, length: int) -> memoryview:
+        """The bytes there. Raises UnpinnedError."""
+        ...
+
+
+class Pinning(Protocol):
+    """Host memory as the host library has it."""
+
+    def __len__(self) -> int:
+        """How many regions are pinned."""
+        ...
+
+    def pin(self, buffer: memoryview, receive: int = 0) -> list[Page]:
+        """Keep a buffer's pages in memory and say where they are, each at most a page long. buffer: bytes, contiguous.
+        receive: whether the NIC will write there (not 0), or read. MemoryError where there is no room."""
+        ...
+
+    def pin_page(self, buffer: memoryview, receive: int = 0) -> int:
+        """The same for a buffer that is no longer than a page, or lies in pages one behind the other: its address."""
+        ...
+
+    def unpin(self, address: int, received: int = 0) -> None:
+        """The region that begins there (`pin`'s first page) is not the NIC's any more. received: bytes that the NIC has
+        written there, or more."""
+        ...
+
+
 class HostMemory:
-    """One host's pinned regions, each contiguous."""
+    """One host's pinned regions, each contiguous, in one process with its NIC. Is `Reachable`, and does `Pinning`."""
 
     __slots__ = ("_next", "_regions")
 
@@ -38,26 +68,22 @@ class HostMemory:
         """How many regions are pinned."""
         return len(self._regions)
 
-    def pin(self, buffer: memoryview) -> list[Page]:
-        """Keep a buffer's pages in memory and say where they are, each at most a page long. buffer: bytes, contiguous."""
+    def pin(self, buffer: memoryview, receive: int = 0) -> list[Page]:  # noqa: ARG002
         base, size = self.pin_page(buffer), len(buffer)
         if size <= PAGE:
             return [(base, size)]
         return [(base + at, min(PAGE, size - at)) for at in range(0, size, PAGE)]
 
-    def pin_page(self, buffer: memoryview) -> int:
-        """The same for a buffer that is no longer than a page, or lies in pages one behind the other: its address."""
+    def pin_page(self, buffer: memoryview, receive: int = 0) -> int:  # noqa: ARG002
         self._regions[self._next] = buffer
         base = self._next << _REGION_BITS
         self._next += 1
         return base
 
-    def unpin(self, address: int) -> None:
-        """The region that begins there (`pin`'s first page) is not the NIC's any more."""
+    def unpin(self, address: int, received: int = 0) -> None:  # noqa: ARG002
         del self._regions[address >> _REGION_BITS]
 
     def view(self, address: int, length: int) -> memoryview:
-        """The bytes there. Raises UnpinnedError."""
         region = self._regions.get(address >> _REGION_BITS)
         begin = address & _WITHIN
         if region is None or begin + length > len(region):

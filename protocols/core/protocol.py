@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from protocols.core.apart import Apart
 from protocols.core.firmware import Plug
 from protocols.core.profile import Profile
 
@@ -27,10 +28,12 @@ class Protocol:
     """plug: makes its NICs. ethertype: of its frames, from 0x0600 on. device: MPI's device on a node's host library, which
     is what its plug gave as `Agent.host`; called once for each NIC. by_scapy: gives a plug whose NICs have their frames made
     and read by Scapy itself (`protocols.core.scapy_codec`), to show that nothing differs; None: there is none.
-    profiles: of hardware on which it has run, so that a simulation can price what its NICs and hosts do."""
+    profiles: of hardware on which it has run, so that a simulation can price what its NICs and hosts do. apart:
+    for NICs that are shared; None: they are not to be had."""
 
     plug: Plug
     ethertype: int
     device: Callable[[Any], Device]
     by_scapy: Callable[[], Plug] | None = None
     profiles: Sequence[Profile] = ()
+    apart: Apart | None = None

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, Protocol
 
-from protocols.core.firmware import Adapter, Buffer, Nic
-from protocols.core.memory import HostMemory, Span
+from protocols.core.firmware import Actions, Adapter, Buffer
+from protocols.core.memory import Reachable, Span
 from protocols.emp import descriptors as stat
 from protocols.emp.codec import FLAGS_LAST, FRAME_SIZE, STATUS_OK, STATUS_RESTARTED, TYPE_ACK, TYPE_DATA
 from protocols.emp.counters import Counters
@@ -68,8 +68,8 @@ class Card:
     def __init__(
         self,
         adapter: Adapter,
-        nic: Nic,
-        memory: HostMemory,
+        nic: Actions,
+        memory: Reachable,
         descriptors: Descriptors,
         settings: Settings,
         codec: Codec,

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from protocols.core.memory import HostMemory, Page, Scatter, Span, UnpinnedError
+from protocols.core.memory import Page, Reachable, Scatter, Span, UnpinnedError
 
 SIZE: Final = 20
 _HEAD: Final = struct.Struct("!BBHQHIH")  # stat, kind, length of the page, address, peer, tag, number of pages
@@ -94,11 +94,11 @@ class Descriptors:
 
     __slots__ = ("count", "memory", "pages_apart")
 
-    def __init__(self, count: int, pages_apart: bool = False) -> None:
-        """pages_apart: as an adapter's."""
+    def __init__(self, count: int, pages_apart: bool = False, memory: bytearray | memoryview | None = None) -> None:
+        """pages_apart: as an adapter's. memory: where they are, if not in memory of their own."""
         self.count = count
         self.pages_apart = pages_apart
-        self.memory = bytearray(SIZE * count)
+        self.memory = bytearray(SIZE * count) if memory is None else memory
         """All of it. A descriptor that the NIC gives back has the message's length where the address was."""
 
     def write(self, index: int, kind: int, pages: Sequence[Page], peer: int, tag: int, stated: int = 0) -> None:
@@ -113,7 +113,7 @@ class Descriptors:
         # The stat field comes last: from then on it is the NIC's.
         pack_head(self.memory, place, NIC, kind, 0 if stated else length, address, peer, tag, stated or len(pages))
 
-    def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: HostMemory) -> Span:
+    def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: Reachable) -> Span:
         """Where a transfer's bytes are, by what its first descriptor says. Raises DescriptorError for a format that is none,
         and for memory that the host has not pinned."""
         kind &= FORMAT

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocols.core.firmware import Adapter, Buffer, Nic
+from protocols.core.firmware import Actions, Adapter, Buffer
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import HostMemory, Span, UnpinnedError
+from protocols.core.memory import Reachable, Span, UnpinnedError
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card, Codec
 from protocols.emp.codec import STATUS_OK, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE
@@ -46,8 +46,8 @@ class Firmware:
     def __init__(
         self,
         adapter: Adapter,
-        nic: Nic,
-        memory: HostMemory,
+        nic: Actions,
+        memory: Reachable,
         descriptors: Descriptors,
         settings: Settings,
         codec: Codec,
@@ -182,6 +182,15 @@ class Firmware:
         self._sender.tick(now)
         if self._card.looped:
             self._loop_back(now)
+
+    def succeed(self, former: Firmware) -> None:
+        """Come in the place of another one, and tell the peers that it knew who is here now."""
+        card = self._card
+        for number, known in former._card.peers.items():
+            if number != card.number and known.incarnation:
+                peer = card.peer(number)
+                self._greet(peer, known.incarnation)
+                card.refuse_frame(peer, 0, card.settings.unit, 0, 0)
 
     def _belongs(
         self, now: int, peer: Peer, sender: int, receiver: int, flags: int, unit: int, message: int, number: int

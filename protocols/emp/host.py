@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Agent, Buffer, Nic, Plug
-from protocols.core.memory import PAGE, HostMemory
+from protocols.core.firmware import Adapter, Agent, Bell, Buffer, Nic, Plug
+from protocols.core.memory import PAGE, HostMemory, Pinning
 from protocols.emp import codec
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Codec
@@ -37,7 +37,8 @@ class EmpError(Exception):
 
 
 class DescriptorsExhaustedError(EmpError):
-    """So many of the NIC's descriptors are in use that a transfer finds none: wait for another to be done."""
+    """So many of the NIC's descriptors, or so much of the memory that it reaches, are in use that there is nothing left for
+    a transfer: wait for another to be done."""
 
 
 class TruncatedError(EmpError):
@@ -109,7 +110,7 @@ class _Transfer(Completion[Received]):
 class Endpoint:
     """A node's side of its NIC. number: the node's. size: how many nodes there are."""
 
-    def __init__(self, adapter: Adapter, nic: Nic, memory: HostMemory, descriptors: Descriptors) -> None:
+    def __init__(self, adapter: Adapter, nic: Bell, memory: Pinning, descriptors: Descriptors) -> None:
         self.number = adapter.number
         self.size = len(adapter.addresses)
         self._nic = nic
@@ -196,7 +197,7 @@ class Endpoint:
             self._answered(index)
             return
         status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
-        self._memory.unpin(transfer.pinned)
+        self._memory.unpin(transfer.pinned, length)
         if transfer.descriptors == 1:
             self._used[index] = 0
             if transfer.listed:
@@ -251,7 +252,11 @@ class Endpoint:
         else:
             self._used[index] = 1
             self._next = index + 1
-        address = self._memory.pin_page(view)
+        try:
+            address = self._memory.pin_page(view, kind & stat.RECEIVE)
+        except MemoryError as error:
+            self._used[index] = 0
+            raise DescriptorsExhaustedError(str(error)) from error
         self._transfers[index] = transfer = _Transfer(kind, peer, tag, view, address, 1)
         pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind | stat.ONE_PAGE, size, address, peer, tag, 1)
         self._nic.doorbell(index, SIZE, 1)
@@ -262,12 +267,21 @@ class Endpoint:
         if count > MOST_PAGES:
             raise ValueError(f"a message of {len(view)} bytes: at most {MOST_PAGES} pages")
         taken, index = self._take(chained(count))
-        pages = self._memory.pin(view)
-        self._transfers[index] = transfer = _Transfer(kind, peer, tag, view, pages[0][0], taken)
+        memory, pinned, listed = self._memory, -1, 0
+        try:
+            pages = memory.pin(view, kind & stat.RECEIVE)
+            pinned = pages[0][0]
+            if taken == 1:
+                listed = memory.pin_page(memoryview(list_of(pages)))
+        except MemoryError as error:
+            if pinned >= 0:
+                memory.unpin(pinned)
+            self._used[index : index + taken] = bytes(taken)
+            raise DescriptorsExhaustedError(str(error)) from error
+        self._transfers[index] = transfer = _Transfer(kind, peer, tag, view, pinned, taken)
         if taken > 1:
             self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
         else:
-            listed = self._memory.pin_page(memoryview(list_of(pages)))
             transfer.listed = listed
             self._descriptors.write(index, kind | stat.INDIRECT, [(listed, 0)], peer, tag, stated=count)
         self._nic.doorbell(index, SIZE * taken, count)

@@ -7,6 +7,7 @@ from typing import Final
 
 from protocols.core.firmware import Plug
 from protocols.core.protocol import Protocol
+from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
 from protocols.emp.profile import EMP_2001, EMP_2002
@@ -20,4 +21,4 @@ def _by_scapy() -> Plug:
     return plug(codec=by_scapy.scapy_codec(frames))
 
 
-PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device, _by_scapy, (EMP_2001, EMP_2002))
+PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device, _by_scapy, (EMP_2001, EMP_2002), apart())
