@@ -1,0 +1,391 @@
+"""The agent of a shared NIC: a process of its own, which drives the firmware of all functions of one interface.
+
+Its turn: some frames that came, some between its functions, some doorbells of every host process that is awake, then what
+may be sent later. Every share is bounded, so that nobody who floods keeps the others waiting for long.
+
+A host that rings nothing for a while is not looked at any more, until it wakes the agent: who is attached and idle costs
+nothing. When nobody has anything the agent spins for its budget and then sleeps.
+
+Nothing that a host process does may end the agent or touch another. What no library of ours does (`MisconductError`) ends
+the attachment, as its death does: the function is vacant then, and the peers are told so by their protocol.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from protocols.core.apart import Apart
+from protocols.core.firmware import Adapter
+from testbed.kernel.frame_socket import DOWN, FrameSocket
+from testbed.kernel.sealed_memory import sealed
+from testbed.kernel.waiting import Waiter
+from testbed.runtime.nodes.node import incarnation as now_as_incarnation
+from testbed.runtime.shared import introduction
+from testbed.runtime.shared.functions import MOST, Attached, Function, Wire
+from testbed.runtime.shared.region import Layout, Region
+from testbed.runtime.shared.rings import ORDERED, MisconductError
+
+HEAP: Final = 64 << 20
+"""Bytes of pinned memory that a host process may have; what it never uses is never there."""
+
+_DONTWAIT: Final = socket.MSG_DONTWAIT
+_FRAMES: Final = 8  # from the wire, and between functions, in a turn
+_DOORBELLS: Final = 8  # of one host, in a turn
+_LOOK: Final = 200_000  # ns of turns in a row after which deadlines and other descriptors are looked at
+_QUIET: Final = 64  # turns in which a host has rung nothing, after which it has to wake us
+_SPUN: Final = 64  # empty turns between two looks at other descriptors
+_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_BELL: Final = select.EPOLLIN | select.EPOLLET  # it is never read: each ring is one event
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a NIC offers. protocol: its name. adapters: of its functions; their incarnations are the agent's to give. spin:
+    nanoseconds to look for something before sleeping; crowded: and let others run in between, as processors are fewer."""
+
+    protocol: str
+    apart: Apart
+    ethertype: int
+    device: str
+    adapters: tuple[Adapter, ...]
+    spin: int = 0
+    crowded: bool = False
+    heap: int = HEAP
+
+
+class SharedAgent:
+    """On an interface of this process's network namespace. OSError, ValueError."""
+
+    def __init__(self, offer: Offer) -> None:
+        if not 1 <= len(offer.adapters) <= MOST:
+            raise ValueError(f"{len(offer.adapters)} functions of a NIC: 1 to {MOST}")
+        if not ORDERED:
+            raise ValueError("a shared NIC needs a processor that keeps stores in order, as x86 does: use inline ones")
+        self._offer = offer
+        self._layout = Layout(1 << (offer.apart.most - 1).bit_length(), offer.apart.descriptors, offer.heap)
+        self._socket = FrameSocket(offer.device, offer.ethertype, offer.adapters[0].mtu)
+        addresses = [adapter.address for adapter in offer.adapters]
+        self._wire = Wire(self._socket, frozenset(addresses))
+        began = now_as_incarnation()
+        self._functions = [Function(replace(adapter, incarnation=began), self._wire) for adapter in offer.adapters]
+        self._by_address = dict(zip(addresses, self._functions, strict=True))
+        self._awake: list[Function] = []
+        self._touched: set[Function] = set()
+        self._due: int | None = None
+        self._turns = 0
+        self._waiter = Waiter(0)
+        self._strangers = 0  # connections of whom nothing is known yet
+        self._handlers: dict[int, Callable[[], object]] = {}
+        self._bells = select.epoll()  # of its own, and within the other: an event of an edge is told once
+        self._ringers: dict[int, Function] = {}
+        self.strangers = 0
+        """Frames for none of the functions, or one that nobody has ever attached to."""
+        self.refused = 0
+        """Host processes that were detached for what they did."""
+        self._listening = introduction.listening(offer.device)
+        self._watch(self._socket.fileno(), lambda: None)
+        self._watch(self._listening.fileno(), self._accept)
+        self._watch(self._bells.fileno(), self._listen)
+
+    # The loop
+
+    def run(self) -> None:
+        """For ever."""
+        now, spin, crowded = time.monotonic_ns, self._offer.spin, self._offer.crowded
+        looked = until = now()
+        spun = 0
+        while True:
+            if self._turn():
+                moment = now()
+                until = moment + spin
+                if moment - looked > _LOOK:
+                    looked = moment
+                    self._look(moment)
+                continue
+            moment = now()
+            if self._touched:
+                self._ask_for_deadlines()
+            if self._due is not None and self._due <= moment:
+                self._tick(moment)
+                continue
+            if moment < until:
+                spun += 1
+                if not spun % _SPUN:
+                    self._look(moment)
+                if crowded:
+                    os.sched_yield()
+                continue
+            if self._doze():
+                self._handle(self._due)
+                until = now() + spin
+
+    def _turn(self) -> bool:
+        """Something of everybody's; whether there was anything."""
+        receive, longest, local = self._socket.socket.recv, self._socket.longest, self._wire.local
+        busy = False
+        for _ in range(_FRAMES):
+            try:
+                frame = receive(longest, _DONTWAIT)
+            except BlockingIOError:
+                break
+            except OSError as error:  # told once to a socket whose interface was set down
+                if error.errno not in DOWN:
+                    raise
+                break
+            busy = True
+            self._deliver(frame)
+        if local:
+            busy = True
+            for _ in range(min(len(local), _FRAMES)):
+                self._deliver(bytes(local.popleft()))
+        self._turns = turns = self._turns + 1
+        for function in self._awake:
+            host = function.host
+            if host is None:
+                continue
+            try:
+                rung = host.doorbells.take(_DOORBELLS)
+                if rung:
+                    busy = True
+                    host.heard = turns
+                    self._touched.add(function)
+                    firmware = function.firmware
+                    assert firmware is not None
+                    for index in rung:
+                        firmware.ring(time.monotonic_ns(), index)
+            except MisconductError as error:
+                self._refuse(function, error)
+        if self._wire.later:
+            self._wire.flush()
+        return busy
+
+    def _deliver(self, frame: bytes) -> None:
+        function = self._by_address.get(frame[:6])
+        if function is None or function.firmware is None:
+            self.strangers += 1
+            return
+        self._touched.add(function)
+        try:
+            function.firmware.receive(time.monotonic_ns(), frame)
+        except MisconductError as error:
+            self._refuse(function, error)
+
+    def _look(self, moment: int) -> None:
+        """At what turns do not: deadlines, other descriptors, and who has become quiet."""
+        if self._touched:
+            self._ask_for_deadlines()
+        if self._due is not None and self._due <= moment:
+            self._tick(moment)
+        self._awake = [function for function in self._awake if self._stays_awake(function)]
+        self._handle(moment)
+
+    def _stays_awake(self, function: Function) -> bool:
+        host = function.host
+        if host is None:
+            return False
+        if self._turns - host.heard > _QUIET and host.doorbells.doze():
+            host.awake = False
+        return host.awake
+
+    def _doze(self) -> bool:
+        """Say to everybody that we sleep; whether we may."""
+        still = []
+        for function in self._awake:
+            host = function.host
+            if host is not None:
+                if host.doorbells.doze():
+                    host.awake = False
+                else:
+                    still.append(function)
+        self._awake = still
+        return not still
+
+    def _listen(self) -> None:
+        """Somebody has rung."""
+        for bell, _ in self._bells.poll(0):
+            self._wake(self._ringers[bell])
+
+    def _wake(self, function: Function) -> None:
+        """Its host has rung while we did not look."""
+        host = function.host
+        if host is not None and not host.awake:
+            host.doorbells.rise()
+            host.awake = True
+            host.heard = self._turns
+            self._awake.append(function)
+
+    def _ask_for_deadlines(self) -> None:
+        for function in self._touched:
+            function.due = function.firmware.deadline if function.firmware is not None else None
+        self._touched.clear()
+        self._due = min((function.due for function in self._functions if function.due is not None), default=None)
+
+    def _tick(self, moment: int) -> None:
+        for function in self._functions:
+            if function.due is not None and function.due <= moment and function.firmware is not None:
+                self._touched.add(function)
+                try:
+                    function.firmware.tick(moment)
+                except MisconductError as error:
+                    self._refuse(function, error)
+        self._ask_for_deadlines()
+        self._wire.flush()
+
+    def _watch(self, descriptor: int, handler: Callable[[], object]) -> None:
+        self._handlers[descriptor] = handler
+        self._waiter.watch(descriptor)
+
+    def _unwatch(self, descriptor: int) -> None:
+        del self._handlers[descriptor]
+        self._waiter.unwatch(descriptor)
+
+    def _handle(self, deadline: int | None) -> None:
+        """Wait for descriptors, until then at the latest, and do what they ask for."""
+        # All handlers first: one of them may close a descriptor, whose number another one gets at once.
+        for handler in [self._handlers[descriptor] for descriptor in self._waiter.wait(deadline)]:
+            handler()
+
+    # Host processes
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except BlockingIOError:  # it has gone again
+            return
+        pid, user, _ = _CREDENTIALS.unpack(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        if user not in (0, os.geteuid()) or self._strangers >= MOST:
+            connection.close()
+            return
+        self._strangers += 1
+        self._watch(connection.fileno(), lambda: self._hear_stranger(connection, pid))
+
+    def _hear_stranger(self, connection: socket.socket, pid: int) -> None:
+        """Who has not attached yet."""
+        self._unwatch(connection.fileno())
+        self._strangers -= 1
+        try:
+            said, handed = introduction.hear(connection, _DONTWAIT)
+            for descriptor in handed:
+                os.close(descriptor)
+            if said is None:
+                connection.close()
+            else:
+                self._attach(connection, pid, said)
+        except (OSError, ValueError):
+            connection.close()
+
+    def _attach(self, connection: socket.socket, pid: int, said: dict[str, Any]) -> None:
+        offer, place = self._offer, said.get("function")
+        wrong = ""
+        if said.get("version") != introduction.VERSION or said.get("do") != "attach":
+            wrong = "this agent speaks another version"
+        elif said.get("protocol") != offer.protocol:
+            wrong = f"this NIC's protocol is {offer.protocol}"
+        elif place is None:
+            place = next((place for place, one in enumerate(self._functions) if one.host is None), None)
+            if place is None:
+                wrong = f"all {len(self._functions)} functions of this NIC have a host process"
+        elif not isinstance(place, int) or not 0 <= place < len(self._functions):
+            wrong = f"this NIC has functions 0 to {len(self._functions) - 1}"
+        elif self._functions[place].host is not None:
+            wrong = f"function {place} of this NIC has a host process"
+        if wrong:
+            introduction.tell(connection, {"error": wrong})
+            connection.close()
+            return
+        assert isinstance(place, int)
+        self._begin(self._functions[place], place, connection, pid)
+
+    def _begin(self, function: Function, place: int, connection: socket.socket, pid: int) -> None:
+        """OSError when it is gone already."""
+        layout = self._layout
+        handle = os.pidfd_open(pid)
+        bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        memory = sealed(f"nic {self._offer.device} function {place}", layout.size)
+        host = Attached(Region(memory, layout), connection, handle, bell, writing)
+        adapter = function.adapter
+        try:
+            introduction.tell(
+                connection,
+                {
+                    "entries": layout.entries, "descriptors": layout.descriptors, "heap": layout.heap,
+                    "number": adapter.number, "addresses": [address.hex() for address in adapter.addresses],
+                    "mtu": adapter.mtu, "incarnation": adapter.incarnation, "function": place,
+                },
+                (memory, bell, reading),
+            )  # fmt: skip
+        except OSError:
+            host.close()
+            return
+        finally:
+            os.close(memory)
+            os.close(reading)
+        function.attach(self._offer.apart, host)
+        self._watch(connection.fileno(), lambda: self._hear(function, host))
+        self._watch(handle, lambda: self._detach(function, host))
+        self._ringers[bell] = function
+        self._bells.register(bell, _BELL)
+        self._wake(function)
+
+    def _hear(self, function: Function, host: Attached) -> None:
+        """A host that has attached asks something, or is gone."""
+        if function.host is not host:
+            return
+        try:
+            said, handed = introduction.hear(host.connection, _DONTWAIT)
+            for descriptor in handed:
+                os.close(descriptor)
+            if said is None:
+                self._detach(function, host)
+            elif said.get("do") == "report":
+                introduction.tell(host.connection, self._report(function))
+            elif said.get("do") == "waiting" and function.firmware is not None:
+                introduction.tell(host.connection, {"waiting": function.firmware.waiting()[:50]})
+            else:
+                raise ValueError("no question")
+        except (OSError, ValueError) as error:
+            self._refuse(function, MisconductError(f"it asks what cannot be answered: {error}"))
+
+    def _report(self, function: Function) -> dict[str, Any]:
+        self._socket.look()
+        return {
+            "counted": dict(function.firmware.counted()) if function.firmware is not None else {},
+            "taken": self._socket.taken, "dropped": self._socket.dropped,
+            "unsent": self._wire.unsent, "down": self._wire.down, "cpu": time.process_time_ns(),
+            "strangers": self.strangers, "refused": self.refused, "overflowed": self._wire.overflowed,
+        }  # fmt: skip
+
+    def _refuse(self, function: Function, error: MisconductError) -> None:
+        if function.host is None:
+            return
+        self.refused += 1
+        sys.stderr.write(f"function {self._functions.index(function)}: its host process is refused: {error}\n")
+        self._detach(function, function.host)
+
+    def _detach(self, function: Function, host: Attached) -> None:
+        """A host process is gone, or shall be: what it had is freed, and its peers are told."""
+        if function.host is not host:
+            return
+        self._unwatch(host.connection.fileno())
+        self._unwatch(host.handle)
+        self._bells.unregister(host.bell)
+        del self._ringers[host.bell]
+        function.detach(self._offer.apart, _later(function.adapter.incarnation))
+        self._touched.add(function)
+        self._wire.flush()
+
+
+def _later(incarnation: int) -> int:
+    """Than another one, and than any of an agent before this one: the time, or one more where that is later."""
+    return max(now_as_incarnation(), incarnation % 0xFFFF_FFFF + 1)

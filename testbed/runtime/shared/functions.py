@@ -1,0 +1,154 @@
+"""A NIC's functions: what each host process that attaches has for a NIC of its own, as PCI calls it.
+
+EMP's NIC serves one application (its paper's section 5). So each host process gets a function with firmware, MAC address and
+number of its own; they share the interface. Frames between two functions of one NIC never reach a wire, whose switch would
+not send them back: they are handed on here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from protocols.core.apart import Apart
+from protocols.core.firmware import Adapter, Buffer, Firmware
+from testbed.kernel.frame_socket import DOWN, FrameSocket
+from testbed.runtime.shared.heap import ReachedMemory
+from testbed.runtime.shared.region import Region
+from testbed.runtime.shared.rings import MisconductError, Reader, Writer
+
+_LOCAL: Final = 4_096
+"""Frames between functions that may wait; what is more is dropped, as a switch drops it."""
+
+
+def address_of(node: bytes, function: int) -> bytes:
+    """The MAC address of a NIC's function, from its own: the first byte's upper six bits, of which locally administered
+    addresses use none, count on. Function 0 has the NIC's own."""
+    if not function:
+        return node
+    return bytes([((node[0] + 4 * function) & 0xFC) | 2]) + node[1:]
+
+
+MOST: Final = 64
+"""Functions of one NIC."""
+
+
+class Wire:
+    """The interface that the functions share, on the way out. Frames as in `InlineNic`."""
+
+    __slots__ = ("_own", "_send", "_wire", "down", "later", "local", "overflowed", "unsent")
+
+    def __init__(self, wire: FrameSocket, own: frozenset[bytes]) -> None:
+        """own: the functions' addresses."""
+        self.local: deque[Buffer] = deque()
+        """Frames from one function to another."""
+        self.later: list[Buffer] = []
+        """Frames that nobody is in a hurry for."""
+        self.unsent = 0
+        self.down = 0
+        self.overflowed = 0
+        """Frames between functions for which there was no room."""
+        self._own = own
+        self._wire = wire
+        self._send = wire.socket.send
+
+    def send(self, frame: Buffer) -> None:
+        if frame[:6] in self._own:
+            if len(self.local) < _LOCAL:
+                self.local.append(frame)
+            else:
+                self.overflowed += 1
+            return
+        try:
+            self._send(frame)
+        except OSError as error:
+            if error.errno in DOWN or not self._wire.has_carrier():
+                self.down += 1
+            else:
+                self.unsent += 1
+
+    def flush(self) -> None:
+        """Send what has waited."""
+        for frame in self.later:
+            self.send(frame)
+        self.later.clear()
+
+
+class Attached:
+    """A host process, as the agent has it: its region, what wakes it, and by what its death is seen. All of it is freed with
+    this. awake: the agent looks at its doorbells by itself."""
+
+    __slots__ = ("awake", "bell", "completions", "connection", "doorbells", "handle", "heard", "pipe", "region")
+
+    def __init__(self, region: Region, connection: socket.socket, handle: int, bell: int, pipe: int) -> None:
+        """handle: its pidfd. bell: its eventfd. pipe: the end that wakes it."""
+        self.region = region
+        self.connection = connection
+        self.handle = handle
+        self.bell = bell
+        self.pipe = pipe
+        self.doorbells = Reader(region.doorbells.words, region.doorbells.numbers)
+        self.completions = Writer(region.completions.words, region.completions.numbers, partial(_wake, pipe))
+        self.awake = False
+        self.heard = 0  # in which turn of the agent something came last
+
+    def close(self) -> None:
+        self.connection.close()
+        for descriptor in (self.handle, self.bell, self.pipe):
+            os.close(descriptor)
+
+
+def _wake(pipe: int) -> None:
+    try:
+        os.write(pipe, b"\1")
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EPIPE):  # it has not read what woke it before; or it is ending
+            raise
+
+
+class Function:
+    """One of a NIC's functions: its firmware, once a host process has attached, which stays when that is gone. Is the
+    firmware's `Actions`."""
+
+    __slots__ = ("adapter", "due", "fetch", "firmware", "host", "send", "send_later")
+
+    def __init__(self, adapter: Adapter, wire: Wire) -> None:
+        self.adapter = adapter
+        self.firmware: Firmware | None = None
+        self.host: Attached | None = None
+        self.due: int | None = None
+        """The firmware's deadline, when it was looked at last."""
+        self.fetch = b"".join
+        self.send = wire.send
+        self.send_later = wire.later.append
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        piece[:] = data
+
+    def show(self, index: int) -> None:
+        """Raises MisconductError where the host has more under way than there can be."""
+        host = self.host
+        if host is not None and not host.completions.put(index):
+            raise MisconductError("it takes no completions, and rings for more")
+
+    def attach(self, apart: Apart, host: Attached) -> None:
+        """A host process begins."""
+        self.host = host
+        memory = ReachedMemory(host.region.heap)
+        self.firmware = apart.firmware(self.adapter, self, memory, host.region.descriptors)
+
+    def detach(self, apart: Apart, incarnation: int) -> None:
+        """The host process is gone, or no longer trusted: nothing of its region is looked at any more. incarnation: from
+        here on, also of the next one."""
+        host, former = self.host, self.firmware
+        assert host is not None
+        assert former is not None
+        self.host = None
+        host.close()
+        self.adapter = replace(self.adapter, incarnation=incarnation)
+        self.firmware = apart.vacant(self.adapter, self, former)

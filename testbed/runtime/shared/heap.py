@@ -1,0 +1,138 @@
+"""A host's pinned memory, when its NIC is another process: a heap in the region that both share. An address is an offset.
+
+A program's buffer that lies in the heap (`Heap.allocate`) is used where it is. Any other is copied: in, before it is sent;
+out, as far as a message has filled it.
+
+Pages are given out from the end that was given back last, so that few of them are ever touched, and so take memory. Longer
+pieces are whole pages in a row, the first that fits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_left
+from typing import Final
+
+from protocols.core.memory import PAGE, Page, UnpinnedError
+
+
+class ReachedMemory:
+    """A host's heap, as the agent of its NIC reaches it: nothing else of the region, wherever a descriptor points."""
+
+    __slots__ = ("_heap", "_size")
+
+    def __init__(self, heap: memoryview) -> None:
+        self._heap = heap
+        self._size = len(heap)
+
+    def view(self, address: int, length: int) -> memoryview:
+        """Raises UnpinnedError."""
+        if address + length > self._size:
+            raise UnpinnedError(f"{length} bytes at 0x{address:x} are outside the heap of {self._size}")
+        return self._heap[address : address + length]
+
+
+class Heap:
+    """The host's side of it. Does `Pinning`."""
+
+    def __init__(self, heap: memoryview) -> None:
+        self._heap = heap
+        self._begin: Final = ctypes.addressof(ctypes.c_char.from_buffer(heap))
+        self._size = len(heap)
+        self._single: list[int] = []  # pages that were given back, by address
+        self._gaps = [(PAGE, len(heap) // PAGE * PAGE)]  # begin, end; by address, never touching one another
+        # Nothing is at address 0: a host library may say by it that something is nowhere.
+        self._pinned: dict[int, tuple[memoryview | None, int]] = {}
+        """By address: a buffer elsewhere that is to be filled (else None), and how much is to be given back (or 0)."""
+        self._own: dict[int, int] = {}  # what programs have allocated: address -> bytes of pages
+        self._in_place = 0
+
+    def __len__(self) -> int:
+        return len(self._pinned) + self._in_place
+
+    @property
+    def free(self) -> int:
+        """Bytes."""
+        return sum(end - begin for begin, end in self._gaps) + PAGE * len(self._single)
+
+    def allocate(self, size: int) -> memoryview:
+        """Memory that the NIC uses where it is, all zero or what was there before. MemoryError."""
+        address = self._take(size)
+        self._own[address] = size
+        return self._heap[address : address + size]
+
+    def release(self, buffer: memoryview) -> None:
+        """What `allocate` has given is not used any more, nor any view of it."""
+        address = self._where(buffer)
+        self._give_back(address, self._own.pop(address))
+
+    def pin(self, buffer: memoryview, receive: int = 0) -> list[Page]:
+        base, size = self.pin_page(buffer, receive), len(buffer)
+        if size <= PAGE:
+            return [(base, size)]
+        return [(base + at, min(PAGE, size - at)) for at in range(0, size, PAGE)]
+
+    def pin_page(self, buffer: memoryview, receive: int = 0) -> int:
+        size = len(buffer)
+        if size and buffer.obj is self._heap.obj:
+            self._in_place += 1
+            return self._where(buffer)
+        address = self._single.pop() if size <= PAGE and self._single else self._take(size)
+        if receive:
+            self._pinned[address] = buffer, size
+        else:
+            self._heap[address : address + size] = buffer
+            self._pinned[address] = None, size
+        return address
+
+    def unpin(self, address: int, received: int = 0) -> None:
+        pinned = self._pinned.pop(address, None)
+        if pinned is None:
+            self._in_place -= 1
+            return
+        buffer, size = pinned
+        if buffer is not None and received:
+            if received < size:
+                size = received
+            buffer[:size] = self._heap[address : address + size]
+        self._give_back(address, pinned[1])
+
+    def _where(self, buffer: memoryview) -> int:
+        """Its address; it lies in the heap."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._begin
+
+    def _take(self, size: int) -> int:
+        """Pages in a row. MemoryError."""
+        size = max(PAGE, (size + PAGE - 1) // PAGE * PAGE)
+        for again in (False, True):
+            for place, (begin, end) in enumerate(self._gaps):
+                if end - begin >= size:
+                    if end - begin > size:
+                        self._gaps[place] = begin + size, end
+                    else:
+                        del self._gaps[place]
+                    return begin
+            if again or not self._single:
+                break
+            while self._single:
+                self._fill(self._single.pop(), PAGE)
+        raise MemoryError(
+            f"of {self._size} bytes of pinned memory no {size} in a row are free: wait for transfers to be done"
+        )
+
+    def _give_back(self, address: int, size: int) -> None:
+        if size <= PAGE:
+            self._single.append(address)
+        else:
+            self._fill(address, (size + PAGE - 1) // PAGE * PAGE)
+
+    def _fill(self, begin: int, size: int) -> None:
+        """These pages are free, and one with the gaps beside them."""
+        gaps, end = self._gaps, begin + size
+        place = bisect_left(gaps, (begin, 0))
+        if place < len(gaps) and gaps[place][0] == end:
+            end = gaps.pop(place)[1]
+        if place and gaps[place - 1][1] == begin:
+            place -= 1
+            begin = gaps.pop(place)[0]
+        gaps.insert(place, (begin, end))

@@ -1,0 +1,148 @@
+"""Agents of shared NICs and host processes in a cluster's nodes, forked from the test; what they return comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.connection
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from protocols.core.apart import Apart
+from protocols.core.firmware import Adapter
+from protocols.emp.apart import apart as emp
+from protocols.emp.codec import ETHERTYPE
+from testbed.cluster.running import RunningCluster
+from testbed.kernel import syscalls
+from testbed.runtime.shared.agent import Offer, SharedAgent
+from testbed.runtime.shared.attached import Attachment, HostDriver
+from testbed.runtime.shared.functions import address_of
+
+PATIENCE = 30.0  # s
+HEAP = 8 << 20
+
+Program = Callable[[Any, HostDriver, Attachment], Any]
+"""program(host library, driver, NIC), a coroutine."""
+
+
+class Process:
+    """A forked child; it dies with its parent."""
+
+    def __init__(self, function: Callable[[Callable[[object], None]], object], namespace: str) -> None:
+        """function(tell): what it tells, and last returns, comes by `hear`."""
+        self._ours, theirs = multiprocessing.connection.Pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            status = 1
+            try:
+                syscalls.end_with_parent(signal.SIGKILL)
+                self._ours.close()
+                with open(namespace) as there:
+                    syscalls.setns(there.fileno(), syscalls.CLONE_NEWNET)
+                theirs.send(("done", function(theirs.send)))
+                status = 0
+            except BaseException as error:  # noqa: BLE001  nothing of the test may run on here
+                traceback.print_exc(file=sys.stderr)
+                with contextlib.suppress(OSError):
+                    theirs.send(("failed", f"{type(error).__name__}: {error}"))
+            finally:
+                os._exit(status)
+        theirs.close()
+        self._ended = False
+
+    def hear(self) -> Any:
+        """What it says next. EOFError when it has ended."""
+        assert self._ours.poll(PATIENCE), f"process {self.pid} says nothing"
+        return self._ours.recv()
+
+    def result(self) -> Any:
+        said = self.hear()
+        assert said[0] == "done", said
+        return said[1]
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if not self._ended:
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        if not self._ended:
+            self.kill()
+            os.waitpid(self.pid, 0)
+            self._ended = True
+            self._ours.close()
+
+
+class Nodes:
+    """The agents of a cluster's nodes, one function for each host process that a node may have."""
+
+    def __init__(self, cluster: RunningCluster, functions: int, apart: Apart) -> None:
+        self._cluster = cluster
+        self._apart = apart
+        self._names = [node.name for node in cluster]
+        macs = [bytes.fromhex(node.layout.nics[0].mac.replace(":", "")) for node in cluster]
+        self._addresses = tuple(address_of(mac, function) for mac in macs for function in range(functions))
+        self._functions = functions
+        self._stack = contextlib.ExitStack()
+        self.agents = {name: self.start(name) for name in self._names}
+
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def device(self, name: str) -> str:
+        return self._cluster[name].layout.nics[0].name
+
+    def start(self, name: str) -> Process:
+        """An agent; returns when it listens."""
+        first = self._names.index(name) * self._functions
+        adapters = tuple(Adapter(first + number, self._addresses) for number in range(self._functions))
+        offer = Offer("emp", self._apart, ETHERTYPE, self.device(name), adapters, heap=HEAP)
+
+        def run(tell: Callable[[object], None]) -> None:
+            agent = SharedAgent(offer)
+            tell("listens")
+            agent.run()
+
+        process = Process(run, self._cluster[name].namespace)
+        self._stack.callback(process.close)
+        assert process.hear() == "listens"
+        return process
+
+    def host(self, name: str, program: Program, function: int | None = None) -> Process:
+        """A host process; it has attached when this returns."""
+        apart, device = self._apart, self.device(name)
+
+        def run(tell: Callable[[object], None]) -> object:
+            nic = Attachment(device, "emp", apart, function)
+            driver = HostDriver(nic, nic.host)
+            tell("attached")
+            return driver.loop.complete(program(nic.host, driver, nic))
+
+        process = Process(run, self._cluster[name].namespace)
+        self._stack.callback(process.close)
+        assert process.hear() == "attached"
+        return process
+
+    def regions(self, name: str) -> int:
+        """How many regions the agent of a node has mapped."""
+        return Path(f"/proc/{self.agents[name].pid}/maps").read_text().count("memfd:nic ")
+
+    def descriptors(self, name: str) -> int:
+        """How many the agent of a node has open."""
+        return len(os.listdir(f"/proc/{self.agents[name].pid}/fd"))
+
+
+@contextlib.contextmanager
+def nodes(cluster: RunningCluster, functions: int = 2, apart: Apart | None = None) -> Iterator[Nodes]:
+    with Nodes(cluster, functions, apart or emp()) as there:
+        yield there
+
+
+def results(processes: Sequence[Process]) -> list[Any]:
+    return [process.result() for process in processes]

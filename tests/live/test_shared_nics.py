@@ -1,0 +1,284 @@
+"""Shared NICs: an agent for each node, host processes that attach, and what becomes of the others when one of them dies or
+does what it likes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from shared_nics import HEAP, Nodes, nodes
+
+from protocols.emp import host as emp
+from protocols.emp.apart import apart
+from protocols.emp.descriptors import SIZE
+from protocols.emp.settings import Settings
+from testbed import Cluster
+from testbed.runtime.shared.attached import Attachment, HostDriver
+from testbed.runtime.shared.rings import MisconductError
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 20.0  # s
+SIZES = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
+
+
+def content(size: int, number: int) -> bytes:
+    return random.Random(size + number).randbytes(size)
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)  # between two looks
+
+
+async def everybody(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> list[bool]:
+    """Messages of all sizes with every other host process."""
+    own, right = endpoint.number, []
+    others = [number for number in range(endpoint.size) if number != own]
+    for size in SIZES:
+        buffers = {peer: bytearray(size) for peer in others}
+        arrivals = [endpoint.post_receive(peer, 7, buffer) for peer, buffer in buffers.items()]
+        sends = [endpoint.post_send(peer, 7, content(size, own)) for peer in others]
+        for completion in (*arrivals, *sends):
+            await completion
+        right += [buffer == content(size, peer) for peer, buffer in buffers.items()]
+    return [*right, endpoint.pinned == 0]
+
+
+def ring_trips(number: int) -> Callable[[emp.Endpoint, HostDriver, Attachment], object]:
+    """So many round trips between numbers 0 and 2; with whoever is 2 answering."""
+
+    async def trips(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> int:
+        peer, buffer = 2 - endpoint.number, bytearray(4)
+        for trip in range(number):
+            if endpoint.number == 0:
+                answer = endpoint.post_receive(peer, 1, buffer)
+                await endpoint.send(peer, 1, trip.to_bytes(4, "big"))
+                await answer
+            else:
+                await endpoint.receive(peer, 1, buffer)
+                await endpoint.send(peer, 1, bytes(buffer))
+            assert int.from_bytes(buffer, "big") == trip
+        return number
+
+    return trips
+
+
+def test_host_processes_of_two_nodes_exchange_messages_with_all_others() -> None:
+    """Two for each node: those of one node have no wire between them."""
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        hosts = [there.host(name, everybody, function) for name in ("n1", "n2") for function in (0, 1)]
+        for host in hosts:
+            right = host.result()
+            assert len(right) == 3 * len(SIZES) + 1
+            assert all(right), right
+
+
+def test_buffers_in_the_heap_are_used_where_they_are() -> None:
+    async def talk(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> int:
+        size, peer = 200_000, 2 - endpoint.number
+        sent, came = nic.heap.allocate(size), nic.heap.allocate(size)
+        sent[:] = content(size, endpoint.number)
+        free = nic.heap.free
+        arrival = endpoint.post_receive(peer, 1, came)
+        sending = endpoint.post_send(peer, 1, sent)
+        taken = free - nic.heap.free
+        await arrival
+        await sending
+        assert came == content(size, peer)
+        return taken
+
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        hosts = [there.host(name, talk, 0) for name in ("n1", "n2")]
+        for host in hosts:
+            assert host.result() <= 8192  # the lists of pages
+
+
+def test_more_than_the_heap_has_room_for_is_refused_and_leaves_nothing_behind() -> None:
+    async def much(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> tuple[int, int]:
+        free, descriptors = nic.heap.free, endpoint.free
+        with pytest.raises(emp.DescriptorsExhaustedError, match="pinned memory"):
+            endpoint.post_send(1, 1, bytes(HEAP + 1))
+        return free - nic.heap.free, descriptors - endpoint.free
+
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        assert there.host("n1", much).result() == (0, 0)
+
+
+def test_a_function_has_one_host_process_at_a_time() -> None:
+    async def stay(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> str:
+        with pytest.raises(Exception, match="function 0 of this NIC has a host process"):
+            Attachment(device, "emp", apart(), 0)
+        with pytest.raises(Exception, match="functions 0 to 0"):
+            Attachment(device, "emp", apart(), 1)
+        with pytest.raises(Exception, match="all 1 functions"):
+            Attachment(device, "emp", apart())
+        with pytest.raises(Exception, match="protocol is emp"):
+            Attachment(device, "am2", apart())
+        with pytest.raises(Exception, match="shared by no agent"):
+            Attachment("lo", "emp", apart())
+        return nic.report()["counted"].keys() >= {"frames_sent"} and endpoint.number == 0
+
+    with Cluster.star(2).up() as cluster, nodes(cluster, 1) as there:
+        device = there.device("n1")
+        assert there.host("n1", stay).result()
+
+
+LARGE = 7 << 20  # bytes, many times what a firmware sends at once
+
+
+async def die_in_mid_send(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> None:
+    """A large message from number 1 to 3, and death when some of it has been sent."""
+    endpoint.post_send(3, 5, nic.heap.allocate(LARGE))
+    while nic.report()["counted"]["frames_sent"] < 50:
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def wait_for_it(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> str:
+    """What number 3 is told."""
+    try:
+        await endpoint.receive(1, 5, nic.heap.allocate(LARGE))
+    except emp.EmpError as error:
+        return str(error)
+    return ""
+
+
+def test_a_host_killed_in_mid_send_harms_nobody_and_its_peer_is_told() -> None:
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        idle = there.descriptors("n1")
+        others = [there.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
+        receiver = there.host("n2", wait_for_it, 1)
+        there.host("n1", die_in_mid_send, 1)
+        assert "node 1 has started again" in receiver.result()
+        assert [other.result() for other in others] == [300, 300]
+        for other in others:
+            other.close()
+        eventually(lambda: there.regions("n1") == 0, "the agent keeps a dead host's region")
+        eventually(lambda: there.descriptors("n1") == idle, "the agent keeps a dead host's descriptors")
+
+
+def test_whoever_sends_to_a_dead_host_is_told_and_its_successor_begins_anew() -> None:
+    async def receive(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> bytes:
+        buffer = bytearray(5)
+        await endpoint.receive(2, 1, buffer)
+        return bytes(buffer)
+
+    async def wait(endpoint: emp.Endpoint, driver: HostDriver, _nic: Attachment) -> None:
+        await endpoint.receive(2, 1, bytearray(5))  # so that both have heard of each other
+        await driver.loop.sleep(10**12)
+
+    async def send(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> list[str]:
+        await endpoint.send(0, 1, b"first")
+        said = []
+        while True:
+            try:
+                await endpoint.send(0, 1, b"again")
+            except emp.EmpError as error:
+                said.append(str(error))
+                continue
+            return said
+
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        first = there.host("n1", wait, 0)
+        sender = there.host("n2", send, 0)
+        time.sleep(0.1)  # the second message is on its way by then, or is not: either will do
+        first.kill()
+        eventually(lambda: there.regions("n1") == 0, "the agent has not noticed")
+        assert there.host("n1", receive, 0).result() == b"again"
+        said = sender.result()
+        assert said
+        assert all("has started again" in one for one in said)
+
+
+@pytest.mark.parametrize("kind", ["descriptors", "words", "everywhere"])
+def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
+    """A host writes into its region what it likes, and rings."""
+
+    async def scribble(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> int:
+        chance, until, written = random.Random(kind), time.monotonic() + 2.0, 0
+        ring = nic._doorbells
+        memory = endpoint._descriptors.memory
+        rung = 0
+        while time.monotonic() < until:
+            for _ in range(50):
+                written += 1
+                if kind != "words":
+                    index = chance.randrange(640)
+                    memory[index * SIZE : (index + 1) * SIZE] = chance.choice([
+                        chance.randbytes(SIZE),
+                        # What could be a descriptor: to a peer, with a page or a list of them in the heap.
+                        bytes([1, chance.randrange(256)]) + chance.randbytes(2) + bytes(5) + chance.randbytes(3)
+                        + bytes([0, chance.randrange(4)]) + chance.randbytes(4) + bytes([0, chance.randrange(9)]),
+                    ])  # fmt: skip
+                    ring._words[0] = rung = rung + 1
+                    ring._numbers[rung % len(ring._numbers)] = chance.randrange(1_400)
+                    with contextlib.suppress(MisconductError):  # its own
+                        nic.completions.take(64)
+                if kind != "descriptors" and not chance.randrange(100):
+                    words = chance.choice([ring._words, nic.completions._words])
+                    words[chance.randrange(len(words))] = chance.choice(
+                        [chance.randrange(2**64), 2**64 - 1, 0, rung + 9]
+                    )
+                if kind == "everywhere":
+                    nic.heap._heap[chance.randrange(1 << 16)] = chance.randrange(256)
+                os.eventfd_write(nic._bell, 1)
+        return written
+
+    with Cluster.star(2).up() as cluster, nodes(cluster, apart=apart(Settings(give_up=10**9))) as there:
+        others = [there.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
+        vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
+        assert [other.result() for other in others] == [300, 300]
+        assert min(vandal.result() for vandal in vandals) > 500
+        assert_alive(there)
+
+
+def assert_alive(there: Nodes) -> None:
+    """Two new host processes find both agents as they should be."""
+    for name in there.agents:
+        eventually(lambda name=name: there.regions(name) == 0, "an agent keeps a region")  # type: ignore[misc]
+    hosts = [there.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
+    assert [host.result() for host in hosts] == [10, 10]
+
+
+def test_a_stopped_host_delays_nobody_and_goes_on() -> None:
+    async def everything(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> bool:
+        peer, own = 4 - endpoint.number, nic.heap.allocate(1 << 20)
+        for _ in range(3):
+            arrival = endpoint.post_receive(peer, 5, own)
+            await endpoint.send(peer, 5, content(1 << 20, endpoint.number))
+            await arrival
+        return own == content(1 << 20, peer)
+
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        others = [there.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
+        stopped = [there.host(name, everything, 1) for name in ("n1", "n2")]
+        stopped[0].kill(signal.SIGSTOP)
+        assert [other.result() for other in others] == [300, 300]
+        assert there.regions("n1") == 2
+        stopped[0].kill(signal.SIGCONT)
+        assert all(host.result() for host in stopped)
+
+
+def test_hosts_of_an_agent_that_dies_are_told() -> None:
+    async def wait(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
+        await endpoint.receive(1, 1, bytearray(4))
+
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        hosts = [there.host("n1", wait) for _ in range(2)]
+        there.agents["n1"].kill()
+        for host in hosts:
+            word, said = host.hear()
+            assert word == "failed"
+            assert "agent of the NIC has ended" in said
+        there.agents["n1"].close()
+        there.agents["n1"] = there.start("n1")
+        again = [there.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
+        assert [host.result() for host in again] == [10, 10]
