@@ -14,10 +14,11 @@ from testbed.spec.generators import SHAPES
 from testbed.spec.model import CHECKED, NO_NODE, USUAL_NETWORK, Description, read_heading
 from testbed.spec.problems import joined, nearest, shown
 from testbed.spec.reading import read, read_list
+from testbed.spec.tagging import with_tags
 
 D = TypeVar("D", bound=Description)
 
-_LISTS = ("generate", "node", "switch", "link")
+_LISTS = ("generate", "node", "switch", "link", "tags")
 
 
 @dataclass(slots=True)
@@ -44,10 +45,14 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
     switches = read_list(Switch, data.get("switch", ()), "switch")
     links = read_list(Link, data.get("link", ()), "link")
     problems += [*generated.problems, *nodes.problems, *switches.problems, *links.problems]
+    every_node, every_link = generated.nodes + nodes.elements, generated.links + links.elements
+    if "tags" in data:
+        every_node, every_link, mistakes = with_tags(every_node, every_link, data["tags"])
+        problems += mistakes
     whole = Parts(
-        nodes=generated.nodes + nodes.elements,
+        nodes=every_node,
         switches=generated.switches + switches.elements,
-        links=generated.links + links.elements,
+        links=every_link,
         defaults=known.defaults if known else Defaults(),
         network=known.network if known else USUAL_NETWORK,
         network6=known.network6 if known else None,

@@ -211,6 +211,20 @@ Listed = Field(strict=False)
 """TOML has lists where a frozen model has tuples."""
 
 
+Tag = Annotated[str, AfterValidator(names.check_tag), WithJsonSchema({"type": "string", "pattern": names.TAG_PATTERN})]
+
+
+def _each_once(tags: tuple[str, ...]) -> tuple[str, ...]:
+    for place, tag in enumerate(tags):
+        if tag in tags[:place]:
+            raise MismatchError(f"every tag once: {tag!r} is there twice")
+    return tags
+
+
+Tags = Annotated[tuple[Tag, ...], Listed, AfterValidator(_each_once)]
+"""What an element is one of, for whoever selects several at once."""
+
+
 class ImpairmentKeys(TypedDict, total=False):
     """What can be said about a link's direction, as Python callers write it: text with units, or 0."""
 
@@ -363,6 +377,7 @@ class Node(Element):
             self,
             *,
             name: str,
+            tags: Sequence[str] = (),
             cpus: str | Sequence[int] = (),
             cpu_share: float | None = None,
             memory: str | int | None = None,
@@ -372,6 +387,7 @@ class Node(Element):
         ) -> None: ...
 
     name: Name = Field(description="Unique among nodes and switches.")
+    tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
     cpus: Cpus = Field((), description="CPUs that its processes may run on; all if not said.")
     cpu_share: Annotated[float, Field(gt=0, le=names.MOST_CPUS, allow_inf_nan=False)] | None = Field(
         None, description="Limit in cores: 0.5 is half of one."
@@ -420,6 +436,7 @@ class Link(Impairments):
             self,
             *,
             ends: Sequence[str],
+            tags: Sequence[str] = (),
             datapath: str = "auto",
             forward: Impairments | ImpairmentKeys | None = None,
             backward: Impairments | ImpairmentKeys | None = None,
@@ -430,6 +447,7 @@ class Link(Impairments):
         description="The two ends: 'n1', 'n1:eth0', 's1' or 's1:3'.",
         json_schema_extra={"minItems": 2, "maxItems": 2},
     )
+    tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
     datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
         "auto",
         description="Who carries an impaired link's frames; the ladder decides if not said. 'direct': one veth pair "

@@ -74,7 +74,7 @@ class Route:
 class Node:
     """A virtual computer. forwards: it routes IP between its NICs. cpu_share: cores (0.5 = half of one), 0 =
     no limit. memory: bytes, 0 = no limit. files: absolute path -> text that programs in the node see
-    there."""
+    there. tags: what it is one of."""
 
     name: str
     nics: tuple[Nic, ...]
@@ -85,6 +85,7 @@ class Node:
     memory: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -120,13 +121,15 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Link:
     """One cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", which
-    shall carry its frames once it is impaired; or "direct" (between two nodes: one veth pair, never impaired)."""
+    shall carry its frames once it is impaired; or "direct" (between two nodes: one veth pair, never impaired). tags: what
+    it is one of."""
 
     a: End
     b: End
     datapath: str = "auto"
     forward: Impairment = Impairment()
     backward: Impairment = Impairment()
+    tags: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -79,6 +79,8 @@ def _node(node: Node) -> Json:
         data["environment"] = dict(node.environment)
     if node.files:
         data["files"] = dict(node.files)
+    if node.tags:
+        data["tags"] = list(node.tags)
     return data
 
 
@@ -93,6 +95,7 @@ def _to_node(data: Mapping[str, Any]) -> Node:
         data.get("memory", 0),
         dict(data.get("environment", ())),
         dict(data.get("files", ())),
+        tuple(data.get("tags", ())),
     )
 
 
@@ -126,6 +129,8 @@ def _link(link: Link) -> Json:
         data["forward"] = impairment_to_json(link.forward)
     if link.backward:
         data["backward"] = impairment_to_json(link.backward)
+    if link.tags:
+        data["tags"] = list(link.tags)
     return data
 
 
@@ -141,6 +146,7 @@ def _to_link(data: Mapping[str, Any]) -> Link:
         data.get("datapath", "auto"),
         impairment_from_json(forward) if forward else _NOTHING,
         impairment_from_json(backward) if backward else _NOTHING,
+        tuple(data.get("tags", ())),
     )
 
 

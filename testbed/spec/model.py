@@ -30,6 +30,7 @@ from testbed.spec.elements import (
     keys,
 )
 from testbed.spec.reading import read
+from testbed.spec.tagging import with_tags
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -65,10 +66,12 @@ class Heading(Element):
 
 
 class BuilderOptions(ImpairmentKeys, total=False):
-    """What every builder takes beside its own parameters: name, seed, and impairments of all links."""
+    """What every builder takes beside its own parameters: name, seed, impairments of all links, and tags: by tag, names of
+    nodes ("n1") and links ("n1--s1")."""
 
     name: str
     seed: int
+    tags: Mapping[str, Sequence[str]]
 
 
 class Description(Heading):
@@ -171,11 +174,13 @@ class Description(Heading):
 
     @classmethod
     def _of(cls, shape: generators.Shape, options: BuilderOptions) -> Self:
-        known = ("name", "seed", *IMPAIRMENT_KEYS)
+        known = ("name", "seed", "tags", *IMPAIRMENT_KEYS)
         name = options.get("name", shape.cluster_name())
-        link = {key: value for key, value in options.items() if key not in ("name", "seed")}
+        link = {key: value for key, value in options.items() if key not in ("name", "seed", "tags")}
         defaults = {"link": link} if link else {}
         heading, problems = read_heading({"name": name, "seed": options.get("seed", 0), "defaults": defaults}, known)
+        nodes, links, mistakes = with_tags(shape.make_nodes(), shape.make_links(), options.get("tags", {}))
+        problems += mistakes
         if heading is None or problems:
             raise DescriptionError(str(name)[:63], problems)
         return cls(
@@ -183,14 +188,14 @@ class Description(Heading):
             description=shape.purpose(),
             seed=heading.seed,
             defaults=heading.defaults,
-            nodes=shape.make_nodes(),
+            nodes=nodes,
             switches=shape.make_switches(),
-            links=shape.make_links(),
+            links=links,
         )
 
 
 NO_NODE = Problem("", "no node", "at least one node in a cluster: a [[node]] with a name, or [generate]")
-HEADING_KEYS = (*keys(Heading), "generate", "node", "switch", "link")
+HEADING_KEYS = (*keys(Heading), "generate", "tags", "node", "switch", "link")
 
 
 def read_heading(

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from testbed.spec.problems import MismatchError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+TAG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
+SELECTOR: Final = "@"
+"""Before a tag, where names are expected: no name, end or direction begins so, and no shell takes it for its own."""
+
 INTERFACE_PATTERN = r"^[!-$&-.0-9;-~]{1,15}$"
 """Printable ASCII without space, ``/``, ``:`` and ``%`` (the kernel fills in a number for ``%d``)."""
 
@@ -19,6 +24,7 @@ MAC_PATTERN = r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$"
 CPUS_PATTERN = r"^\s*\d+\s*(-\s*\d+\s*)?(,\s*\d+\s*(-\s*\d+\s*)?)*$"
 
 _NAME = re.compile(NAME_PATTERN.rstrip("$") + r"\Z")
+_TAG = re.compile(TAG_PATTERN.rstrip("$") + r"\Z")
 _INTERFACE = re.compile(INTERFACE_PATTERN.rstrip("$") + r"\Z")
 _MAC = re.compile(MAC_PATTERN.rstrip("$") + r"\Z")
 _CPUS = re.compile(CPUS_PATTERN.rstrip("$") + r"\Z", re.ASCII)
@@ -36,6 +42,17 @@ def check_name(value: str) -> str:
         sound = re.sub(r"[^A-Za-z0-9_-]+", "-", value[:200]).strip("-_")[:63]
         raise MismatchError(
             "a name of 1 to 63 letters, digits, '-' and '_' that begins with a letter or digit",
+            sound if len(value) <= 63 else "",
+        )
+    return value
+
+
+def check_tag(value: str) -> str:
+    """A tag of nodes and links."""
+    if not _TAG.match(value):
+        sound = re.sub(r"[^A-Za-z0-9_.-]+", "-", value[:200]).strip("-_.")[:63]
+        raise MismatchError(
+            "a tag of 1 to 63 letters, digits, '-', '_' and '.' that begins with a letter or digit",
             sound if len(value) <= 63 else "",
         )
     return value

@@ -55,6 +55,7 @@ def resolve(description: Description) -> Layout:
                 memory=node.memory or 0,
                 environment=dict(node.environment),
                 files=dict(node.files),
+                tags=node.tags,
             )
         )
     return Layout(
@@ -153,8 +154,10 @@ def _links(description: Description, wiring: Wiring) -> list[Link]:
     for link, pair in zip(description.links, wiring.ends, strict=True):
         if pair is None:
             raise AssertionError("a checked description has no link that leads nowhere")
-        both = (impairment(effective(link, direction, description.defaults)) for direction in ("forward", "backward"))
-        result.append(Link(pair[0], pair[1], link.datapath, *both))
+        forward, backward = (
+            impairment(effective(link, direction, description.defaults)) for direction in ("forward", "backward")
+        )
+        result.append(Link(pair[0], pair[1], link.datapath, forward, backward, link.tags))
     return result
 
 

@@ -12,7 +12,7 @@ from testbed.spec.elements import Defaults, Element, Impairments, Link, Nic, Nod
 from testbed.spec.generators import SHAPES
 from testbed.spec.losses import format_gemodel
 from testbed.spec.model import Description, Heading
-from testbed.spec.names import format_cpus
+from testbed.spec.names import TAG_PATTERN, format_cpus
 
 Table = dict[str, Any]
 
@@ -118,6 +118,12 @@ def json_schema() -> Table:
     schema["properties"]["generate"] = {
         "description": "A shape that grows into nodes, switches and links; listed ones are added.",
         "oneOf": shapes,
+    }
+    schema["properties"]["tags"] = {
+        "description": "By tag the nodes ('n1') and links ('n1--s1') that have it, beside those that say so themselves.",
+        "type": "object",
+        "propertyNames": {"pattern": TAG_PATTERN},
+        "additionalProperties": {"type": "array", "items": {"type": "string"}},
     }
     schema["required"] = []  # a file's cluster is called after the file if it says no name
     schema["anyOf"] = [{"required": ["node"]}, {"required": ["generate"]}]

@@ -1,0 +1,192 @@
+"""Tags: said, checked, written back, and selected by."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import descriptions
+
+from testbed.errors import DescriptionError, NotFoundError
+from testbed.spec.layout_json import from_json, to_json
+from testbed.spec.model import Description, Link, Node
+from testbed.spec.resolving import resolve
+from testbed.spec.selecting import expanded, node_of, nodes_of
+from testbed.spec.writing import json_schema, to_toml
+
+TEXT = """
+name = "racks"
+
+[[node]]
+name = "n1"
+tags = ["client", "rack1"]
+
+[[node]]
+name = "n2"
+tags = ["rack1"]
+
+[[node]]
+name = "n3"
+
+[[switch]]
+name = "s1"
+
+[[link]]
+ends = ["n1", "s1"]
+
+[[link]]
+ends = ["n2", "s1"]
+
+[[link]]
+ends = ["n3", "s1"]
+tags = ["slow", "rack1"]
+"""
+RACKS = resolve(Description.from_toml(TEXT))
+
+
+def wrong(text: str) -> list[str]:
+    with pytest.raises(DescriptionError) as caught:
+        Description.from_toml(text)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_nodes_and_links_have_the_tags_that_they_say() -> None:
+    assert [node.tags for node in RACKS.nodes] == [("client", "rack1"), ("rack1",), ()]
+    assert [link.tags for link in RACKS.links] == [(), (), ("slow", "rack1")]
+    built = Description(
+        name="racks",
+        nodes=[Node(name="n1", tags=["client", "rack1"]), Node(name="n2", tags=["rack1"]), Node(name="n3")],
+        switches=Description.from_toml(TEXT).switches,
+        links=[Link(ends=["n1", "s1"]), Link(ends=["n2", "s1"]), Link(ends=["n3", "s1"], tags=["slow", "rack1"])],
+    )
+    assert built == Description.from_toml(TEXT)
+
+
+TAGS = st.lists(st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,20}\Z"), max_size=3, unique=True).map(tuple)
+
+
+@settings(deadline=None, max_examples=50)
+@given(descriptions(), st.data())
+def test_they_are_written_back_and_kept_with_the_state(description: Description, data: st.DataObject) -> None:
+    nodes = [node.model_copy(update={"tags": data.draw(TAGS)}) for node in description.nodes]
+    links = [link.model_copy(update={"tags": data.draw(TAGS)}) for link in description.links]
+    tagged = description.model_copy(update={"nodes": tuple(nodes), "links": tuple(links)})
+    assert Description.from_toml(to_toml(tagged)) == tagged
+    layout = resolve(tagged)
+    assert from_json(json.loads(json.dumps(to_json(layout)))) == layout
+    assert [node.tags for node in layout.nodes] == [node.tags for node in nodes]
+
+
+def test_what_is_no_tag_is_refused_where_it_stands() -> None:
+    node = 'name = "x"\n[[node]]\nname = "n1"\ntags = '
+    assert wrong(f'{node}["rack 1"]') == [
+        "node[1] (n1).tags[1]: found 'rack 1', expected a tag of 1 to 63 letters, digits, '-', '_' and '.' that begins with "
+        "a letter or digit — did you mean 'rack-1'?"
+    ]
+    assert "did you mean 'rack1'?" in wrong(f'{node}["@rack1"]')[0]
+    assert wrong(f'{node}["a", "b", "a"]') == [
+        "node[1] (n1).tags: found ['a', 'b', 'a'], expected every tag once: 'a' is there twice"
+    ]
+    assert wrong(f'{node}"rack1"') == ["node[1] (n1).tags: found 'rack1', expected a list"]
+    assert "did you mean 'tags'?" in wrong('name = "x"\n[[node]]\nname = "n1"\ntag = ["a"]')[0]
+
+
+def test_a_table_tags_what_a_shape_has_made_and_what_is_listed() -> None:
+    text = """
+    [generate]
+    shape = "dumbbell"
+    left = 2
+    right = 2
+    [tags]
+    client = ["n1", "n2"]
+    uplink = ["s2--s1"]
+    both = ["n1", "n5--s1"]
+    [[node]]
+    name = "n5"
+    tags = ["own"]
+    [[link]]
+    ends = ["n5", "s1"]
+    """
+    layout = resolve(Description.from_toml(text))
+    assert {node.name: node.tags for node in layout.nodes if node.tags} == {
+        "n1": ("client", "both"), "n2": ("client",), "n5": ("own",)
+    }  # fmt: skip
+    assert [link.tags for link in layout.links if link.tags] == [("uplink",), ("both",)]
+    description = Description.from_toml(text)
+    assert Description.from_toml(to_toml(description)) == description
+
+
+def test_builders_take_the_same_table() -> None:
+    built = Description.star(3, name="x", loss="1%", tags={"client": ["n1", "n2"], "slow": ["n3--s1"]})
+    text = """
+    name = "x"
+    [generate]
+    shape = "star"
+    nodes = 3
+    [defaults.link]
+    loss = "1%"
+    [tags]
+    client = ["n1", "n2"]
+    slow = ["s1--n3"]
+    """
+    assert built == Description.from_toml(text)
+    with pytest.raises(
+        DescriptionError, match=r"tags.client\[1\]: found 'n11', expected a node or link .* — did you mean 'n1'"
+    ):
+        Description.star(3, tags={"client": ["n11"]})
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('[tags]\nclient = ["n9"]', "tags.client[1]: found 'n9', expected a node or link of this cluster"),
+        ('[tags]\nclient = ["s1"]', "tags.client[1]: found 's1', expected a node or link of this cluster"),
+        ('[tags]\nclient = "n1"', "tags.client: found 'n1', expected a list of nodes and links"),
+        ('[tags]\n"a b" = ["n1"]', "tags: found 'a b', expected a tag of 1 to 63 letters"),
+    ],
+)
+def test_what_is_wrong_in_the_table_is_told(table: str, said: str) -> None:
+    (problem,) = wrong(f'[generate]\nshape = "star"\nnodes = 3\n{table}')
+    assert problem.startswith(said)
+
+
+def test_editors_know_tags() -> None:
+    schema = json_schema()
+    jsonschema.validate(tomllib.loads(TEXT), schema)
+    jsonschema.validate(tomllib.loads('[generate]\nshape = "star"\nnodes = 3\n[tags]\na = ["n1"]'), schema)
+    for text in ('[[node]]\nname = "n1"\ntags = ["@a"]', '[[node]]\nname = "n1"\n[tags]\n"a b" = []'):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(tomllib.loads(text), schema)
+
+
+# Selecting
+
+
+def test_a_tag_means_the_nodes_and_links_that_have_it() -> None:
+    assert expanded(RACKS, ["@rack1"]) == ["n1", "n2", RACKS.links[2].name]
+    assert expanded(RACKS, ["n2", "@rack1"]) == ["n2", "n1", RACKS.links[2].name]
+    assert nodes_of(RACKS, ["@rack1"]) == ["n1", "n2"]
+    assert nodes_of(RACKS, ["n3", "@client"]) == ["n1", "n3"]
+    assert nodes_of(RACKS, ["all"]) == ["n1", "n2", "n3"]
+
+
+def test_where_one_node_is_wanted_a_tag_is_one_nodes() -> None:
+    assert node_of(RACKS, "@client") == "n1"
+    assert node_of(RACKS, "n3") == "n3"
+    with pytest.raises(NotFoundError, match=r"@rack1 means 2 nodes \(n1, n2\), and one is needed"):
+        node_of(RACKS, "@rack1")
+
+
+def test_a_tag_that_nothing_has_is_told_with_the_nearest_or_with_all() -> None:
+    with pytest.raises(NotFoundError, match="nothing in cluster racks has the tag 'rakc1'; did you mean '@rack1'"):
+        nodes_of(RACKS, ["@rakc1"])
+    with pytest.raises(NotFoundError, match="has the tag 'zzz'; there are client, rack1, slow"):
+        expanded(RACKS, ["@zzz"])
+    with pytest.raises(NotFoundError, match="has the tag 'a': it has no tags"):
+        expanded(resolve(Description.star(2)), ["@a"])
+    with pytest.raises(NotFoundError, match="no node of cluster racks has the tag 'slow': it is one of links"):
+        nodes_of(RACKS, ["@slow"])
