@@ -71,6 +71,7 @@ _NIC = _object(
 )
 _NODE = _object(
     name=_TEXT,
+    tags=_list(_TEXT),
     namespace=_said(_TEXT, "the path of its network namespace"),
     there=_said(_FLAG, "whether the namespace exists"),
     programs=_said(_list(_NUMBER), "process numbers of the programs in it"),
@@ -85,6 +86,7 @@ _SWITCH = _object(
 )
 _LINK = _object(
     name=_TEXT,
+    tags=_list(_TEXT),
     a=_said(_TEXT, "OWNER:PORT"),
     b=_said(_TEXT, "OWNER:PORT"),
     datapath=_said(_TEXT, "who carries its frames: direct, netem, tc or relay"),

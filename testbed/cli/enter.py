@@ -17,7 +17,7 @@ from testbed.cli.options import name_option
 @click.argument("node")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND [ARGUMENT]...")
 def exec_command(name: str | None, node: str, command: tuple[str, ...]) -> None:
-    """Run a program in a node.
+    """Run a program in a node, or in the one that has a tag (@TAG).
 
     Standard input and output, the terminal, signals and the exit code are the program's own. Names of nodes resolve.
     """
@@ -40,11 +40,14 @@ def shell_command(name: str | None, node: str) -> None:
 def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -> None:
     from testbed.cluster.programs import become, surroundings
     from testbed.cluster.state import Store
+    from testbed.spec.names import SELECTOR
+    from testbed.spec.selecting import node_of
 
     if not command:
         raise click.UsageError("which program? Write: testbed exec NODE -- COMMAND [ARGUMENT]...")
     store = Store()
-    place = surroundings(store, store.choose(name), node)
+    state = store.choose(name)
+    place = surroundings(store, state, node_of(state.layout, node) if node.startswith(SELECTOR) else node)
     sys.stdout.flush()
     try:
         become(place, command)

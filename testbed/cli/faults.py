@@ -51,7 +51,7 @@ def _impairment_options(command: Command) -> Command:
 
 
 @click.command("inject", short_help="Impair links of a running cluster.")
-@click.argument("target", metavar="LINK|NODE|all")
+@click.argument("target", metavar="LINK|NODE|@TAG|all")
 @_impairment_options
 @click.option("--rule", "rules", multiple=True, metavar="'RULE'", help="A fault: 'drop tcp.dport == 5001 and nth(3)'.")
 @click.option("--replay", type=click.Path(dir_okay=False, resolve_path=True), default=None,
@@ -78,6 +78,7 @@ def inject_command(
     testbed inject n1 --loss 5% --delay 2ms              all links of n1, both directions
     testbed inject n1--s1 --rate 100mbit --direction n1-s1
     testbed inject all --rule 'drop udp and nth(3)' --for 10s
+    testbed inject @rack1 --loss 5% --direction out      what all nodes of a tag send
 
     When the command returns, the first frame offered sees it.
     """
@@ -109,7 +110,7 @@ def _absolute(path: str) -> str:
 
 
 @click.command("link")
-@click.argument("target", metavar="LINK|NODE|all")
+@click.argument("target", metavar="LINK|NODE|@TAG|all")
 @click.argument("action", type=click.Choice(["down", "up", "flap"]))
 @for_option
 @name_option

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +11,7 @@ import click
 from testbed.cli.options import json_option, name_option, print_json
 from testbed.errors import TestbedError
 from testbed.spec.layout_json import impairment_to_json
+from testbed.spec.names import SELECTOR
 
 if TYPE_CHECKING:
     from testbed.cluster.injections import Injection
@@ -86,6 +87,7 @@ def _document(found: ClusterStatus) -> Mapping[str, object]:
         "nodes": [
             {
                 "name": node.name,
+                "tags": list(node.tags),
                 "namespace": state.namespaces.get(node.name, ""),
                 "there": seen[node.name].there,
                 "programs": list(seen[node.name].programs),
@@ -116,6 +118,7 @@ def _document(found: ClusterStatus) -> Mapping[str, object]:
         "links": [
             {
                 "name": each.link.name,
+                "tags": list(each.link.tags),
                 "a": str(each.link.a),
                 "b": str(each.link.b),
                 "datapath": each.datapath,
@@ -177,14 +180,22 @@ def _print(found: ClusterStatus) -> None:
     for node in state.layout.nodes:
         there = seen[node.name]
         programs = f"  {len(there.programs)} running" if there.programs else ""
-        first = f"{node.name}{programs}" if there.there else f"{node.name}  GONE"
+        name = f"{node.name}{_tags(node.tags)}"
+        first = f"{name}{programs}" if there.there else f"{name}  GONE"
         if not node.nics:
             rows.append((first, "", "", ""))
         for number, nic in enumerate(node.nics):
             rows.append(_nic_row(first if number == 0 else "", node.name, nic.name, nic.addresses, by_end))
     trunks = [link for link in found.links if _is_trunk(found, link)]
     for link in trunks:
-        rows.append((str(link.link.a), f"-- {link.link.b}", _condition(link), _traffic(link.forward, link.backward)))
+        rows.append(
+            (
+                str(link.link.a),
+                f"-- {link.link.b}{_tags(link.link.tags)}",
+                _condition(link),
+                _traffic(link.forward, link.backward),
+            )
+        )
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for number, row in enumerate(rows):
         branch = "└─" if number == len(rows) - 1 else "├─"
@@ -209,7 +220,12 @@ def _nic_row(
         return first, f"{nic} {shown}", "", ""
     mine, other = (link.link.a, link.link.b) if link.link.a.owner == node else (link.link.b, link.link.a)
     out, back = (link.forward, link.backward) if mine is link.link.a else (link.backward, link.forward)
-    return first, f"{nic} {shown} -- {other}", _condition(link), _traffic(out, back)
+    return first, f"{nic} {shown} -- {other}{_tags(link.link.tags)}", _condition(link), _traffic(out, back)
+
+
+def _tags(tags: Sequence[str]) -> str:
+    """As selectors have them: " @client @rack1"."""
+    return "".join(f" {SELECTOR}{tag}" for tag in tags)
 
 
 def _condition(link: LinkStatus) -> str:

@@ -46,7 +46,7 @@ _SHOWN = 40  # lines of what a command has said
     "--seed", type=click.IntRange(0), default=None, help="Of fates and of the workload; the description's if not said."
 )
 @click.option("--on", "commands", multiple=True, type=(str, str), metavar="NODE COMMAND",
-              help="A shell command on a node, instead of a workload; again and again.")  # fmt: skip
+              help="A shell command on a node, or on all of @TAG, instead of a workload; again and again.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="The run's folder; by default a new one in results/runs.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, metavar="SECONDS",

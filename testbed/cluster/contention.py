@@ -34,16 +34,18 @@ _OVERHEAD: Final = {socket.AF_INET: 42, socket.AF_INET6: 62}  # bytes of Etherne
 _SECOND: Final = 1_000_000_000
 
 
-def use_processor(store: Store, state: State, node: str, share: float, seconds: float) -> list[Identity]:
-    """Use so much of the processors: 0.5 is half of one, 2 is two whole ones."""
+def use_processor(store: Store, state: State, nodes: Sequence[str], share: float, seconds: float) -> list[Identity]:
+    """Use so much of the processors of each node: 0.5 is half of one, 2 is two whole ones."""
     if not 0 < share <= (os.cpu_count() or 1):
         raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
-    place = programs.surroundings(store, state, node)
+    places = [programs.surroundings(store, state, node) for node in nodes]
     with _all_or_none() as started:
-        while share > 0:
-            part = min(share, 1.0)
-            started.append(_start(store, state, place, partial(_burn, part, seconds)))
-            share -= part
+        for place in places:
+            left = share
+            while left > 0:
+                part = min(left, 1.0)
+                started.append(_start(store, state, place, partial(_burn, part, seconds)))
+                left -= part
     return started
 
 

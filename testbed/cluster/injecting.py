@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from testbed.cluster import contention, lifecycle
-from testbed.cluster.injections import Injection, links_of, places_of
+from testbed.cluster.injections import Injection, links_of, places
 from testbed.cluster.partitions import deaf_across, rules_between
 from testbed.cluster.state import State, Store
 from testbed.errors import DescriptionError, NotFoundError, Problem
@@ -18,6 +18,8 @@ from testbed.kernel.processes import Identity
 from testbed.runtime import events
 from testbed.spec import units
 from testbed.spec.losses import format_gemodel
+from testbed.spec.names import SELECTOR
+from testbed.spec.selecting import expanded, node_of
 
 T = TypeVar("T")
 
@@ -53,13 +55,13 @@ def inject(
         raise DescriptionError("nothing to inject", [Problem("", "", "an impairment (--loss 5%) or a rule")])
 
     def make(state: State, number: int) -> Injection:
-        places = places_of(links_of(state.layout, target), target, direction)
+        where = places(state.layout, target, direction)
         said = [described(keys, rules)] if keys or rules else []
         said += [f"replay of {replay}"] if replay else []
         what = f"{', '.join(said)} on {target}" + (f" ({direction})" if direction else "")
-        placed = tuple((place, text) for place in places for text in rules)
+        placed = tuple((place, text) for place in where for text in rules)
         return Injection(
-            number, what, places if keys or replay else (), dict(keys), placed, replay, until=_until(seconds)
+            number, what, where if keys or replay else (), dict(keys), placed, replay, until=_until(seconds)
         )
 
     return _add(store, name, make)
@@ -80,11 +82,13 @@ def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds:
 
     Raises NotFoundError for a node that there is not, DescriptionError for groups that are none.
     """
-    _check_groups(store.choose(name), groups)
+    state = store.choose(name)
+    meant = [expanded(state.layout, group) for group in groups]
+    _check_groups(state, meant)
     what = "partition " + " / ".join(",".join(group) for group in groups)
 
     def make(state: State, number: int) -> Injection:
-        return Injection(number, what, rules=rules_between(state.layout, deaf_across(groups)), until=_until(seconds))
+        return Injection(number, what, rules=rules_between(state.layout, deaf_across(meant)), until=_until(seconds))
 
     return _add(store, name, make)
 
@@ -95,10 +99,10 @@ def lay(store: Store, name: str, injection: Injection) -> Injected:
 
 
 def load_processor(store: Store, name: str, node: str, share: float, seconds: float = 0) -> Injected:
-    """Use up so much of a node's processors: 0.5 is half of one."""
+    """Use up so much of a node's processors: 0.5 is half of one. node: or a tag, and so much of each that has it."""
 
     def start(state: State) -> list[Identity]:
-        return contention.use_processor(store, state, node, share, seconds)
+        return contention.use_processor(store, state, expanded(state.layout, [node]), share, seconds)
 
     return _load(store, name, f"load of {share:.0%} of a processor on {node}", start, seconds)
 
@@ -107,12 +111,13 @@ def load_link(
     store: Store, name: str, senders: Sequence[str], receiver: str, rate: int, seconds: float = 0
 ) -> Injected:
     """Let nodes send to another, each at this rate in bit/s. Without senders all others do (incast)."""
-    everybody = [node.name for node in store.choose(name).layout.nodes]
-    chosen = list(senders) or [node for node in everybody if node != receiver]
+    layout = store.choose(name).layout
+    one = node_of(layout, receiver) if receiver.startswith(SELECTOR) else receiver
+    chosen = expanded(layout, senders) or [node.name for node in layout.nodes if node.name != one]
     who = ", ".join(chosen[:4]) + (f" and {len(chosen) - 4} more" if len(chosen) > 4 else "")
 
     def start(state: State) -> list[Identity]:
-        return contention.send_traffic(store, state, chosen, receiver, rate, seconds)
+        return contention.send_traffic(store, state, chosen, one, rate, seconds)
 
     return _load(store, name, f"load of {units.format_rate(rate)} from {who} to {receiver}", start, seconds)
 

@@ -14,6 +14,8 @@ from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.kernel.processes import Identity
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import Impairment, Layout, Link
+from testbed.spec.names import SELECTOR
+from testbed.spec.selecting import expanded
 
 DirectionName: TypeAlias = Literal["forward", "backward"]
 Place: TypeAlias = tuple[str, DirectionName]
@@ -191,9 +193,13 @@ def still_there(layout: Layout, injected: Iterable[Injection]) -> tuple[Injectio
 
 def links_of(layout: Layout, target: str) -> list[Link]:
     """The links that a user means: "all", a link by its name or its two ends in either order, a node or a switch (all links
-    of it), or one end (``n1:eth0``). NotFoundError says what there is."""
+    of it), one end (``n1:eth0``), or a tag (``@rack1``: all that have it, and all of nodes that do). NotFoundError says what
+    there is."""
     if target == "all":
         return list(layout.links)
+    if target.startswith(SELECTOR):
+        meant = {link.name for one in expanded(layout, [target]) for link in links_of(layout, one)}
+        return [link for link in layout.links if link.name in meant]
     exact = [link for link in layout.links if target in _names(link)]
     if exact:
         return exact
@@ -201,6 +207,13 @@ def links_of(layout: Layout, target: str) -> list[Link]:
     if owned:
         return owned
     raise NotFoundError(_no_link(layout, target))
+
+
+def places(layout: Layout, target: str, direction: str) -> tuple[Place, ...]:
+    """The links that a user means, and which of their directions: see `links_of` and `places_of`. A tag stands for each that
+    has it."""
+    found = [place for one in expanded(layout, [target]) for place in places_of(links_of(layout, one), one, direction)]
+    return tuple(dict.fromkeys(found))
 
 
 def _names(link: Link) -> set[str]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.cluster.programs import node_of
 from testbed.cluster.running import RunningCluster
 from testbed.controller.checking import baseline, verdict
 from testbed.controller.executing import Follow
@@ -20,6 +19,7 @@ from testbed.controller.running_commands import LISTENING, Command, RunningComma
 from testbed.controller.verdicts import Verdict, verdict_of
 from testbed.controller.whereabouts import Whereabouts, find
 from testbed.errors import UnsupportedError
+from testbed.spec.selecting import nodes_of
 
 if TYPE_CHECKING:
     from testbed.spec.model import Description
@@ -49,7 +49,8 @@ def run_commands(
     scenario: Scenario | str | Path | None = None,
     follow: Follow = lambda _: None,
 ) -> CommandsResult:
-    """Run shell commands in nodes until all have ended: ``[("n1", "iperf3 -s -1"), ("n2", "iperf3 -c n1")]``.
+    """Run shell commands in nodes until all have ended: ``[("n1", "iperf3 -s -1"), ("n2", "iperf3 -c n1")]``; instead of a
+    node a tag (``@client``) stands for all that have it.
 
     They are started in this order, each when the one before listens on a port, has ended, or has had LISTENING seconds for
     it. Raises CommandError as soon as one ends with another code than 0, CommandTimeoutError after timeout seconds; the
@@ -63,6 +64,7 @@ def run_commands(
     if mode != "live":
         raise UnsupportedError("commands run in namespaces: they belong to live; in sim only programs on NICs do")
     where = find(cluster, mode, seed)
+    started_on = [(one, text) for node, text in commands for one in nodes_of(where.layout, [node])]
     faults, first = _scenario(scenario, where), where.layout.seed if seed is None else seed
     asked = {
         "kind": "commands", "cluster": where.name, "origin": where.origin, "mode": mode, "timeout": timeout,
@@ -74,9 +76,7 @@ def run_commands(
         folder = stack.enter_context(kept(Path(place), asked, where))
         with where.ready(follow, folder) as running, contextlib.ExitStack() as around:
             assert running is not None
-            for node, _ in commands:
-                node_of(running.state, node)  # says which there are
-            follow(f"{len(commands)} commands on {where.name}")
+            follow(f"{len(started_on)} commands on {where.name}")
             part = folder.part(1, 1)
             playing = None
             if faults is not None:
@@ -88,7 +88,7 @@ def run_commands(
             before = baseline(running)
             with RunningCommands(running, part.logs) as started:
                 try:
-                    started.start(commands)
+                    started.start(started_on)
                     with playing.live(running, started) if playing is not None else contextlib.nullcontext():
                         started.wait(timeout)
                 finally:

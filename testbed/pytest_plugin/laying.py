@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from testbed.cluster.injections import links_of, places_of
+from testbed.cluster.injections import places
 from testbed.spec.elements import Impairments
 from testbed.spec.resolving import resolve
 
@@ -32,8 +32,7 @@ def laid_over(description: Cluster, overlays: Iterable[Overlay], seed: int | Non
     numbers = {link.name: number for number, link in enumerate(layout.links)}
     links = list(description.links)
     for overlay in overlays:
-        meant = links_of(layout, overlay.target)
-        for name, direction in places_of(meant, overlay.target, overlay.direction):
+        for name, direction in places(layout, overlay.target, overlay.direction):
             link = links[numbers[name]]
             before: Impairments | None = getattr(link, direction)
             now = overlay.impairments if before is None else overlay.impairments.over(before)

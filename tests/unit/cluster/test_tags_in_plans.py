@@ -1,0 +1,41 @@
+"""Tags select links where links are injected into, and cost a running cluster nothing."""
+
+from __future__ import annotations
+
+import pytest
+from test_planning import changed
+
+from testbed.cluster.injections import links_of, places
+from testbed.errors import NotFoundError
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+
+TAGS = {"client": ["n1", "n2"], "slow": ["n2--s1", "n3--s1"]}
+STAR = resolve(Description.star(4, tags=TAGS))
+NAMES = [link.name for link in STAR.links]
+
+
+def test_a_change_of_tags_alone_needs_no_operation() -> None:
+    plain, tagged = Description.star(4, delay="1ms"), Description.star(4, delay="1ms", tags=TAGS)
+    assert changed(plain, tagged) == []
+    assert changed(tagged, plain) == []
+
+
+def test_a_tag_means_links_that_have_it_and_all_links_of_nodes_that_do() -> None:
+    assert [link.name for link in links_of(STAR, "@client")] == NAMES[:2]
+    assert [link.name for link in links_of(STAR, "@slow")] == NAMES[1:3]
+    both = resolve(Description.star(4, tags={"both": ["n1", "n1--s1", "n3--s1"]}))
+    assert [link.name for link in links_of(both, "@both")] == [NAMES[0], NAMES[2]]
+
+
+def test_directions_are_those_of_each_that_has_the_tag() -> None:
+    assert places(STAR, "@client", "out") == ((NAMES[0], "forward"), (NAMES[1], "forward"))
+    assert places(STAR, "@client", "in") == ((NAMES[0], "backward"), (NAMES[1], "backward"))
+    assert places(STAR, "@slow", "") == tuple((name, way) for name in NAMES[1:3] for way in ("forward", "backward"))
+    with pytest.raises(NotFoundError, match="no direction 'out' there"):
+        places(STAR, "@slow", "out")
+
+
+def test_an_unknown_tag_is_told_with_the_nearest() -> None:
+    with pytest.raises(NotFoundError, match="has the tag 'slwo'; did you mean '@slow'"):
+        links_of(STAR, "@slwo")
