@@ -11,7 +11,6 @@ In Python the words that it keeps for itself end with an underscore: ``Flap(on="
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -140,24 +139,49 @@ class Fault(Element):
         return [(begin, begin + self.for_ if self.for_ is not None else None) for begin in begins]
 
 
-class OnLinks(Fault):
+class _On(Fault):
+    """What is said to be somewhere."""
+
     if TYPE_CHECKING:
 
         def __init__(self, **said: object) -> None: ...
 
-    on: Texts = Field(description="Links: 'n1--s1', a node or switch (all its links), one end ('n1:eth0'), or 'all'.")
+    on: Texts
+    pick: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="On so many of what 'on' means only, drawn anew each time."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(
+        None, description="Of what is drawn; the run's if not said."
+    )
+
+    def problems(self) -> list[Problem]:
+        found = super().problems()
+        if self.seed is not None and self.pick is None:
+            found.append(Problem("seed", str(self.seed), "the key 'pick' beside it: nothing is drawn here"))
+        return found
+
+    def where(self, direction: str = "") -> str:
+        """In a user's words."""
+        some = f"{self.pick} of " if self.pick is not None else ""
+        return f"{some}{', '.join(self.on)}" + (f" ({direction})" if direction else "")
 
 
-class OnNodes(Fault):
+class OnLinks(_On):
     if TYPE_CHECKING:
 
         def __init__(self, **said: object) -> None: ...
 
-    on: Texts = Field(description="Nodes, or 'all'.")
+    on: Texts = Field(
+        description="Links: 'n1--s1', a node or switch (all its links), one end ('n1:eth0'), a tag ('@rack1'), or 'all'."
+    )
 
 
-def _where(on: Sequence[str], direction: str = "") -> str:
-    return f"on {', '.join(on)}" + (f" ({direction})" if direction else "")
+class OnNodes(_On):
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    on: Texts = Field(description="Nodes, tags ('@rack1'), or 'all'.")
 
 
 class Impair(OnLinks, Impairments):
@@ -174,7 +198,7 @@ class Impair(OnLinks, Impairments):
     def what(self) -> str:
         said = [f"{key} {_text(key, value)}" for key, value in self.said().items() if key != "rules"]
         said += [f"rule {text!r}" for text in self.rules or ()]
-        return f"{', '.join(said)} {_where(self.on, self.direction)}"
+        return f"{', '.join(said)} on {self.where(self.direction)}"
 
     def problems(self) -> list[Problem]:
         if not self.said():
@@ -199,7 +223,7 @@ class Rule(OnLinks):
 
     @property
     def what(self) -> str:
-        return f"{', '.join(f'rule {text!r}' for text in self.rules)} {_where(self.on, self.direction)}"
+        return f"{', '.join(f'rule {text!r}' for text in self.rules)} on {self.where(self.direction)}"
 
 
 class Down(OnLinks):
@@ -213,7 +237,7 @@ class Down(OnLinks):
 
     @property
     def what(self) -> str:
-        return f"down: {', '.join(self.on)}"
+        return f"down: {self.where()}"
 
 
 class Flap(Down):
@@ -244,7 +268,9 @@ class Partition(Fault):
         description="Instead of groups: two halves; a ring in which each hears a majority, no two the same one; one node "
         "and the rest.",
     )
-    node: str | None = Field(None, description="The one that is isolated; drawn by the seed if not said.")
+    node: str | None = Field(
+        None, description="The one that is isolated, or a tag, of which one is drawn; of all if not said."
+    )
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(
         None, description="Draws who is where; without one, halves and ring go by the nodes' order."
     )
@@ -289,7 +315,7 @@ class Crash(OnNodes):
 
     @property
     def what(self) -> str:
-        return f"crash {_where(self.on)}"
+        return f"crash on {self.where()}"
 
 
 class Restart(OnNodes):
@@ -303,7 +329,7 @@ class Restart(OnNodes):
 
     @property
     def what(self) -> str:
-        return f"restart {_where(self.on)}"
+        return f"restart on {self.where()}"
 
     def times(self, horizon: int) -> list[tuple[int, int | None]]:
         return [(begin, begin if end is None else end) for begin, end in super().times(horizon)]
@@ -327,7 +353,7 @@ class Reset(OnNodes):
 
     @property
     def what(self) -> str:
-        return f"NIC reset {_where(self.on)}"
+        return f"NIC reset on {self.where()}"
 
     def times(self, horizon: int) -> list[tuple[int, int | None]]:
         return [(begin, begin) for begin, _ in super().times(horizon)]
@@ -349,7 +375,7 @@ class Pause(OnNodes):
 
     @property
     def what(self) -> str:
-        return f"pause {_where(self.on)}"
+        return f"pause on {self.where()}"
 
 
 class Slow(OnNodes):
@@ -364,7 +390,7 @@ class Slow(OnNodes):
 
     @property
     def what(self) -> str:
-        return f"NIC's processor {self.factor:g} times as slow {_where(self.on)}"
+        return f"NIC's processor {self.factor:g} times as slow on {self.where()}"
 
 
 class Cpu(OnNodes):
@@ -379,7 +405,7 @@ class Cpu(OnNodes):
 
     @property
     def what(self) -> str:
-        return f"load of {self.share:.0%} of a processor {_where(self.on)}"
+        return f"load of {self.share:.0%} of a processor on {self.where()}"
 
 
 class Traffic(Fault):
@@ -428,14 +454,15 @@ class Churn(OnNodes):
     on: Texts = Field(("all",), description="Nodes of which one is drawn each time.")
     mean: Period = Field(description="Between two crashes, on average.")
     away: Duration = Field(0, description="How long a node is gone.")
-    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(None, description="The run's if not said.")
 
     @property
     def what(self) -> str:
-        return f"churn {_where(self.on)}"
+        return f"churn on {self.where()}"
 
     def problems(self) -> list[Problem]:
-        found = super().problems()
+        found = [one for one in super().problems() if one.path != "seed"]  # it draws when, too
+        if self.pick is not None:
+            found.append(Problem("pick", str(self.pick), "no such key: churn draws one node each time"))
         if self.every is not None:
             found.append(Problem("every", units.format_duration(self.every), "no such key: churn has its 'mean'"))
         return found

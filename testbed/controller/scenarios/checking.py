@@ -7,15 +7,16 @@ from pathlib import Path
 
 from testbed.cluster.deciding import decide
 from testbed.cluster.injections import Injection, in_force
-from testbed.controller.scenarios.targets import injection_of, senders_of, touched_nodes
+from testbed.controller.scenarios.targets import candidates, injection_of, senders_of, touched_nodes
 from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError, UnsupportedError, reason_of
 from testbed.fields import known_fields
 from testbed.kernel import userns
 from testbed.kernel.datapaths import Asked
-from testbed.spec.faults import Churn, Crash, Fault, Impair, Incast, Reset, Restart, Slow, Traffic
+from testbed.spec.faults import Churn, Crash, Fault, Impair, Incast, OnLinks, OnNodes, Reset, Restart, Slow, Traffic
 from testbed.spec.layout import Layout
 from testbed.spec.problems import item
 from testbed.spec.scenario import Scenario
+from testbed.spec.selecting import node_of
 from testbed.wire.rules import Rule
 from testbed.wire.tokens import RuleError
 
@@ -39,7 +40,7 @@ def check(
     refusals: list[str] = []
     named = [(item("fault", number), fault) for number, fault in enumerate(scenario.faults)]
     for name, fault in named:
-        for look in (_nodes, _links):
+        for look in (_nodes, _links, _picks):
             try:
                 look(fault, layout)
             except (NotFoundError, RuleError, DescriptionError) as error:
@@ -91,11 +92,18 @@ def _nodes(fault: Fault, layout: Layout) -> None:
     names = touched_nodes(layout, fault)
     if isinstance(fault, Traffic | Incast):
         senders = senders_of(layout, fault)
-        if fault.receiver in senders:
+        if node_of(layout, fault.receiver) in senders:
             raise DescriptionError("", [Problem("senders", f"{fault.receiver} to itself", "other nodes")])
     for name in names:
         if not nics[name]:
             raise NotFoundError(f"node {name} has no NIC")
+
+
+def _picks(fault: Fault, layout: Layout) -> None:
+    if isinstance(fault, OnNodes | OnLinks) and fault.pick is not None:
+        there = len(candidates(layout, fault))
+        if fault.pick > there:
+            raise DescriptionError("", [Problem("pick", str(fault.pick), f"at most {there}, which is what 'on' means")])
 
 
 def _links(fault: Fault, layout: Layout) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from testbed.cluster.injections import links_of
-from testbed.controller.scenarios.targets import nodes_of
+from testbed.controller.scenarios.targets import candidates
 from testbed.engine.sources import Source, source
 from testbed.errors import NotFoundError
 from testbed.spec.faults import (
@@ -19,6 +20,8 @@ from testbed.spec.faults import (
     Flap,
     Impair,
     Incast,
+    OnLinks,
+    OnNodes,
     Partition,
     Pause,
     Reset,
@@ -27,6 +30,7 @@ from testbed.spec.faults import (
 from testbed.spec.layout import Layout
 from testbed.spec.problems import MismatchError
 from testbed.spec.scenario import RandomFaults
+from testbed.spec.selecting import expanded, nodes_of
 
 _SECOND: Final = 1_000_000_000
 
@@ -54,6 +58,22 @@ def restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon: int)
     ]
 
 
+def picked(fault: Fault, layout: Layout, seed: int, number: int, times: int) -> Iterator[Fault]:
+    """A fault as it is each time: on so many as its `pick` says of what 'on' names, drawn anew. number: its place in the
+    scenario."""
+    if not isinstance(fault, OnNodes | OnLinks) or fault.pick is None:
+        yield from itertools.repeat(fault, times)
+        return
+    among = candidates(layout, fault)
+    if fault.pick > len(among):
+        raise MismatchError(f"'pick' of at most {len(among)}, which is what 'on' means")
+    stream = source(fault.seed if fault.seed is not None else seed, f"pick {number}")
+    for _ in range(times):
+        chosen = set(stream.sample(among, fault.pick))
+        on = tuple(one for one in among if one in chosen)
+        yield fault.model_copy(update={"on": on, "pick": None, "seed": None})
+
+
 def _times(stream: Source, mean: float, begin: int, end: int) -> list[int]:
     found: list[int] = []
     when = float(begin)
@@ -70,7 +90,8 @@ def _candidates(layout: Layout, on: Sequence[str]) -> tuple[list[str], list[str]
     if "all" in on:
         return names, [link.name for link in layout.links]
     links = dict.fromkeys(link.name for target in on for link in links_of(layout, target))
-    return [name for name in names if name in on], list(links)
+    meant = expanded(layout, on)
+    return [name for name in names if name in meant], list(links)
 
 
 def _impair(stream: Source, at: str, lasts: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:

@@ -17,7 +17,7 @@ from testbed.cluster.state import State, Store
 from testbed.cluster.status import status
 from testbed.controller.accounts import account, scheduled
 from testbed.controller.scenarios.active import GONE, HOLD, Active, Counts, Programs
-from testbed.controller.scenarios.targets import injection_of, measured_by, nodes_of, senders_of, touched_nodes
+from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
 from testbed.controller.scenarios.timeline import Occurrence
 from testbed.errors import KernelError, UnsupportedError
 from testbed.spec.faults import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
@@ -98,7 +98,7 @@ class LiveStage:
         if isinstance(fault, Pause):
             return self._pause(occurrence)
         if isinstance(fault, Cpu):
-            nodes = nodes_of(self._layout, fault.on)
+            nodes = touched_nodes(self._layout, fault)
             return self._load(occurrence, [partial(self._burn, node, fault.share) for node in nodes])
         if isinstance(fault, Traffic | Incast):
             senders = senders_of(self._layout, fault)

@@ -15,6 +15,7 @@ from testbed.controller.scenarios.timeline import Occurrence
 from testbed.errors import UnsupportedError
 from testbed.spec.faults import Cpu, Crash, Fault, Incast, Pause, Reset, Restart, Slow, Traffic
 from testbed.spec.layout import End, Node
+from testbed.spec.selecting import node_of
 from testbed.wire.conditions import And, InDirection, OnLink, Or
 from testbed.wire.rules import Handle, Rule, RuleSet
 
@@ -204,7 +205,7 @@ class SimulatedStage:
 
     def _talk(self, occurrence: Occurrence, fault: Traffic | Incast) -> Active:
         network, loop = self._simulation.network, self._simulation.loop
-        receiver = self._nodes[fault.receiver]
+        receiver = self._nodes[node_of(self._layout, fault.receiver)]
         if receiver.name not in self._sinks:
             self._sinks[receiver.name] = Sink(network.arriving(_end(receiver)), self._simulation.nodes[receiver.name])
         self._sinks[receiver.name].listen()

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from testbed.cluster.injections import Injection, Place, links_of, places_of
+from testbed.cluster.injections import Injection, Place, links_of, places
 from testbed.cluster.partitions import deaf_across, rules_between
 from testbed.engine.sources import source
-from testbed.errors import NotFoundError
-from testbed.spec.faults import Down, Fault, Impair, Incast, OnNodes, Partition, Rule, Traffic
+from testbed.spec.faults import Down, Fault, Impair, Incast, OnLinks, OnNodes, Partition, Rule, Traffic
 from testbed.spec.layout import Layout
-from testbed.spec.problems import nearest
-
-
-def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
-    """The nodes that are meant, in the layout's order. NotFoundError says which there are."""
-    names = [node.name for node in layout.nodes]
-    if "all" in on and "all" not in names:
-        return names
-    for name in on:
-        if name not in names:
-            guess = nearest(name, names)
-            hint = f"; did you mean {guess!r}?" if guess else f"; it has {', '.join(names[:8])}"
-            raise NotFoundError(f"cluster {layout.name} has no node {name!r}{hint}")
-    return [name for name in names if name in on]
+from testbed.spec.selecting import expanded, node_of, nodes_of
 
 
 def touched_nodes(layout: Layout, fault: Fault) -> list[str]:
@@ -31,9 +17,9 @@ def touched_nodes(layout: Layout, fault: Fault) -> list[str]:
     if isinstance(fault, OnNodes):
         return nodes_of(layout, fault.on)
     if isinstance(fault, Traffic):
-        return nodes_of(layout, (*fault.senders, fault.receiver))
+        return nodes_of(layout, (*fault.senders, node_of(layout, fault.receiver)))
     if isinstance(fault, Incast):
-        return nodes_of(layout, (fault.receiver,))
+        return [node_of(layout, fault.receiver)]
     return []
 
 
@@ -41,7 +27,19 @@ def senders_of(layout: Layout, fault: Traffic | Incast) -> list[str]:
     """Who sends what loads links. NotFoundError."""
     if isinstance(fault, Traffic):
         return nodes_of(layout, fault.senders)
-    return [node.name for node in layout.nodes if node.name != nodes_of(layout, (fault.receiver,))[0]]
+    receiver = node_of(layout, fault.receiver)
+    return [node.name for node in layout.nodes if node.name != receiver]
+
+
+def candidates(layout: Layout, fault: OnNodes | OnLinks) -> list[str]:
+    """What 'on' means, one by one: nodes, or links and what they are at. NotFoundError."""
+    if isinstance(fault, OnNodes):
+        return nodes_of(layout, fault.on)
+    if "all" in fault.on:
+        return [link.name for link in layout.links]
+    for target in fault.on:
+        links_of(layout, target)
+    return expanded(layout, fault.on)
 
 
 def injection_of(fault: Fault, layout: Layout) -> Injection | None:
@@ -62,8 +60,7 @@ def injection_of(fault: Fault, layout: Layout) -> Injection | None:
 
 
 def _places(layout: Layout, on: Sequence[str], direction: str) -> tuple[Place, ...]:
-    found = [place for target in on for place in places_of(links_of(layout, target), target, direction)]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(place for target in on for place in places(layout, target, direction)))
 
 
 def _placed(places: Sequence[Place], rules: Sequence[str]) -> tuple[tuple[Place, str], ...]:
@@ -76,14 +73,13 @@ def deaf_nodes(fault: Partition, layout: Layout) -> Mapping[str, Sequence[str]]:
     if fault.shape == "ring-majority":
         return _ring(_drawn(names, fault))
     if fault.groups is not None:
-        for group in fault.groups:
-            nodes_of(layout, group)
-        groups: list[Sequence[str]] = list(fault.groups)
+        groups: list[Sequence[str]] = [nodes_of(layout, group) for group in fault.groups]
     elif fault.shape == "halves":
         order = _drawn(names, fault)
         groups = [order[: len(order) // 2], order[len(order) // 2 :]]
     else:
-        alone = nodes_of(layout, (fault.node,))[0] if fault.node is not None else _drawn(names, fault)[0]
+        among = nodes_of(layout, (fault.node,)) if fault.node is not None else names
+        alone = _drawn(among, fault)[0]
         groups = [[alone], [name for name in names if name != alone]]
     deaf: Mapping[str, Sequence[str]] = deaf_across(groups)
     if not fault.one_way:

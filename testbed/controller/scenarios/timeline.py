@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from testbed.controller.scenarios.drawing import drawn, restarts
+from testbed.controller.scenarios.drawing import drawn, picked, restarts
 from testbed.errors import DescriptionError, Problem
 from testbed.spec.faults import Churn, Fault
 from testbed.spec.layout import Layout
@@ -47,7 +47,9 @@ def occurrences(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> 
                 found += [Occurrence(name, *one, goes_on) for one in restarts(fault, layout, seed, number, horizon)]
             else:
                 goes_on = fault.every is not None and fault.to is None
-                found += [Occurrence(name, fault, *times, goes_on) for times in fault.times(horizon)]
+                times = fault.times(horizon)
+                drawn_on = picked(fault, layout, seed, number, len(times))
+                found += [Occurrence(name, one, *when, goes_on) for one, when in zip(drawn_on, times, strict=True)]
         except MismatchError as error:
             raise DescriptionError(scenario.name, [Problem(name, "", error.expected)]) from None
     if scenario.random is not None:

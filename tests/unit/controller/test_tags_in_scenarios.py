@@ -1,0 +1,134 @@
+"""Scenarios that name nodes and links by tags, and draw some of those that they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from testbed.controller.scenarios.checking import check
+from testbed.controller.scenarios.targets import deaf_nodes, injection_of, senders_of, touched_nodes
+from testbed.controller.scenarios.timeline import occurrences
+from testbed.errors import DescriptionError
+from testbed.spec.faults import (
+    Churn,
+    Crash,
+    Down,
+    Fault,
+    Flap,
+    Impair,
+    Incast,
+    OnLinks,
+    OnNodes,
+    Partition,
+    Pause,
+    Traffic,
+)
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+from testbed.spec.scenario import RandomFaults, Scenario
+
+SECOND = 1_000_000_000
+RACKS = resolve(
+    Description.star(6, tags={"rack1": ["n1", "n2", "n3"], "rack2": ["n4", "n5"], "server": ["n6"], "slow": ["n5--s1"]})
+)
+LINKS = [link.name for link in RACKS.links]
+
+
+def played(*faults: Fault, seed: int = 1, horizon: int = 10) -> Sequence[Fault]:
+    check(Scenario(faults=faults), RACKS, "sim")
+    return [one.fault for one in occurrences(Scenario(faults=faults), RACKS, seed, horizon * SECOND)]
+
+
+def problems(*faults: Fault) -> str:
+    with pytest.raises(DescriptionError) as caught:
+        check(Scenario(faults=faults), RACKS, "sim")
+    return str(caught.value)
+
+
+def test_tags_stand_wherever_nodes_and_links_do() -> None:
+    assert touched_nodes(RACKS, Pause(on=["@rack2", "n1"], at=0, for_="1s")) == ["n1", "n4", "n5"]
+    down = injection_of(Down(on="@slow", at=0), RACKS)
+    assert down is not None
+    assert down.down == (LINKS[4],)
+    impaired = injection_of(Impair(on="@rack2", direction="out", loss=1.0, at=0), RACKS)
+    assert impaired is not None
+    assert impaired.places == ((LINKS[3], "forward"), (LINKS[4], "forward"))
+    traffic = Traffic(senders="@rack1", receiver="@server", rate="1mbit", at=0)
+    assert senders_of(RACKS, traffic) == ["n1", "n2", "n3"]
+    assert touched_nodes(RACKS, traffic) == ["n1", "n2", "n3", "n6"]
+    assert senders_of(RACKS, Incast(receiver="@server", rate="1mbit", at=0)) == ["n1", "n2", "n3", "n4", "n5"]
+
+
+def test_partitions_are_between_tags() -> None:
+    deaf = deaf_nodes(Partition(groups=[["@rack1"], ["@rack2", "n6"]], at=0), RACKS)
+    assert deaf["n1"] == ("n4", "n5", "n6")
+    assert deaf["n6"] == ("n1", "n2", "n3")
+    alone = {seed: deaf_nodes(Partition(shape="isolated", node="@rack1", seed=seed, at=0), RACKS) for seed in range(20)}
+    chosen = {next(name for name, others in deaf.items() if len(others) == 5) for deaf in alone.values()}
+    assert chosen == {"n1", "n2", "n3"}
+
+
+def test_some_of_a_tag_are_drawn_anew_each_time_by_the_seed() -> None:
+    pauses = Pause(on="@rack1", pick=2, at=0, for_="100ms", every="200ms", to="6s")
+    drawn = [one.on for one in played(pauses) if isinstance(one, OnNodes)]
+    assert len(drawn) == 30
+    assert set(drawn) == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
+    assert drawn == [one.on for one in played(pauses) if isinstance(one, OnNodes)]
+    assert drawn != [one.on for one in played(pauses, seed=2) if isinstance(one, OnNodes)]
+    own = pauses.model_copy(update={"seed": 9})
+    assert played(own, seed=1) == played(own, seed=2)
+    assert all(one.what == f"pause on {', '.join(one.on)}" for one in played(pauses) if isinstance(one, OnNodes))
+
+
+def test_of_links_what_has_the_tag_is_drawn_with_all_its_links() -> None:
+    flaps = Flap(on=["@rack2", "@slow"], pick=1, at=0, for_="100ms", every="200ms", to="6s")
+    drawn = {one.on for one in played(flaps) if isinstance(one, OnLinks)}
+    assert drawn == {("n4",), ("n5",), (LINKS[4],)}
+    every = {
+        one.on[0]
+        for one in played(Down(on="all", pick=1, at=0, for_="1ms", every="10ms", to="2s"))
+        if isinstance(one, OnLinks)
+    }
+    assert every == set(LINKS)
+
+
+def test_churn_and_faults_at_random_choose_among_a_tags() -> None:
+    restarts = played(Churn(on="@rack2", mean="100ms", at=0, to="5s"))
+    assert {one.on for one in restarts if isinstance(one, OnNodes)} == {("n4",), ("n5",)}
+    chance = RandomFaults(kinds=["pause", "flap"], rate=10.0, on=["@rack2"], to="5s")
+    scenario = Scenario(random=chance)
+    check(scenario, RACKS, "sim")
+    drawn = {
+        one.fault.on[0] for one in occurrences(scenario, RACKS, 1, SECOND) if isinstance(one.fault, OnNodes | OnLinks)
+    }
+    assert drawn == {"n4", "n5", LINKS[3], LINKS[4]}
+
+
+def test_what_a_tag_cannot_mean_there_is_told_before_anything_starts() -> None:
+    assert "has the tag 'rakc1'; did you mean '@rack1'" in problems(Pause(on="@rakc1", at=0, for_="1s"))
+    assert "no node of cluster star-6 has the tag 'slow': it is one of links" in problems(Crash(on="@slow", at=0))
+    assert "@rack1 means 3 nodes (n1, n2, n3), and one is needed" in problems(
+        Incast(receiver="@rack1", rate="1mbit", at=0)
+    )
+    assert "fault[1].pick: found 4, expected at most 3" in problems(Crash(on="@rack1", pick=4, at=0))
+    assert "@server to itself" in problems(Traffic(senders=["n6"], receiver="@server", rate="1mbit", at=0))
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Crash(on="n1", at=0, seed=3), "seed: found 3, expected the key 'pick' beside it"),
+        (
+            Churn(on="n1", mean="1s", at=0, pick=1),
+            "pick: found 1, expected no such key: churn draws one node each time",
+        ),
+    ],
+)
+def test_keys_that_do_not_go_together(fault: Fault, said: str) -> None:
+    assert [str(one) for one in fault.problems()] == [next(str(one) for one in fault.problems() if said in str(one))]
+
+
+def test_it_is_written_back() -> None:
+    scenario = Scenario(name="x", faults=[Flap(on="@rack1", pick=1, seed=4, at="1s", for_="1ms")])
+    assert Scenario.from_toml(scenario.to_toml()) == scenario
