@@ -40,6 +40,7 @@ class Driver:
         self._frames_in_a_row = 0
         self._deadline: int | None = None  # the one that the kernel knows
         self._others = select.poll()
+        self._has_others = False  # or had
         self._waiter = Waiter(0)
         self._waiter.watch(wire.fileno())
 
@@ -54,6 +55,7 @@ class Driver:
 
     def watch(self, descriptor: int) -> None:
         self._others.register(descriptor, select.POLLIN)
+        self._has_others = True
         self._waiter.watch(descriptor)
 
     def unwatch(self, descriptor: int) -> None:
@@ -80,7 +82,8 @@ class Driver:
                     self._tick(moment)
                     due = 0
                 if woken or (deadline is not None and deadline <= moment):
-                    return ()
+                    # A program that polls is never waited for: what it polls for may come by another descriptor.
+                    return [descriptor for descriptor, _ in self._others.poll(0)] if self._has_others else ()
                 if due == 0 or moment < until:
                     continue
                 if ready := self._sleep(due if deadline is None or (due is not None and due < deadline) else deadline):

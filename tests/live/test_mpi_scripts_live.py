@@ -1,0 +1,100 @@
+"""mpi4py's scripts in namespaces: as they are but for one import."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mpi_script_files import ours, written
+
+import testbed
+from testbed import Cluster, RunningCluster
+from testbed.runtime.nodes.run import ProgramError, StuckError
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+
+@pytest.fixture(scope="module")
+def star() -> Iterator[RunningCluster]:
+    with Cluster.star(2).up() as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("protocol", ["emp", "tcp"])
+def test_a_pingpong_runs_with_one_changed_import_on_the_machines_clock(
+    star: RunningCluster, tmp_path: Path, protocol: str
+) -> None:
+    script, begun = ours("pingpong.py", tmp_path), time.monotonic()
+    testbed.run(star, script, protocol=protocol, settings={"args": "30"}, output=tmp_path / "run")
+    took = time.monotonic() - begun
+    table = [line.split() for line in (tmp_path / "run" / "logs" / "n1.log").read_text().splitlines()]
+    assert [int(length) for length, _ in table] == [1, 16, 256, 4096, 65536]
+    # Nothing goes there and back in no time, and all of it together in less than the run has taken.
+    assert all(float(latency) > 1 for _, latency in table)
+    assert sum(float(latency) * 2 * 30 / 1e6 for _, latency in table) < took
+
+
+@pytest.mark.parametrize("protocol", ["emp", "tcp"])
+def test_requests_probes_and_communicators_keep_every_promise(tmp_path: Path, protocol: str) -> None:
+    script, folder = ours("neighbours.py", tmp_path), tmp_path / "run"
+    with Cluster.star(4).up() as cluster:
+        result = testbed.run(cluster, script, protocol=protocol, check=True, output=folder)
+    assert result.checks is not None
+    for rank in range(4):
+        log = (folder / "logs" / f"n{rank + 1}.log").read_text()
+        assert log == f"[0, 1, 2, 3] Word(said_by={(rank // 2 + 1) % 2})\n"
+
+
+@pytest.mark.parametrize("protocol", ["emp", "tcp"])
+def test_datatypes_move_a_matrix_by_its_columns(star: RunningCluster, tmp_path: Path, protocol: str) -> None:
+    testbed.run(star, ours("columns.py", tmp_path), protocol=protocol)
+
+
+def test_a_synchronous_send_over_tcp_waits_for_its_receive(star: RunningCluster, tmp_path: Path) -> None:
+    script = written(
+        tmp_path,
+        "if comm.rank == 0:",
+        "    request = comm.Issend(b'x', 1, 1)",
+        "    comm.Send(b'', 1, 2)",
+        "    comm.recv(source=1)",
+        "    assert not request.Test()",
+        "    comm.send('now', 1, 3)",
+        "    request.Wait()",
+        "else:",
+        "    comm.Recv(None, 0, 2)",
+        "    comm.Probe(0, 1)",
+        "    comm.send('it has come', 0)",
+        "    comm.recv(source=0, tag=3)",
+        "    comm.Recv(bytearray(1), 0, 1)",
+    )
+    testbed.run(star, script, protocol="tcp")
+
+
+def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(
+    star: RunningCluster, tmp_path: Path
+) -> None:
+    script = written(tmp_path, "if comm.rank == 1:", "    1 / 0", "comm.recv(source=1)")
+    with pytest.raises(ProgramError, match="n2: ") as raised:
+        testbed.run(star, script)
+    assert 'script.py", line 4, in <module>' in str(raised.value)
+    assert "ZeroDivisionError" in str(raised.value)
+
+
+def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_where(
+    star: RunningCluster, tmp_path: Path
+) -> None:
+    script = written(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
+    with pytest.raises(StuckError) as raised:
+        testbed.run(star, script, patience=2)
+    for rank in (0, 1):
+        sentences = raised.value.waiting[f"n{rank + 1}"]
+        assert f"the program waits for a receive from rank {1 - rank}, tag 3, 4 bytes, at script.py:4" in sentences
+
+
+def test_a_script_that_computes_for_ever_is_told_with_the_line(star: RunningCluster, tmp_path: Path) -> None:
+    script = written(tmp_path, "comm.Barrier()", "own = comm.rank", "while own:", "    pass", "comm.Recv(None, 1)")
+    with pytest.raises(StuckError) as raised:
+        testbed.run(star, script, patience=2)
+    assert any("the program runs, at" in one and "script.py:" in one for one in raised.value.waiting["n2"])

@@ -1,0 +1,110 @@
+"""mpi4py's scripts in the simulation: as they are but for one import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mpi_script_files import ours, written
+
+import testbed
+from testbed import Cluster
+from testbed.controller.folders import recorded
+from testbed.errors import DescriptionError, TestbedError
+from testbed.runtime.journal import read
+from testbed.runtime.nodes.run import ProgramError
+from testbed.sim.simulation import StalledError
+from testbed.workloads.finding import choose
+
+DELAY = 10_000  # ns, of each of the two links between two nodes
+STAR = Cluster.star(2, delay="10us", seed=5)
+
+
+def lines(folder: Path, node: str = "n1") -> list[str]:
+    return (folder / "logs" / f"{node}.log").read_text().splitlines()
+
+
+def test_a_pingpong_runs_with_one_changed_import_and_takes_the_links_delay(tmp_path: Path) -> None:
+    script = ours("pingpong.py", tmp_path)
+    for name in ("first", "second"):
+        result = testbed.run(STAR, script, mode="sim", settings={"args": "50"}, output=tmp_path / name)
+        assert result.results == {"n1": None, "n2": None}
+    table = [line.split() for line in lines(tmp_path / "first")]
+    assert [int(length) for length, _ in table] == [1, 16, 256, 4096, 65536]
+    assert {float(latency) for _, latency in table[:4]} == {2 * DELAY / 1000}, "the model's clock, and no time-out"
+    assert lines(tmp_path / "second") == lines(tmp_path / "first")
+    assert not (tmp_path / "first" / "logs" / "n2.log").exists(), "rank 1 says nothing"
+
+
+@pytest.mark.parametrize("loss", ["0%", "5%"])
+def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(tmp_path: Path, loss: str) -> None:
+    script, folder = ours("neighbours.py", tmp_path), tmp_path / "run"
+    result = testbed.run(Cluster.star(4, loss=loss), script, mode="sim", seed=3, check=True, output=folder)
+    assert result.checks is not None
+    assert result.verdict.grade is testbed.Grade.TRUSTED
+    for rank in range(4):
+        other = (rank // 2 + 1) % 2
+        assert lines(folder, f"n{rank + 1}") == [f"[0, 1, 2, 3] Word(said_by={other})"]
+    told = [event["what"] for event in read(folder / "history" / "n1.jsonl")]
+    assert told.count("cancelled") == 1
+
+
+def test_datatypes_move_a_matrix_by_its_columns(tmp_path: Path) -> None:
+    testbed.run(Cluster.star(2, loss="2%"), ours("columns.py", tmp_path), mode="sim")
+
+
+def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(tmp_path: Path) -> None:
+    script = written(tmp_path, "if comm.rank == 1:", "    comm.Recv(bytearray(1), 7)", "comm.recv(source=1)")
+    with pytest.raises(ProgramError, match="n2: ") as raised:
+        testbed.run(STAR, script, mode="sim")
+    assert 'script.py", line 4, in <module>' in str(raised.value)
+    assert str(raised.value).endswith("MPIError: a rank of 7: 0 to 1")
+
+
+def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_where(tmp_path: Path) -> None:
+    script = written(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
+    with pytest.raises(StalledError) as raised:
+        testbed.run(STAR, script, mode="sim")
+    for rank in (0, 1):
+        assert f"on n{rank + 1} waits for a receive from rank {1 - rank}, tag 3, 4 bytes, at script.py:4\n" in str(
+            raised.value
+        )
+
+
+@pytest.mark.parametrize("end", ["sys.exit()", "sys.exit(0)", "sys.exit(None)"])
+def test_a_script_may_end_itself(tmp_path: Path, end: str) -> None:
+    testbed.run(STAR, written(tmp_path, "import sys", end), mode="sim")
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("sys.exit(3)", "the script has ended itself: 3"),
+        ("sys.exit('no')", "the script has ended itself: no"),
+        ("comm.Abort(4)", "rank 0 has called Abort, with error code 4"),
+    ],
+)
+def test_a_script_that_ends_itself_with_a_code_has_failed(tmp_path: Path, end: str, said: str) -> None:
+    script = written(tmp_path, "import sys", "if comm.rank == 0:", f"    {end}")
+    with pytest.raises(ProgramError, match=said):
+        testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
+    assert recorded(tmp_path / "run").status == "failed"
+
+
+def test_scripts_are_told_from_workloads_by_what_they_import(tmp_path: Path) -> None:
+    for text in (
+        "from testbed.mpi import MPI",
+        "import testbed.mpi.MPI as MPI",
+        "from testbed import mpi",
+        "def f():\n    from testbed.mpi.MPI import COMM_WORLD",
+    ):
+        script = tmp_path / "a.py"
+        script.write_text(text)
+        assert choose(str(script), {"args": "1 'a b'"}).settings == {"args": "1 'a b'"}
+    with pytest.raises(DescriptionError, match="arg"):
+        choose(str(script), {"arguments": "1"})
+    script.write_text("from testbed import errors\nasync def work(comm, node): ...")
+    assert choose(str(script)).settings == {}
+    script.write_text("from testbed.mpi import MPI\n)")
+    with pytest.raises(TestbedError, match="SyntaxError"):
+        choose(str(script))
