@@ -305,6 +305,8 @@ class Run:
         for descriptor in ready:
             if descriptor in self._names:
                 self._listen(self._names[descriptor])
+            elif descriptor != self._warm.fileno():  # a node's, whose last words were heard with the news of its end
+                continue
             elif (said := self._warm.hear()) is not None:
                 name, number = said[1] if isinstance(said[1], tuple) else ("", 0)
                 if said[0] == "forked":
