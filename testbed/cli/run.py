@@ -263,6 +263,11 @@ def _print_rows(result: RunResult) -> None:
     from testbed.cli.tables import print_rows, print_table
 
     print_rows(list(result.rows))
+    if not result.rows and result.folder is not None:  # a script prints what comes of it
+        for node in result.results:
+            for log in sorted(result.folder.glob(f"**/logs/{node}.log")):
+                lines = log.read_text(errors="replace").splitlines()
+                click.echo("".join(f"{node}: {line}\n" for line in lines[-_SHOWN:]), nl=False)
     if result.used:
         parts = list(dict.fromkeys(part for one in result.used.values() for part in one))
         print_table(

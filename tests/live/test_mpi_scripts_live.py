@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mpi_script_files import ours, written
+from test_command import testbed as command
 
 import testbed
 from testbed import Cluster, RunningCluster
@@ -98,3 +99,9 @@ def test_a_script_that_computes_for_ever_is_told_with_the_line(star: RunningClus
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, patience=2)
     assert any("the program runs, at" in one and "script.py:" in one for one in raised.value.waiting["n2"])
+
+
+def test_what_a_script_prints_is_shown_with_its_node(tmp_path: Path) -> None:
+    script = written(tmp_path, "print(f'rank {comm.rank} of {comm.size}')")
+    shown = command("run", "star-4", script, "--mode", "sim", cwd=tmp_path).stdout
+    assert shown.splitlines()[:4] == [f"n{rank + 1}: rank {rank} of 4" for rank in range(4)]
