@@ -1,0 +1,114 @@
+"""Tags on a cluster that is up: shown, selected by where links and nodes are named, and changed at no cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from test_command import refused
+from test_command import testbed as command
+
+from testbed import Cluster, Scenario
+from testbed.cli.documents import schema_of
+from testbed.controller.commands import run_commands
+from testbed.spec.faults import Pause
+from testbed.spec.names import SELECTOR
+
+pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
+
+RACKS = """
+[generate]
+shape = "star"
+nodes = 4
+[tags]
+rack1 = ["n1", "n2"]
+rack2 = ["n3", "n4"]
+client = ["n1"]
+uplink = ["n4--s1"]
+"""
+
+
+def document(*arguments: str) -> Any:
+    ran = command(*arguments, "--json")
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def reaches(source: str, target: str, patience: int = 10) -> bool:
+    """Whether an answer comes, within so many seconds: a neighbour that was not heard is asked for again after one."""
+    return command("exec", source, "--", "ping", "-c1", f"-W{patience}", target).returncode == 0
+
+
+@pytest.fixture
+def racks(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "racks.toml"
+    path.write_text(RACKS)
+    assert command("up", str(path)).returncode == 0
+    yield path
+    command("down", "--all")
+
+
+@pytest.mark.usefixtures("racks")
+def test_status_shows_them_for_people_and_for_programs() -> None:
+    shown = command("status").stdout
+    assert "n1 @rack1 @client" in shown
+    assert "s1:4 @uplink" in shown
+    told = document("status")
+    jsonschema.validate(told, schema_of("status"))
+    (cluster,) = told["clusters"]
+    assert {node["name"]: node["tags"] for node in cluster["nodes"]}["n1"] == ["rack1", "client"]
+    assert [link["tags"] for link in cluster["links"]] == [[], [], [], ["uplink"]]
+
+
+@pytest.mark.usefixtures("racks")
+def test_faults_by_tags_on_the_command_line() -> None:
+    injected = document("inject", "@rack1", "--loss", "100%", "--direction", "out")
+    assert [link["name"][:2] for link in injected["links"]] == ["n1", "n2"]
+    assert not reaches("n1", "n3", 1)
+    assert document("heal")["healed"][0]["what"] == "loss 100% on @rack1 (out)"
+    assert reaches("n1", "n3")
+    assert [one["name"][:2] for one in document("link", "@uplink", "down")["links"]] == ["n4"]
+    assert not reaches("n1", "n4", 1)
+    document("link", "@uplink", "up")
+    document("partition", "@rack1", "/", "@rack2")
+    assert not reaches("n1", "n3", 1)
+    assert reaches("n1", "n2")
+    document("heal")
+    loaded = document("load", "@rack1", "n3", "--rate", "1mbit")
+    assert loaded["what"] == "load of 1mbit from n1, n2 to n3"
+    document("load", "@rack2", "--cpu", "10%")
+    (cluster,) = document("status")["clusters"]
+    assert {node["name"]: len(node["programs"]) for node in cluster["nodes"]} == {"n1": 1, "n2": 1, "n3": 2, "n4": 1}
+    document("heal")
+
+
+@pytest.mark.usefixtures("racks")
+def test_exec_takes_a_tag_that_one_node_has() -> None:
+    assert command("exec", "@client", "--", "hostname").stdout == "n1\n"
+    refused(command("exec", "@rack1", "--", "true"), 4, "@rack1 means 2 nodes (n1, n2), and one is needed")
+    refused(command("inject", "@rakc1", "--loss", "1%"), 4, "has the tag 'rakc1'; did you mean '@rack1'?")
+
+
+def test_a_change_of_tags_alone_is_there_without_an_operation(racks: Path) -> None:
+    racks.write_text(RACKS.replace('client = ["n1"]', 'server = ["n3"]'))
+    changed = document("up", str(racks))
+    assert changed["operations"] == []
+    assert command("exec", "@server", "--", "hostname").stdout == "n3\n"
+    refused(command("exec", "@client", "--", "true"), 4, "has the tag 'client'")
+
+
+def test_commands_and_scenarios_by_tags(tmp_path: Path) -> None:
+    cluster = Cluster.star(3, tags={"worker": ["n2", "n3"]})
+    storm = Scenario(name="storm", faults=(Pause(on="@worker", pick=1, at=0, for_="100ms", every="200ms", to="1s"),))
+    result = run_commands(cluster, [("@worker", "hostname; sleep 1.6"), ("n1", "true")], scenario=storm, seed=3,
+                          output=tmp_path / "run")  # fmt: skip
+    assert [(one.node, one.code) for one in result.commands] == [("n2", 0), ("n3", 0), ("n1", 0)]
+    told = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    paused = [one["what"] for one in told if one["event"] == "fault begins"]
+    assert len(paused) == 5
+    assert set(paused) <= {"pause on n2", "pause on n3"}
+    assert all(SELECTOR not in what for what in paused)

@@ -1,0 +1,68 @@
+"""Scenarios by tags in the simulation: what has the tag meets the fault, and what is drawn is the same for the same seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import testbed
+from testbed import Cluster, Scenario
+from testbed.spec.faults import Crash, Impair, Incast, Partition, Pause
+from testbed.workloads.form import Comm, Node
+
+SECOND = 1_000_000_000
+RACKS = Cluster.star(5, delay="100us", tags={"rack1": ["n1", "n2", "n3"], "server": ["n5"], "slow": ["n4--s1"]})
+
+
+async def chat(comm: Comm, node: Node) -> None:
+    """Everybody says something to the next rank, a hundred times a second, for a second; nobody waits for it."""
+    receives = [await comm.Irecv(bytearray(1)) for _ in range(50)]
+    for _ in range(50):
+        await comm.Isend(b"!", (comm.rank + 1) % comm.size)
+        await node.sleep(SECOND // 50)
+    assert receives
+
+
+def events(folder: Path, event: str) -> list[dict[str, Any]]:
+    told = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+    return [one for one in told if one["event"] == event]
+
+
+def played(folder: Path, scenario: Scenario, seed: int = 1) -> testbed.RunResult:
+    return testbed.run(
+        RACKS, chat, mode="sim", seed=seed, scenario=scenario, output=folder / "run", check=False, timeout=20
+    )
+
+
+def test_what_has_the_tag_meets_the_fault(tmp_path: Path) -> None:
+    faults = (
+        Impair(on="@slow", at="100ms", for_="300ms", loss="50%"),
+        Pause(on="@rack1", at="100ms", for_="50ms"),
+        Incast(receiver="@server", rate="1mbit", at="200ms", for_="100ms"),
+        Partition(groups=[["@rack1"], ["@server", "n4"]], at="500ms", for_="200ms"),
+    )
+    played(tmp_path, Scenario(name="racks", faults=faults))
+    ends = {one["kind"]: one for one in events(tmp_path, "fault ends")}
+    assert [kind for kind, one in ends.items() if not one["had_effect"]] == []
+    assert ends["pause"]["counted"]["nodes"] == 3
+    assert ends["impair"]["what"] == "loss 50% on @slow"
+
+
+def test_one_of_a_tag_is_drawn_each_time_alike_for_the_same_seed(tmp_path: Path) -> None:
+    storm = Scenario(name="storm", faults=(Pause(on="@rack1", pick=1, at=0, for_="10ms", every="20ms", to="900ms"),))
+    drawn = []
+    for number, seed in enumerate((1, 1, 2)):
+        folder = tmp_path / str(number)
+        played(folder, storm, seed)
+        drawn.append([one["what"] for one in events(folder, "fault begins")])
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert set(drawn[0]) == {"pause on n1", "pause on n2", "pause on n3"}
+
+
+def test_who_crashes_is_one_of_the_tags(tmp_path: Path) -> None:
+    result = played(tmp_path, Scenario(name="one", faults=(Crash(on="@rack1", pick=1, at="100ms"),)))
+    (begins,) = events(tmp_path, "fault begins")
+    crashed = begins["what"].removeprefix("crash on ")
+    assert set(result.results) == {f"n{number}" for number in range(1, 6)} - {crashed}
+    assert crashed in ("n1", "n2", "n3")
