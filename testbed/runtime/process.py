@@ -53,7 +53,8 @@ class Process:
         self._load()
         Listener(self._loop, self._places.socket(self._number), self._answer)
         self._loop.at(self._loop.now() + _WATCH, self._watch)
-        # A collection would stop every link for milliseconds. What runs per frame leaves no cycles behind.
+        # A collection at some time would stop every link for milliseconds. What runs per frame leaves no cycles behind,
+        # and what orders leave is collected with them.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -71,6 +72,7 @@ class Process:
 
                 def released(early: dict[str, int]) -> None:
                     later.tell({"early": early, "unclaimed": self._relay.heard()})
+                    gc.collect()
 
                 self._relay.release(request["links"], released)
                 return later
@@ -97,6 +99,7 @@ class Process:
         self._open_log(orders)
         early = self._relay.load(orders.share(self._number), self._write)
         self._watchers.attend(self._relay.links)
+        gc.collect()  # only what has come since `prepare`
         return early
 
     def _open_log(self, orders: Orders) -> None:

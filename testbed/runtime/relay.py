@@ -296,7 +296,7 @@ class Relay:
         self._loop = loop
         self._fields = fields
         self._arena = Arena()
-        self._idle: list[str] = []
+        self._idle: dict[str, None] = {}  # sentences, each once
         self._aside = Aside(loop)
         self._heard: dict[str, int] = {}
 
@@ -369,7 +369,7 @@ class Relay:
 
     def _let_go(self, link: LinkCarriage) -> int:
         for direction in link.directions.values():
-            self._idle += direction.idle_rules()
+            self._idle.update(dict.fromkeys(direction.idle_rules()))
         return link.release()
 
     def _close(self, sockets: Iterable[PacketSocket]) -> None:

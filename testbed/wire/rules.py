@@ -230,7 +230,7 @@ class RuleSet:
     number whenever the rules in force are others.
     """
 
-    __slots__ = ("_all", "_handles", "_links", "fields", "version")
+    __slots__ = ("_handles", "_lifted", "_links", "fields", "version")
 
     def __init__(self, fields: Fields, links: Collection[str] = ()) -> None:
         """links: the names that a rule may use for a link; empty: any."""
@@ -238,7 +238,7 @@ class RuleSet:
         self.version = 0
         self._links = links
         self._handles: list[Handle] = []
-        self._all: list[Handle] = []
+        self._lifted: dict[str, None] = {}  # what is to be said of those that are not in force any more
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -250,7 +250,6 @@ class RuleSet:
         """
         handle = Handle(self, Rule.parse(rule, self.fields, self._links) if isinstance(rule, str) else rule, now)
         self._handles.append(handle)
-        self._all.append(handle)
         self.version += 1
         return handle
 
@@ -260,12 +259,14 @@ class RuleSet:
 
     def idle(self) -> list[str]:
         """A sentence for each rule, in force or lifted, that has never decided a frame's fate."""
-        return [_idle(handle) for handle in self._all if not handle.decided]
+        return [*(_idle(handle) for handle in self._handles if not handle.decided), *self._lifted]
 
     def _lift(self, handle: Handle) -> None:
         if handle in self._handles:
             self._handles.remove(handle)
             self.version += 1
+            if not handle.decided:
+                self._lifted[_idle(handle)] = None
 
 
 def _idle(handle: Handle) -> str:

@@ -202,6 +202,12 @@ def test_rules_that_never_decided_are_told_at_the_end(rules: RuleSet) -> None:
     ]
 
 
+def test_rules_that_come_and_go_a_thousand_times_leave_one_sentence(rules: RuleSet) -> None:
+    for _ in range(1000):
+        rules.add(0, "drop arp").lift()
+    assert rules.idle() == ["the rule 'drop arp' has never matched a frame"]
+
+
 def test_a_rule_that_is_none_adds_nothing(rules: RuleSet) -> None:
     with pytest.raises(RuleError):
         rules.add(0, "drop udp and")

@@ -1,0 +1,43 @@
+"""What a relay is told again and again leaves nothing behind in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from traffic import relay_pid
+
+from testbed import Cluster
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+CHANGES = 15
+WARM = 6
+SLACK = 200_000  # bytes; a leak of all that a change leaves took 5 MB
+RULE = "drop emp.type == 1 and first(2)"
+
+
+def memory(pid: int) -> int:
+    """Bytes that are no file's."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Swap:")))
+
+
+def test_rules_on_all_links_and_links_that_change_hands_leave_nothing() -> None:
+    with Cluster.star(20).up() as cluster, cluster.inject("n1", delay="1ms"):
+        pid = relay_pid(cluster)
+
+        def change() -> None:
+            with cluster.inject("all", rules=[RULE]):
+                pass
+
+        for _ in range(WARM):
+            change()
+        before = memory(pid), len(os.listdir(f"/proc/{pid}/fd"))
+        for _ in range(CHANGES):
+            change()
+        after = memory(pid), len(os.listdir(f"/proc/{pid}/fd"))
+        assert relay_pid(cluster) == pid
+    assert after[0] - before[0] < SLACK
+    assert after[1] == before[1]
