@@ -1,0 +1,129 @@
+"""Runs under a profile: what they tell, what a program on a host that costs sees of the time, and slow NICs in scenarios."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import testbed
+from protocols.core.profile import Profile
+from protocols.emp.profile import EMP_2001
+from testbed.cli.main import testbed as command
+from testbed.controller.folders import recorded
+from testbed.errors import UnsupportedError
+from testbed.spec.faults import Slow
+from testbed.spec.scenario import Scenario
+from testbed.workloads.form import Comm, Node
+
+PINGPONG = {"sizes": "64", "count": 20}
+
+
+def test_a_run_under_a_profile_says_which_and_how_its_parts_were_used(tmp_path: Path) -> None:
+    result = testbed.run(
+        "emp-2001", "pingpong", mode="sim", profile="emp-2001", settings=PINGPONG, output=tmp_path / "run"
+    )
+    run = recorded(tmp_path / "run")
+    assert run.asked["profile"]["name"] == "emp-2001"
+    assert run.asked["profile"]["receive"] == EMP_2001.receive
+    (used,) = run.result["used"]
+    assert used == result.used
+    assert set(used["n1"]) == {"core", "processor", "reading DMA engine", "writing DMA engine", "bus"}
+    counted, n1 = result.counted["n1"], used["n1"]
+    assert counted["frames_resent"] == 0
+    assert n1["processor"]["busy_ns"] == (
+        n1["core"]["jobs"] / 2 * EMP_2001.ring  # what is posted is noticed, too
+        + n1["reading DMA engine"]["jobs"] * EMP_2001.fetched
+        + n1["writing DMA engine"]["jobs"] * EMP_2001.stored
+        + (counted["frames_sent"] + counted["acknowledgements_sent"]) * EMP_2001.sent
+        + counted["frames_received"] * EMP_2001.receive
+    )
+    assert 0 < n1["processor"]["share"] < 1
+
+
+def test_without_a_profile_nothing_is_told_of_use(tmp_path: Path) -> None:
+    result = testbed.run("emp-2001", "pingpong", mode="sim", settings=PINGPONG, output=tmp_path / "run")
+    assert result.used == {}
+    assert recorded(tmp_path / "run").asked["profile"] == {"name": "ideal"}
+
+
+def test_what_a_program_posts_takes_its_own_time() -> None:
+    profile = Profile("slow host", post=1_000, translate=500, notice=200)
+
+    async def post(comm: Comm, node: Node) -> list[int]:
+        times = [node.now()]
+        requests = []
+        for number in range(3):
+            buffer = bytearray(100)
+            other = 1 - comm.rank
+            requests.append(
+                await (comm.Isend(buffer, other, number) if comm.rank else comm.Irecv(buffer, other, number))
+            )
+            times.append(node.now())
+        await node.compute(10_000)
+        times.append(node.now())
+        await node.sleep(5_000)
+        times.append(node.now())
+        for request in requests:
+            await request.Wait()
+        return [later - times[0] for later in times]
+
+    result = testbed.run("emp-2001", post, mode="sim", profile=profile)
+    assert result.results["n1"] == [0, 1_500, 3_000, 4_500, 14_500, 19_500]
+
+
+def test_a_run_under_a_profile_is_replayed_under_it(tmp_path: Path) -> None:
+    settings = {"messages": 20}
+    testbed.run("star-4", "random", mode="sim", profile="emp-2002", settings=settings, output=tmp_path / "run", seed=3)
+    again = testbed.replay(tmp_path / "run", "sim")
+    assert again.same
+    assert again.error == ""
+
+
+def test_namespaces_do_not_price(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="in namespaces NICs take what this machine takes"):
+        testbed.run("emp-2001", "pingpong", mode="live", profile="emp-2001")
+    ran = CliRunner().invoke(command, ["run", "star-4", "--on", "n1", "true", "--profile", "emp-2001"])
+    assert ran.exit_code == 2
+    assert "--profile goes with a workload" in ran.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_slow_nic_makes_messages_slow_and_says_by_how_much(tmp_path: Path) -> None:
+    """From 10 ms to 20 ms n2's processor takes five times as long."""
+    scenario = Scenario(name="slow", faults=[Slow(on="n2", factor=5.0, from_="10ms", to="20ms")])
+
+    async def ping(comm: Comm, node: Node) -> list[tuple[int, int]]:
+        took = []
+        for number in range(200):
+            begun = node.now()
+            buffer = bytearray(4)
+            answer = await comm.Irecv(buffer, 1 - comm.rank, number)
+            if comm.rank:
+                await answer.Wait()
+                await comm.Send(buffer, 0, number)
+            else:
+                await comm.Send(buffer, 1, number)
+                await answer.Wait()
+            took.append((begun, node.now() - begun))
+            if not comm.rank:
+                await node.sleep(100_000)  # the other one's receive has been begun by then
+        return took
+
+    result = testbed.run(
+        "emp-2001", ping, mode="sim", profile="emp-2001", scenario=scenario, output=tmp_path / "run", timeout=20
+    )
+    took = result.results["n1"]
+    usual = max(time for begun, time in took if begun < 9_000_000)
+    slowed = min(time for begun, time in took if 10_000_000 < begun < 19_000_000)
+    after = max(time for begun, time in took if begun > 21_000_000)
+    assert after <= usual
+    # At n2 a round trip takes at least a frame that comes, one that is stored, a descriptor, and a frame that goes.
+    assert slowed > usual + 4 * (EMP_2001.receive + EMP_2001.stored + EMP_2001.ring + EMP_2001.fetched) - 10_000
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    (end,) = [event for event in events if event["event"] == "fault ends"]
+    assert end["had_effect"]
+    assert end["counted"]["longer_ns"] == round(0.8 * end["counted"]["busy_ns"]) > 1_000_000
+    assert not [note for note in result.verdict.notes if "had no effect" in note]

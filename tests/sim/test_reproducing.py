@@ -1,0 +1,135 @@
+"""EMP's paper beside the simulation: its rows and shapes come out, with no other profile, and every time alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from protocols.core.profile import Profile, transfer_time
+from protocols.emp.host import Endpoint, plug
+from protocols.emp.profile import EMP_2001
+from testbed.cli.documents import schema_of
+from testbed.cli.main import testbed as command
+from testbed.controller.reproducing import MOST, Reproduction, reproduce
+from testbed.errors import NotFoundError, UnsupportedError
+from testbed.sim.node import SimNode
+from testbed.sim.simulation import Simulation
+from testbed.spec.loading import load
+
+MILLISECOND = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def emp() -> Reproduction:
+    return reproduce("emp")
+
+
+def doubled(*keys: str) -> Profile:
+    return replace(EMP_2001, name="doubled", **{key: 2 * getattr(EMP_2001, key) for key in keys})
+
+
+def test_calibrated_rows_and_shapes_come_out(emp: Reproduction) -> None:
+    assert emp.failures == []
+    assert all(one.holds for one in emp.shapes)
+    assert len(emp.shapes) == 5
+    calibrated = [one for one in emp.rows if one.row.calibrated]
+    assert emp.paper.constants < len(calibrated) <= 3
+    assert all(abs(one.error) <= MOST for one in calibrated)
+
+
+def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) -> None:
+    assert len(emp.rows) == 11
+    predicted = [abs(one.error) for one in emp.rows if not one.row.calibrated]
+    assert len(predicted) == 8
+    assert sum(error <= emp.median_error for error in predicted) == 4
+
+
+def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
+    assert all(one.row.source and one.row.meaning for one in emp.rows)
+    assert all(one.shape.source for one in emp.shapes)
+    table = {one.row.name: one.row.others for one in emp.rows if one.row.others}
+    assert table["Table 2, total"] == {"TCP": 266, "GM": 190}
+    for system in ("TCP", "GM"):  # the paper's sums, up to its rounding
+        parts = [others[system] for name, others in table.items() if name != "Table 2, total"]
+        assert sum(parts) == pytest.approx(table["Table 2, total"][system], abs=1)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [("receive", "stored"), ("ring", "tick", "fetched", "sent"), ("store",)],
+    ids=["receive path", "other events", "DMA set-up"],
+)
+def test_a_profile_with_one_constant_doubled_fails(keys: tuple[str, ...]) -> None:
+    found = reproduce("emp", profile=doubled(*keys))
+    assert any("latency, 4 B" in sentence for sentence in found.failures)
+
+
+def test_a_host_that_moves_the_bytes_itself_breaks_the_shape_of_figure_6() -> None:
+    """A descriptor that is found late, one after the other, is work that waits until the program has done its own."""
+    found = reproduce("emp", profile=replace(EMP_2001, name="busy host", notice=30_000))
+    broken = [one.shape.name for one in found.shapes if not one.holds]
+    assert any(name.startswith("Figure 6") for name in broken)
+    assert any("the wait" in name for name in broken)
+
+
+def test_it_comes_out_alike_in_another_process(emp: Reproduction) -> None:
+    testbed = Path(sys.executable).with_name("testbed")
+    ran = subprocess.run(
+        [testbed, "reproduce", "emp", "--json"], env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True,
+        text=True, timeout=120, check=True,
+    )  # fmt: skip
+    document = json.loads(ran.stdout)
+    jsonschema.validate(document, dict(schema_of("reproduce")))
+    assert [(row["name"], row["ours"]) for row in document["rows"]] == [(one.row.name, one.ours) for one in emp.rows]
+    assert document["median_error"] == emp.median_error
+    assert document["failures"] == []
+
+
+def test_the_command_ends_with_10_where_it_does_not_come_out(tmp_path: Path) -> None:
+    file = tmp_path / "slow.toml"
+    file.write_text('like = "emp-2001"\nreceive = "11us"\n')
+    ran = CliRunner().invoke(command, ["reproduce", "emp", "--profile", str(file)])
+    assert ran.exit_code == 10
+    assert "not reproduced: latency, 4 B" in ran.output
+    assert "median error of the predicted rows" in ran.output
+    assert "profile slow" in ran.output
+
+
+def test_other_modes_and_systems_without_a_paper_are_refused_with_the_reason() -> None:
+    with pytest.raises(UnsupportedError, match=r"dilated: .* comes later"):
+        reproduce("emp", mode="dilated")
+    with pytest.raises(UnsupportedError, match="in live: a profile prices"):
+        reproduce("emp", mode="live")
+    with pytest.raises(NotFoundError, match=r"no paper of tcp .* of emp there is"):
+        reproduce("tcp")
+
+
+@pytest.mark.parametrize("size", [4, 1500])
+def test_a_frame_through_idle_nics_takes_the_sum_of_its_components(size: int) -> None:
+    profile = EMP_2001
+
+    async def receive(endpoint: Endpoint, node: SimNode) -> int:
+        await endpoint.receive(0, 1, bytearray(size))
+        return node.now()
+
+    async def send(endpoint: Endpoint, node: SimNode) -> None:
+        await node.sleep(MILLISECOND)
+        await endpoint.send(1, 1, bytes(size))
+
+    with Simulation(load("emp-2001").description, plug(), profile=profile) as simulation:
+        arrival = simulation.spawn("n2", receive)
+        simulation.spawn("n1", send)
+        simulation.run()
+    posting = profile.post + profile.translate + transfer_time(20, profile.write_rate) + profile.ring
+    moving = 1_000 + -(-size // 512) * 121 + transfer_time(size, 64 * 66_000_000)  # over the bus, on either side
+    wire = 8 * (14 + 28 + 16 + size + 24)  # Ethernet's header, EMP's two, the data; check sequence, preamble and gap
+    storing = profile.receive + moving + profile.stored + profile.notice
+    assert arrival.result() == MILLISECOND + posting + moving + profile.fetched + wire + storing

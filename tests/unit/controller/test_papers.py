@@ -1,0 +1,102 @@
+"""Papers' values as files say them: what is wrong is said, all at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.controller.papers import paper_of, parse
+from testbed.errors import DescriptionError, NotFoundError
+
+GOOD = """
+title = "A title"
+authors = "Somebody"
+published = "2001"
+cluster = "emp-2001"
+profile = "emp-2001"
+constants = 1
+
+[run.latency]
+workload = "pingpong"
+settings = { sizes = "4", count = 10 }
+
+[[row]]
+name = "latency"
+source = "section 1"
+meaning = "half a ping-pong"
+paper = 23
+unit = "us"
+calibrated = true
+run = "latency"
+take = "p50_ns"
+
+[[row]]
+name = "another"
+source = "section 2"
+meaning = "the same"
+paper = 24.5
+unit = "us"
+calibrated = true
+run = "latency"
+take = "p50_ns"
+
+[[shape]]
+name = "order"
+source = "table 1"
+kind = "order"
+row = "latency"
+
+[[unmatched]]
+value = "17"
+why = "an input"
+"""
+
+
+def wrong(text: str) -> list[str]:
+    with pytest.raises(DescriptionError) as caught:
+        parse(text, "the paper")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_paper_is_read() -> None:
+    paper = parse(GOOD, "the paper")
+    assert [(row.name, row.paper, row.calibrated) for row in paper.rows] == [
+        ("latency", 23, True),
+        ("another", 24.5, True),
+    ]
+    assert paper.runs["latency"].settings == {"sizes": "4", "count": 10}
+    assert paper.unmatched[0].why == "an input"
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    found = wrong(GOOD.replace('meaning = "the same"', 'meening = "the same"').replace('why = "an input"\n', ""))
+    assert any("row[2]: found unknown setting 'meening'" in one and "did you mean 'meaning'" in one for one in found)
+    assert any("row[2].meaning: expected a value" in one for one in found)
+    assert any("unmatched[1].why: expected a value" in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("right", "mistake", "said"),
+    [
+        ('run = "latency"', 'run = "latancy"', "did you mean 'latency'"),
+        ('unit = "us"', 'unit = "parsec"', "expected the name of a unit"),
+        ('row = "latency"', 'row = "bandwidth"', "expected the name of a row"),
+        ('kind = "order"', 'kind = "ordre"', "did you mean 'order'"),
+        ("constants = 1", "constants = 2", "fewer than the 2 rows that calibrate them"),
+        ("paper = 24.5", 'paper = "much"', "expected a number"),
+        ("[run.latency]", "[run.later]", "expected the name of a run"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_an_error(right: str, mistake: str, said: str) -> None:
+    assert any(said in problem for problem in wrong(GOOD.replace(right, mistake)))
+
+
+def test_more_than_three_rows_do_not_calibrate() -> None:
+    row = GOOD[GOOD.index('[[row]]\nname = "another"') : GOOD.index("[[shape]]")]
+    more = "".join(row.replace("another", f"another {number}") for number in range(2))
+    assert any("expected at most 3" in problem for problem in wrong(GOOD + more))
+
+
+def test_emp_has_one_and_another_name_says_so() -> None:
+    assert paper_of("emp").title.startswith("EMP: Zero-copy")
+    with pytest.raises(NotFoundError, match="did you mean 'emp'"):
+        paper_of("em")

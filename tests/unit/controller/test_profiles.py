@@ -1,0 +1,66 @@
+"""Profiles by what a user writes: names and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocols.core.profile import IDEAL, OF_PROCESSOR, Profile
+from protocols.emp.profile import EMP_2001, EMP_2002
+from protocols.emp.protocol import PROTOCOL
+from testbed.controller.profiles import in_words, profile_of
+from testbed.errors import DescriptionError, NotFoundError
+
+
+def test_a_name_is_one_that_the_protocol_brings() -> None:
+    assert profile_of("ideal", PROTOCOL) is IDEAL
+    assert profile_of("emp-2001", PROTOCOL) is EMP_2001
+    with pytest.raises(NotFoundError, match=r"did you mean 'emp-2002'.* ideal, emp-2001, emp-2002, and files"):
+        profile_of("emp-202", PROTOCOL)
+
+
+def test_a_file_says_what_differs_from_another_profile(tmp_path: Path) -> None:
+    file = tmp_path / "faster.toml"
+    file.write_text('like = "emp-2001"\nreceive = "2us"\nbus_rate = "8gbit"\nbus_burst = "1KiB"\nprocessors = 2\n')
+    found = profile_of(file, PROTOCOL)
+    assert (found.name, found.receive, found.bus_rate, found.bus_burst, found.processors) == (
+        "faster", 2_000, 8 * 10**9, 1024, 2,
+    )  # fmt: skip
+    assert found.stored == EMP_2001.stored
+    file.write_text('name = "wire only"\npages_apart = true\n')
+    assert profile_of(str(file), PROTOCOL) == Profile("wire only", pages_apart=True)
+    assert profile_of(file, PROTOCOL).is_free
+
+
+def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text('like = "emp"\nreceve = "2us"\nbus_rate = "2us"\nring = "fast"\npages_apart = 1\nahead = "two"\n')
+    with pytest.raises(DescriptionError) as caught:
+        profile_of(file, PROTOCOL)
+    found = [str(problem) for problem in caught.value.problems]
+    assert len(found) == 6
+    assert any("unknown key 'receve'" in one and "did you mean 'receive'" in one for one in found)
+    assert any(one.startswith("bus_rate: ") and "a rate" in one for one in found)
+    assert any(one.startswith("ahead: ") and "a whole number" in one for one in found)
+    file.write_text("processors = 3\n")
+    with pytest.raises(DescriptionError, match="3 processors: 1 or 2"):
+        profile_of(file, PROTOCOL)
+    file.write_text("receive = -3\n")
+    with pytest.raises(DescriptionError, match="receive"):
+        profile_of(file, PROTOCOL)
+    with pytest.raises(NotFoundError, match="no file"):
+        profile_of(tmp_path / "nowhere.toml", PROTOCOL)
+
+
+@pytest.mark.parametrize("profile", [IDEAL, EMP_2001, EMP_2002], ids=lambda one: one.name)
+def test_what_a_folder_tells_of_a_profile_gives_it_again(profile: Profile) -> None:
+    assert profile_of(in_words(profile), PROTOCOL) == profile
+
+
+def test_a_slow_processor_takes_a_multiple_for_everything_and_nothing_else_does() -> None:
+    slowed = EMP_2001.slowed(3)
+    for key in Profile.__slots__:
+        factor = 3 if key in OF_PROCESSOR else 1
+        value = getattr(EMP_2001, key)
+        assert getattr(slowed, key) == (value if isinstance(value, str) else factor * value)

@@ -1,0 +1,27 @@
+"""Pages that lie anywhere in the host's memory are pieces of their own, and what they hold arrives all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.core.memory import PAGE, HostMemory, Scatter
+from protocols.emp import descriptors as stat
+from protocols.emp.descriptors import Descriptors, list_of
+
+
+@pytest.mark.parametrize(("apart", "pieces"), [(False, [2 * PAGE + 1]), (True, [PAGE, PAGE, 1])])
+def test_pages_that_follow_each_other_are_one_piece_only_where_memory_is_so(apart: bool, pieces: list[int]) -> None:
+    memory, descriptors = HostMemory(), Descriptors(8, apart)
+    buffer = memoryview(bytearray(2 * PAGE + 1))
+    pages = memory.pin(buffer)
+    descriptors.write(0, stat.SEND | stat.CHAIN, pages, 1, 0)
+    _, kind, length, address, _, _, count = stat.unpack_head(descriptors.memory, 0)
+    chained = descriptors.scatter(0, kind, length, address, count, memory)
+    assert lengths(chained) == pieces
+    listed = memory.pin_page(memoryview(list_of(pages)))
+    indirect = descriptors.scatter(0, stat.SEND | stat.INDIRECT, 0, listed, 3, memory)
+    assert lengths(indirect) == pieces
+
+
+def lengths(place: memoryview | Scatter) -> list[int]:
+    return [len(piece) for piece in ([place] if isinstance(place, memoryview) else place.pieces(0, len(place)))]
