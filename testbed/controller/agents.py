@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from protocols.core.apart import Apart
 from protocols.core.firmware import Adapter, Plug
 from testbed.cluster import programs as in_nodes
 from testbed.cluster.running import RunningCluster
@@ -54,14 +55,16 @@ def agents(
     logs: str | Path = "",
     table: Table = TABLE,
     dilation: Dilation | None = None,
+    shared: Apart | None = None,
 ) -> Iterator[JudgedRun]:
     """Run programs, by node, each beside the firmware of its node's first NIC, until the end of the block.
 
     A node's number is its place in the description. spin: nanoseconds to spin before sleeping; if not said, none unless
     the processes are fewer than the processors. cpus: node -> the processor that its process is bound to. logs: a
     directory for what the programs print, by default one that vanishes with the block. table: what the run's
-    verdict is given by. dilation: how the run is slowed, on a cluster whose links are (`testbed.spec.slowing`). Raises
-    NotFoundError for a node that is not there or has no NIC, and what `Run` does.
+    verdict is given by. dilation: how the run is slowed, on a cluster whose links are (`testbed.spec.slowing`). shared: the
+    firmware of every NIC is in a process of its own, made by this instead of plug. Raises NotFoundError for a node that
+    is not there or has no NIC, and what `Run` does.
     """
     state, store = cluster.state, Store()
     nodes = state.layout.nodes
@@ -84,10 +87,11 @@ def agents(
     for name in programs:
         in_nodes.node_of(state, name)
     if spin is None:
-        spin = SPIN if len(places) < len(os.sched_getaffinity(0)) else 0
+        processes = len(places) * (2 if shared is not None else 1)
+        spin = SPIN if processes < len(os.sched_getaffinity(0)) else 0
     numbers = {node.name: number for number, node in enumerate(nodes)}
     offloads_then = partial(offloading, store, cluster.name)
-    orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation)
+    orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation, shared)
     before = baseline(cluster)
     with tempfile.TemporaryDirectory(prefix="testbed-logs-") as temporary:
         directory = Path(logs).absolute() if logs else Path(temporary)

@@ -37,7 +37,8 @@ from testbed.controller.running import protocol_of
 from testbed.errors import ConflictError, NotFoundError, UnsupportedError
 from testbed.kernel import offloads
 from testbed.kernel.offloads import Offloads
-from testbed.runtime.nodes.node import assembled, incarnation
+from testbed.runtime.incarnations import incarnation
+from testbed.runtime.nodes.node import assembled
 from testbed.runtime.nodes.places import Here, Orders
 from testbed.runtime.sockets.protocol import KernelProtocol
 from testbed.workloads.form import Node

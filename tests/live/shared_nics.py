@@ -102,7 +102,7 @@ class Nodes:
         """An agent; returns when it listens."""
         first = self._names.index(name) * self._functions
         adapters = tuple(Adapter(first + number, self._addresses) for number in range(self._functions))
-        offer = Offer("emp", self._apart, ETHERTYPE, self.device(name), adapters, heap=HEAP)
+        offer = Offer(self._apart, ETHERTYPE, self.device(name), adapters, heap=HEAP)
 
         def run(tell: Callable[[object], None]) -> None:
             agent = SharedAgent(offer)
@@ -119,7 +119,7 @@ class Nodes:
         apart, device = self._apart, self.device(name)
 
         def run(tell: Callable[[object], None]) -> object:
-            nic = Attachment(device, "emp", apart, function)
+            nic = Attachment(device, ETHERTYPE, apart, function)
             driver = HostDriver(nic, nic.host)
             tell("attached")
             return driver.loop.complete(program(nic.host, driver, nic))

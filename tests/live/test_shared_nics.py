@@ -15,6 +15,7 @@ from shared_nics import HEAP, Nodes, nodes
 
 from protocols.emp import host as emp
 from protocols.emp.apart import apart
+from protocols.emp.codec import ETHERTYPE
 from protocols.emp.descriptors import SIZE
 from protocols.emp.settings import Settings
 from testbed import Cluster
@@ -115,15 +116,15 @@ def test_more_than_the_heap_has_room_for_is_refused_and_leaves_nothing_behind() 
 def test_a_function_has_one_host_process_at_a_time() -> None:
     async def stay(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> str:
         with pytest.raises(Exception, match="function 0 of this NIC has a host process"):
-            Attachment(device, "emp", apart(), 0)
+            Attachment(device, ETHERTYPE, apart(), 0)
         with pytest.raises(Exception, match="functions 0 to 0"):
-            Attachment(device, "emp", apart(), 1)
+            Attachment(device, ETHERTYPE, apart(), 1)
         with pytest.raises(Exception, match="all 1 functions"):
-            Attachment(device, "emp", apart())
-        with pytest.raises(Exception, match="protocol is emp"):
-            Attachment(device, "am2", apart())
+            Attachment(device, ETHERTYPE, apart())
+        with pytest.raises(Exception, match="EtherType 0x"):
+            Attachment(device, ETHERTYPE + 1, apart())
         with pytest.raises(Exception, match="shared by no agent"):
-            Attachment("lo", "emp", apart())
+            Attachment("lo", ETHERTYPE, apart())
         return nic.report()["counted"].keys() >= {"frames_sent"} and endpoint.number == 0
 
     with Cluster.star(2).up() as cluster, nodes(cluster, 1) as there:

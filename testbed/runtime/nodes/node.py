@@ -13,23 +13,26 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from protocols.core.firmware import Adapter, Agent, Host
 from testbed.engine.loop import Loop
 from testbed.kernel import syscalls
 from testbed.kernel.entering import enter
 from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.driver import Driver
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.places import Here, Orders, Place
 from testbed.runtime.nodes.progress import Progress
+from testbed.runtime.shared.attached import HostDriver
+from testbed.runtime.shared.serving import NodesNic
 
 if TYPE_CHECKING:
     from testbed.runtime.nodes.dilated import DilatedNic, Lateness
@@ -39,6 +42,7 @@ QUESTION: Final = signal.SIGUSR1
 
 _SAID: Final = 50  # sentences; a program may wait for thousands of transfers
 _LONGEST: Final = 500  # characters of one
+_LEVELS: Final = (Loop.go_on.__code__, Driver.wait.__code__, HostDriver.wait.__code__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +126,37 @@ def _write_to(log: Path) -> None:
     os.close(written)
 
 
-def incarnation() -> int:
-    """Milliseconds since the machine's start, as a serial number of 32 bits that is never 0."""
-    return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000) % 0xFFFF_FFFF + 1
+class _Wire(Protocol):
+    """What tells how many frames came."""
+
+    @property
+    def taken(self) -> int: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    def look(self) -> None: ...
+
+
+class _Nic(Protocol):
+    """What tells how many frames did not leave, and whether the firmware is at work."""
+
+    @property
+    def unsent(self) -> int: ...
+
+    @property
+    def down(self) -> int: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+
+class _Firmware(Protocol):
+    """What can be asked of it, wherever it is."""
+
+    def counted(self) -> Mapping[str, int]: ...
+
+    def waiting(self) -> list[str]: ...
 
 
 class _Node:
@@ -139,12 +171,26 @@ class _Node:
         if orders.dilation is None:
             adapter = replace(adapter, incarnation=incarnation())
         self._channel = channel
-        self._wire, self._nic, self._agent, self._driver = made(orders, place.device, adapter)
-        self._nic.attach(Agent(self._agent.firmware, watched(self._agent.host)))
-        self._dilated = None if isinstance(self._nic, InlineNic) else self._nic
+        self._dilated: DilatedNic | None = None
+        self._shared: NodesNic | None = None
+        self._wire: _Wire
+        self._nic: _Nic
+        self._firmware: _Firmware
+        if orders.shared is not None:
+            self._shared = shared = NodesNic(orders, orders.shared, place.device)
+            self._wire = self._nic = self._firmware = shared
+            self._host: Host = shared.host
+            self._driver: Driver | DilatedNic | HostDriver = shared.driver
+            shared.attach(watched(self._host))
+        else:
+            self._wire, nic, agent, self._driver = made(orders, place.device, adapter)
+            nic.attach(Agent(agent.firmware, watched(agent.host)))
+            self._nic, self._firmware, self._host = nic, agent.firmware, agent.host
+            if not isinstance(nic, InlineNic):
+                self._dilated = nic
         core = self._dilated.core if self._dilated is not None else None
         here = Here(place.name, adapter.number, orders.numbers, self._driver.loop, core)
-        self._program = self._driver.loop.spawn(orders.programs[place.name](self._agent.host, here), "program")
+        self._program = self._driver.loop.spawn(orders.programs[place.name](self._host, here), "program")
         self._begun = 0
 
     def run(self) -> None:
@@ -156,22 +202,26 @@ class _Node:
         if self._dilated is not None:
             assert isinstance(said[1], int)
             self._dilated.clock.origin = said[1]
-        self._begun = time.process_time_ns()
+        self._begun = self._used()
         loop = self._driver.loop
         self._program.add_callback(lambda _: loop.stop())
         loop.run()
         self._channel.tell("done", self._program.result())
-        if isinstance(self._driver, Driver):
+        if isinstance(self._driver, Driver | HostDriver):
             self._driver.spin = 0
         loop.watch(self._channel.fileno(), lambda _: loop.stop())
         loop.run()
         if self._channel.hear() is not None:
             self._channel.tell("report", self._report())
 
-    def _report(self) -> Report:
+    def _used(self) -> int:
+        """Nanoseconds of processor time until now: this process's, and its NIC's where that is another."""
         self._wire.look()
-        used = time.process_time_ns() - self._begun
-        counted = dict(self._agent.firmware.counted())
+        return time.process_time_ns() + (self._shared.cpu if self._shared is not None else 0)
+
+    def _report(self) -> Report:
+        used = self._used() - self._begun
+        counted = dict(self._firmware.counted())
         nic, dilated = self._nic, self._dilated
         lateness, full = (dilated.cable.lateness, dilated.dropped) if dilated is not None else (None, 0)
         return Report(counted, self._wire.taken, self._wire.dropped, nic.unsent, nic.down, used, lateness, full)
@@ -183,9 +233,10 @@ class _Node:
         lines = ["the program has ended" if program.done else f"the program waits for {waits_for}"]
         if frame is not None and (where := self._where(frame)):
             lines = [where]
-        lines += [f"host: {sentence}" for sentence in self._agent.host.waiting()]
-        lines += [f"NIC: {sentence}" for sentence in self._agent.firmware.waiting()]
-        self._wire.look()
+        lines += [f"host: {sentence}" for sentence in self._host.waiting()]
+        lines += [f"NIC: {sentence}" for sentence in self._firmware.waiting()]
+        if self._shared is None:
+            self._wire.look()
         if self._wire.dropped:
             lines.append(f"frames dropped because nobody read them in time: {self._wire.dropped}")
         if len(lines) > _SAID:
@@ -196,7 +247,7 @@ class _Node:
         """What the process is at; empty when it waits for a frame."""
         place = f"{innermost.f_code.co_filename}:{innermost.f_lineno} in {innermost.f_code.co_name}"
         frame: FrameType | None = innermost
-        while frame is not None and frame.f_code not in (Loop.go_on.__code__, Driver.wait.__code__):
+        while frame is not None and frame.f_code not in _LEVELS:
             frame = frame.f_back
         if frame is None or frame.f_code is Loop.go_on.__code__:
             return f"the program runs, at {place}"

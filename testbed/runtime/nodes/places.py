@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from protocols.core.apart import Apart
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import Profile
 from testbed.engine.awaiting import Awaited
@@ -62,7 +63,8 @@ def _none() -> AbstractContextManager[Mapping[str, Offloads]]:
 @dataclass(frozen=True, slots=True)
 class Orders:
     """What the processes of one run are to do. spin: nanoseconds that they look for a frame before they sleep. offloading:
-    asked when they have ended. dilation: of a dilated run."""
+    asked when they have ended. dilation: of a dilated run. shared: the NICs are, in processes of their own beside the
+    nodes'."""
 
     plug: Plug
     ethertype: int
@@ -72,3 +74,4 @@ class Orders:
     spin: int = 0
     offloading: Offloading = _none
     dilation: Dilation | None = None
+    shared: Apart | None = None

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from protocols.core.apart import Apart
 from testbed.errors import KernelError, TestbedError, reason_of
 from testbed.kernel import daemons, offloads, processes, syscalls
 from testbed.kernel.entering import enter_keeper, is_inside
@@ -35,6 +36,7 @@ from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.node import QUESTION, live, made
 from testbed.runtime.nodes.places import Orders, Place
 from testbed.runtime.nodes.progress import Progress
+from testbed.runtime.shared import serving
 
 NAME: Final = "testbed-nodes"
 LOG: Final = "warm.log"
@@ -94,6 +96,8 @@ class _Warm:
     def stay(self) -> None:
         signal.signal(QUESTION, signal.SIG_IGN)  # a node that cannot answer yet shall not die of it
         try:
+            if self._orders.shared is not None:
+                self._begin_agents(self._orders.shared)
             for number, place in enumerate(self._orders.places):
                 self._fork(number, place.name)
             self._ready.register(self._channel.fileno(), select.POLLIN)
@@ -115,11 +119,23 @@ class _Warm:
             live(self._orders, number, own, self._logs / f"{name}.log", self._progress)
         self._open.remove(self._ends[name].fileno())
         self._ends[name].close()
-        handle = os.pidfd_open(pid)
-        self._open.add(handle)
-        self._children[handle] = _Child(name, pid, handle)
-        self._ready.register(handle, select.POLLIN)
+        self._watch(_Child(name, pid, os.pidfd_open(pid)))
         self._tell("forked", (name, pid))
+
+    def _begin_agents(self, apart: Apart) -> None:
+        """Of shared NICs; all of them listen when this returns."""
+        begun = []
+        for place in self._orders.places:
+            pid, ready = serving.begin(self._orders, apart, place, _go_to, self._logs / f"{place.name}.nic.log")
+            begun.append(ready)
+            self._watch(_Child(f"the NIC of {place.name}", pid, os.pidfd_open(pid)))
+        for ready in begun:
+            serving.wait_until_listening(ready)
+
+    def _watch(self, child: _Child) -> None:
+        self._open.add(child.handle)
+        self._children[child.handle] = child
+        self._ready.register(child.handle, select.POLLIN)
 
     def _turn(self) -> bool:
         """Wait for something and do it; whether anybody wants us still."""

@@ -27,7 +27,7 @@ from protocols.core.firmware import Adapter
 from testbed.kernel.frame_socket import DOWN, FrameSocket
 from testbed.kernel.sealed_memory import sealed
 from testbed.kernel.waiting import Waiter
-from testbed.runtime.nodes.node import incarnation as now_as_incarnation
+from testbed.runtime.incarnations import incarnation
 from testbed.runtime.shared import introduction
 from testbed.runtime.shared.functions import MOST, Attached, Function, Wire
 from testbed.runtime.shared.region import Layout, Region
@@ -48,10 +48,9 @@ _BELL: Final = select.EPOLLIN | select.EPOLLET  # it is never read: each ring is
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a NIC offers. protocol: its name. adapters: of its functions; their incarnations are the agent's to give. spin:
+    """What a NIC offers. adapters: of its functions; their incarnations are the agent's to give. spin:
     nanoseconds to look for something before sleeping; crowded: and let others run in between, as processors are fewer."""
 
-    protocol: str
     apart: Apart
     ethertype: int
     device: str
@@ -74,7 +73,7 @@ class SharedAgent:
         self._socket = FrameSocket(offer.device, offer.ethertype, offer.adapters[0].mtu)
         addresses = [adapter.address for adapter in offer.adapters]
         self._wire = Wire(self._socket, frozenset(addresses))
-        began = now_as_incarnation()
+        began = incarnation()
         self._functions = [Function(replace(adapter, incarnation=began), self._wire) for adapter in offer.adapters]
         self._by_address = dict(zip(addresses, self._functions, strict=True))
         self._awake: list[Function] = []
@@ -289,8 +288,8 @@ class SharedAgent:
         wrong = ""
         if said.get("version") != introduction.VERSION or said.get("do") != "attach":
             wrong = "this agent speaks another version"
-        elif said.get("protocol") != offer.protocol:
-            wrong = f"this NIC's protocol is {offer.protocol}"
+        elif said.get("ethertype") != offer.ethertype:
+            wrong = f"this NIC's frames have EtherType 0x{offer.ethertype:04x}"
         elif place is None:
             place = next((place for place, one in enumerate(self._functions) if one.host is None), None)
             if place is None:
@@ -386,6 +385,6 @@ class SharedAgent:
         self._wire.flush()
 
 
-def _later(incarnation: int) -> int:
-    """Than another one, and than any of an agent before this one: the time, or one more where that is later."""
-    return max(now_as_incarnation(), incarnation % 0xFFFF_FFFF + 1)
+def _later(former: int) -> int:
+    """An incarnation after that one: the time, as for any, or one more where that is later."""
+    return max(incarnation(), former % 0xFFFF_FFFF + 1)

@@ -27,17 +27,19 @@ _TAKEN: Final = 64  # completions at a time
 _LOOK: Final = 64  # completions, or empty looks, in a row after which other descriptors are looked at
 _DRAINED: Final = 4096  # bytes
 _ANSWER: Final = 10.0  # s for the agent to answer
+_SOON: Final = 0.5  # s, where somebody waits for a sentence
 
 
 class Attachment:
     """This process's function of a NIC. Is the host library's `Bell`. Ends with `close`, or with the process."""
 
-    def __init__(self, device: str, protocol: str, apart: Apart, function: int | None = None) -> None:
+    def __init__(self, device: str, ethertype: int, apart: Apart, function: int | None = None) -> None:
         """device: an interface of this process's network namespace. function: which one; None: any that is free. Raises
         AttachError."""
+        self._asking = False
         self._connection = introduction.connected(device)
         try:
-            asked = {"do": "attach", "version": introduction.VERSION, "protocol": protocol, "function": function}
+            asked = {"do": "attach", "version": introduction.VERSION, "ethertype": ethertype, "function": function}
             answer, handed = self._ask(asked)
         except (NicGoneError, ValueError) as error:
             self._connection.close()
@@ -94,19 +96,24 @@ class Attachment:
         return self._ask({"do": "report"})[0]
 
     def waiting(self) -> list[str]:
-        """A sentence for everything that the NIC waits for. Raises NicGoneError."""
-        return [str(sentence) for sentence in self._ask({"do": "waiting"})[0]["waiting"]]
+        """A sentence for everything that the NIC waits for; may be called within a signal. Raises NicGoneError."""
+        if self._asking:
+            return ["its agent is being asked something else"]
+        return [str(sentence) for sentence in self._ask({"do": "waiting"}, _SOON)[0]["waiting"]]
 
-    def _ask(self, question: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    def _ask(self, question: dict[str, Any], patience: float = _ANSWER) -> tuple[dict[str, Any], list[int]]:
+        self._asking = True
         try:
             introduction.tell(self._connection, question)
             waiting = select.poll()
             waiting.register(self._connection, select.POLLIN)
-            if not waiting.poll(_ANSWER * 1000):
-                raise NicGoneError(f"the agent of the NIC has not answered within {_ANSWER:g} s")
+            if not waiting.poll(patience * 1000):
+                raise NicGoneError(f"the agent of the NIC has not answered within {patience:g} s")
             answer, handed = introduction.hear(self._connection)
         except OSError as error:
             raise NicGoneError(f"the agent of the NIC has ended: {error}") from error
+        finally:
+            self._asking = False
         if answer is None:
             raise NicGoneError("the agent of the NIC has ended, or has refused this process")
         return answer, handed
@@ -132,6 +139,10 @@ class HostDriver:
         self._waiter = Waiter(0)
         self._waiter.watch(nic.woken)
         self._waiter.watch(nic.fileno())
+
+    def tell(self, host: Host) -> None:
+        """Tell completions to another host library, before the first one."""
+        self._completed = host.completed
 
     def close(self) -> None:
         self.loop.close()

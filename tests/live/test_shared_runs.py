@@ -1,0 +1,133 @@
+"""Runs of host programs whose NICs are shared: as those with inline NICs, and what is asked of their agents."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from protocols.emp import host as emp
+from protocols.emp.apart import apart
+from protocols.emp.codec import ETHERTYPE
+from testbed import Cluster
+from testbed.controller.agents import agents
+from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.run import ProgramError, StuckError
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 30.0  # s
+SIZES = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
+
+
+def content(size: int, number: int) -> bytes:
+    return random.Random(size + number).randbytes(size)
+
+
+async def exchange(endpoint: emp.Endpoint, _node: Here) -> list[bool]:
+    peer, right = 1 - endpoint.number, []
+    for size in SIZES:
+        buffer = bytearray(size)
+        arrival = endpoint.post_receive(peer, 7, buffer)
+        await endpoint.send(peer, 7, content(size, endpoint.number))
+        received = await arrival
+        right.append(received.length == size and buffer == content(size, peer))
+    return right
+
+
+def test_messages_of_many_frames_both_ways_and_what_the_agents_counted() -> None:
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange, "n2": exchange}, shared=apart()) as run,
+    ):
+        outcome = run.wait(PATIENCE)
+    assert outcome.results == {"n1": [True] * len(SIZES), "n2": [True] * len(SIZES)}
+    for report in outcome.reports.values():
+        assert report.counted["messages_sent"] == report.counted["messages_received"] == len(SIZES)
+        assert report.taken > 700
+        assert report.lost == 0
+        assert report.cpu > 0
+    assert not outcome.invalid
+
+
+def test_a_shared_nic_and_an_inline_one_speak_to_each_other(tmp_path: Path) -> None:
+    """The first function has the node's own address and number."""
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange}, shared=apart(), logs=tmp_path / "1") as one,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n2": exchange}, logs=tmp_path / "2") as other,
+    ):
+        results: list[object] = []
+        waiting = threading.Thread(target=lambda: results.append(other.wait(PATIENCE).results["n2"]))
+        waiting.start()
+        assert one.wait(PATIENCE).results["n1"] == [True] * len(SIZES)
+        waiting.join()
+        assert results == [[True] * len(SIZES)]
+
+
+def test_a_crashed_node_process_begins_anew_on_the_same_agent() -> None:
+    async def once_more(endpoint: emp.Endpoint, node: Here) -> int:
+        """Number 0 counts, and is killed in the middle of it; 1 asks until it has heard of the end."""
+        if endpoint.number == 0:
+            buffer = bytearray(1)
+            while buffer != b"!":
+                await endpoint.receive(1, 1, buffer)
+            return 0
+        failed = 0
+        for message in [b"."] * 200 + [b"!"]:
+            while True:
+                try:
+                    await endpoint.send(0, 1, message)
+                    break
+                except emp.EmpError:
+                    failed += 1
+            await node.loop.sleep(1_000_000)
+        return failed
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, shared=apart()) as run,
+    ):
+        time.sleep(0.1)
+        run.crash("n1", returns=True)
+        run.restart("n1")
+        outcome = run.wait(PATIENCE)
+    assert outcome.results["n1"] == 0
+
+
+def test_who_waits_is_told_with_what_its_nic_waits_for() -> None:
+    async def wait(endpoint: emp.Endpoint, _node: Here) -> None:
+        await endpoint.receive(1, 5, bytearray(4))
+
+    with (
+        Cluster.star(2).up() as cluster,
+        pytest.raises(StuckError, match=r"(?s)host: a receive from node 1, tag 5.*NIC: a receive from node 1, tag 5"),
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=apart()) as run,
+    ):
+        run.wait(1.0)
+
+
+def test_an_agent_that_is_killed_ends_the_run_with_that_sentence() -> None:
+    async def wait(endpoint: emp.Endpoint, node: Here) -> None:
+        await node.loop.sleep(100_000_000)
+        (agent,) = [pid for pid in siblings() if Path(f"/proc/{pid}/comm").read_text() == "nic n1\n"]
+        os.kill(agent, signal.SIGKILL)
+        await endpoint.receive(1, 5, bytearray(4))
+
+    with (
+        Cluster.star(2).up() as cluster,
+        pytest.raises(ProgramError, match="agent of the NIC has ended"),
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=apart()) as run,
+    ):
+        run.wait(PATIENCE)
+
+
+def siblings() -> list[int]:
+    """The processes that have our parent, and ourselves."""
+    parent = os.getppid()
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
