@@ -25,7 +25,7 @@ SMALL: Mapping[str, Mapping[str, object]] = {
     "contention": {"time": "30ms"},
     "service": {"requests": 100},
 }
-LOSSY = Cluster.star(3, loss="10%", duplicate="5%", delay="200us", seed=3)
+LOSSY = Cluster.star(3, loss="5%", duplicate="5%", delay="200us", seed=3)
 STREAMS = ("bandwidth", "rate", "permutation")
 
 
@@ -77,15 +77,16 @@ def test_workloads_run_over_udp(star: RunningCluster, name: str) -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_of_streams_what_was_lost_is_in_the_rows(name: str) -> None:
-    """A tenth of the frames is lost twice on the way; a message of 45 fragments needs them all."""
-    settings = dict(SMALL[name]) | ({"sizes": "4,64KiB", "count": 200} if name == "bandwidth" else {})
+    """A frame may be lost on two links; a message of 45 fragments needs them all."""
+    settings = dict(SMALL[name]) | (
+        {"sizes": "4,64KiB", "count": 200, "pattern": "one-way"} if name == "bandwidth" else {}
+    )
     result = testbed.run(LOSSY, name, protocol="udp", settings=settings)
     assert sum(row["lost"] for row in result.rows) > 0
     if name == "bandwidth":
         short = [row for row in result.rows if row["size_bytes"] == 4]
-        assert sum(row["lost"] for row in short) > 0
-        assert all(row["lost"] < row["count"] for row in short if row["pattern"] == "one-way")
-        assert all(row["lost"] > row["count"] * 0.9 for row in result.rows if row["size_bytes"] == 65_536)
+        assert all(0 < row["lost"] < row["count"] for row in short)
+        assert all(row["lost"] > row["count"] / 2 for row in result.rows if row["size_bytes"] == 65_536)
         assert all(row["bandwidth_bit_s"] < 1e12 for row in result.rows)
 
 

@@ -13,6 +13,8 @@ from testbed.spec.model import Defaults, Description, Impairments, Link, Node
 from testbed.spec.resolving import resolve
 from testbed.spec.wiring import wire
 
+SIDES = {"left": ["n1", "n2", "n3", "n4"], "right": ["n5", "n6", "n7", "n8"], "bottleneck": ["s1--s2"]}
+
 
 def counts(description: Description) -> tuple[int, int, int]:
     return len(description.nodes), len(description.switches), len(description.links)
@@ -178,7 +180,7 @@ def test_a_shipped_topology_says_in_its_first_line_what_it_is_for(name: str, pur
         ("ring-4", Description.ring(4)),
         ("full-mesh-4", Description.full_mesh(4)),
         ("fat-tree-4", Description.fat_tree(4)),
-        ("dumbbell-8", Description.dumbbell(4, 4)),
+        ("dumbbell-8", Description.dumbbell(4, 4, tags=SIDES)),
     ],
 )
 def test_a_shipped_shape_equals_its_builder(name: str, built: Description) -> None:

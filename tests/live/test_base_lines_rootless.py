@@ -1,0 +1,72 @@
+"""UDP as a base line, and scenarios beside commands, of an ordinary user in a user namespace."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from test_commands_in_scenarios import ends, rows
+from test_live_runs_rootless import registered
+from test_rootless import as_user, finish, home
+
+import testbed
+from testbed import Cluster, Scenario
+from testbed.cluster.state import Store
+from testbed.controller.commands import run_commands
+from testbed.spec.faults import Flap, Impair, Pause, Restart
+
+pytestmark = [
+    pytest.mark.requires("root", "userns", "ping"),
+    pytest.mark.usefixtures("machine"),
+    pytest.mark.timeout(120),
+]
+
+__all__ = ["home", "registered"]  # fixtures
+
+# All that a child uses is imported before it loses the right to read it.
+for _module in (
+    "testbed.controller.scenarios.live",
+    "testbed.runtime.sockets.udp",
+    "testbed.workloads.bandwidth",
+    "testbed.workloads.pingpong",
+):
+    import_module(_module)
+
+
+@pytest.mark.usefixtures("registered")
+def test_udp_needs_no_root(home: Path) -> None:
+    def story() -> None:
+        lossy = Cluster.star(2, loss="10%", seed=4)
+        (row,) = testbed.run(
+            lossy, "pingpong", protocol="udp", settings={"sizes": "4", "retry": "5ms", "count": 100}
+        ).rows
+        assert row["asked_again"] > 0
+        settings = {"sizes": "4", "pattern": "one-way", "count": 200}
+        (row,) = testbed.run(lossy, "bandwidth", protocol="udp", settings=settings).rows
+        assert 0 < row["lost"] < row["count"]
+        assert Store().names() == []
+
+    finish(as_user(home, story))
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_scenario_beside_commands_needs_none_either(home: Path) -> None:
+    def story() -> None:
+        faults = (
+            Pause(on="@client", at="100ms", for_="100ms"),
+            Restart(on="n1", at="300ms"),
+            Flap(on="n2", at="400ms", for_="100ms"),
+            Impair(on="n1", from_="600ms", to="2s", loss="50%"),
+        )
+        cluster = Cluster.star(2, tags={"client": ["n2"]})
+        commands = [("n1", "sleep 1.5"), ("@client", "ping -q -i 0.2 -w 3 n1; true")]
+        folder = home.parent / "commands"
+        run_commands(cluster, commands, scenario=Scenario(faults=faults), output=folder / "run")
+        counted = ends(folder)
+        assert (counted["fault[1]"], counted["fault[2]"]) == ({"nodes": 1}, {"processes": 1})
+        assert counted["fault[4]"]["loss"] > 0
+        assert rows(folder)["n1"]["crashed"] == 1
+        assert Store().names() == []
+
+    finish(as_user(home, story))
