@@ -1,0 +1,1 @@
+"""Runs: how soon the first message comes, what the controller costs, and whether anything leaks."""

@@ -1,0 +1,55 @@
+"""``ci/bench runs``: a run's first message, the controller's cost, and a storm on many nodes that must leave nothing."""
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from benchmarks import session, tables
+from benchmarks.rows import REPOSITORY, Row
+from benchmarks.runs import beginning, storm
+from benchmarks.runs.storm import Storm
+from benchmarks.runs.targets import targets
+from benchmarks.session import Session
+
+SUBJECTS = ("first", "controller", "storm", "relayed")
+OUTPUT = REPOSITORY / "results" / "bench-runs.jsonl"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--repeat", "10", "runs that count, to the first message")
+    session.option(parser, "--nodes", "100", "of the storm")
+    session.option(parser, "--messages", "200000", "of the storm, in all")
+    session.option(parser, "--seconds", "60", "over which they are spread")
+    session.option(parser, "--every", "1", "seconds between two looks at the storm's processes")
+    session.option(parser, "--relayed", "20", "nodes of the storm whose losses the relay decides")
+    session.subjects(parser, SUBJECTS)
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    repeat, seconds, every, progress = (
+        int(options.repeat), float(options.seconds), float(options.every), session.progress,
+    )  # fmt: skip
+
+    def stormy(nodes: int, *, relay: bool) -> Iterable[Row]:
+        asked = Storm(nodes, int(options.messages), seconds, every, relay=relay)
+        found = storm.watched(asked, Path(session.directory), progress)
+        return list(storm.rows(asked, found))
+
+    measures: dict[str, Callable[[], Iterable[Row]]] = {
+        "first": lambda: beginning.first_messages(repeat, progress),
+        "controller": lambda: beginning.controllers(10, 5, max(1, repeat // 3), progress),
+        "storm": lambda: stormy(int(options.nodes), relay=False),
+        "relayed": lambda: stormy(int(options.relayed), relay=True),
+    }
+    for subject in SUBJECTS:
+        if subject in options.subjects:
+            session.attempt(subject, measures[subject])
+    found = targets(session.rows)
+    session.conclude(found)
+    session.console.print(tables.row_table("Runs", session.rows, "nodes"))
+    session.console.print(tables.target_table(found))
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("runs", options.output, lambda session: run(options, session))

@@ -1,0 +1,66 @@
+"""Whether something grows for as long as it is watched, which is a leak, or only until it is warm.
+
+Of the second half of what was seen, the slope by Theil and Sen: the median of the slopes of all pairs, which a few
+steps and outliers do not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient
+based on Kendall's tau", 1968), at the level of one in a million. What is surely there is its lower end.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEAST = 15
+"""Samples of the second half from which on the interval has two ends."""
+
+_LEVEL = 4.89  # standard deviations, two-sided, of one in a million
+_WARM = 0.5  # the share of the time that counts for nothing
+
+Sample = tuple[float, float]
+"""When, in seconds; and how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """In the second half of a watch: what was gained in it, by the slope, and the ends of its interval. seconds: its
+    length."""
+
+    gained: float
+    least: float
+    most: float
+    seconds: float
+    samples: int
+
+
+def growth(samples: Sequence[Sample]) -> Growth:
+    """ValueError for too few samples: nothing could be said of them."""
+    found = late(samples)
+    if len(found) < LEAST:
+        raise ValueError(f"{len(found)} samples are too few to tell a leak; {LEAST} are needed in the second half")
+    pairs = itertools.combinations(found, 2)
+    slopes = sorted((after - before) / (then - when) for (when, before), (then, after) in pairs)
+    count = len(found)
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    edge = max(0, math.floor((len(slopes) - _LEVEL * deviation) / 2))
+    seconds = found[-1][0] - found[0][0]
+    least, most = slopes[edge], slopes[len(slopes) - 1 - edge]
+    return Growth(statistics.median(slopes) * seconds, least * seconds, most * seconds, seconds, count)
+
+
+def late(samples: Sequence[Sample]) -> list[Sample]:
+    """The second half."""
+    begun, ended = samples[0][0], samples[-1][0]
+    return [one for one in samples if one[0] >= begun + _WARM * (ended - begun)]
+
+
+def more_at_least(samples: Sequence[Sample]) -> float:
+    """By how much the least of the last third is above the least of the third before it: of what is counted, such as
+    descriptors, which are there for a moment or for ever."""
+    begun, ended = samples[0][0], samples[-1][0]
+    first, second = begun + (ended - begun) / 3, begun + 2 * (ended - begun) / 3
+    earlier = [value for when, value in samples if first <= when < second]
+    later = [value for when, value in samples if when >= second]
+    if not (earlier and later):
+        raise ValueError(f"{len(samples)} samples are too few to tell a leak")
+    return min(later) - min(earlier)

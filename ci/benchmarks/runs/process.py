@@ -1,0 +1,55 @@
+"""The storm, in a process of its own: random traffic with verification over losses and flaps.
+
+What is to be done comes as an argument, in JSON; what it has come to is a line of JSON.
+"""
+
+import json
+import sys
+from typing import Any
+
+import testbed
+from testbed import Cluster, Scenario
+from testbed.errors import TestbedError
+from testbed.spec.faults import Flap
+
+_FLAPS = (("n2", 80, 80), ("n3", 120, 120))
+"""Whose cable is pulled out; when first, and how often then: milliseconds for each second of the storm."""
+
+
+def storm(asked: dict[str, Any]) -> dict[str, Any]:
+    seconds, nodes = asked["seconds"], asked["nodes"]
+    flaps = tuple(
+        Flap(on=node, from_=f"{round(first * seconds)}ms", for_="300ms", every=f"{max(1000, round(every * seconds))}ms")
+        for node, first, every in _FLAPS
+    )
+    result = testbed.run(
+        Cluster.star(nodes, loss=asked["loss"]), "random", protocol="emp", timeout=asked["timeout"], check=False,
+        fates=asked["relay"], scenario=Scenario(name="storm", faults=flaps), seed=asked["seed"],
+        settings={"messages": asked["messages"] // nodes, "over": f"{seconds}s", "largest": 2_000, "outstanding": 4},
+        output=asked["output"],
+    )  # fmt: skip
+    return {
+        "received": sum(one["received"] for one in result.results.values()),
+        "sent": sum(one["sent"] for one in result.results.values()),
+        "took": max(row["took_ns"] for row in result.rows) / 1e9,
+        "grade": result.verdict.grade.value,
+        "findings": [
+            f"{one.what} {one.link} {one.measured} {one.reason}"
+            for one in result.verdict.findings
+            if one.grade.value in ("degraded", "invalid", "failed")
+        ],
+        "notes": list(result.verdict.notes),
+    }
+
+
+def main() -> int:
+    try:
+        print(json.dumps(storm(json.loads(sys.argv[1]))))
+    except TestbedError as error:
+        print("\n".join(str(error).splitlines()[:3]), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

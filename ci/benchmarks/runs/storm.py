@@ -1,0 +1,157 @@
+"""The storm, watched: what was lost, what has leaked while it went on, and what is left of it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import NAMES, ContenderError
+from benchmarks.rows import REPOSITORY, Row
+from benchmarks.runs import watching
+from benchmarks.runs.beginning import SHARE, controller_share
+from benchmarks.runs.leaks import Growth, growth, more_at_least
+from benchmarks.runs.watching import MARK, Watch
+
+KERNEL, RELAY = "losses by the kernel", "losses by the relay"
+MESSAGES, TOOK, WRONG, LEFT = "messages received", "time", "lost or twice", "left behind"
+MEMORY, DESCRIPTORS = "memory gained, beyond doubt", "descriptors gained"
+PROCESS = Path(__file__).with_name("process.py")
+_SETTLES = 10.0  # s, for what ends by itself
+_PATIENCE = 10  # times what the traffic is spread over, on a machine that does not keep up
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """nodes: with so many messages in all, spread over so many seconds. every: seconds between two looks."""
+
+    nodes: int
+    messages: int
+    seconds: float
+    every: float
+    loss: str = "0.5%"
+    relay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """result: see `process`. watch: what was seen meanwhile. left: what is left, a sentence for each."""
+
+    result: dict[str, Any]
+    watch: Watch
+    left: list[str]
+
+
+def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lambda _: None) -> Watched:
+    """ContenderError with its first lines where the run fails."""
+    before = _machine()
+    mark = f"storm-{os.getpid()}-{time.monotonic_ns()}"
+    asked = {
+        "nodes": storm.nodes, "messages": storm.messages, "seconds": storm.seconds, "loss": storm.loss,
+        "relay": storm.relay, "timeout": storm.seconds * _PATIENCE + 60, "seed": 1, "output": str(directory / mark),
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, str(PROCESS), json.dumps(asked)],
+        env={**os.environ, MARK: mark, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    watch, begun = Watch(mark, process.pid), time.monotonic()
+    try:
+        while process.poll() is None:
+            watch.look()
+            progress(f"storm: {time.monotonic() - begun:.0f} s")
+            time.sleep(storm.every)
+        said, wrong = process.communicate()
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode:
+        raise ContenderError(wrong.strip() or f"the storm ended with code {process.returncode}")
+    return Watched(json.loads(said), watch, _left(watch, before))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What there is of clusters on the machine. Others may be at work on it: only what is new counts, and ours."""
+
+    mounts: frozenset[str]
+    files: frozenset[str]
+    packet_sockets: frozenset[str]
+
+
+def _machine() -> Machine:
+    files = (str(path) for place in (NAMES, Path("/run/netns-testbed")) for path in place.rglob("*"))
+    return Machine(
+        frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
+        frozenset(files),
+        frozenset(line.split()[-1] for line in Path("/proc/net/packet").read_text().splitlines()[1:]),
+    )
+
+
+def _left(watch: Watch, before: Machine) -> list[str]:
+    """After a while for what ends by itself."""
+    until = time.monotonic() + _SETTLES
+    while (found := _remains(watch, before)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return found
+
+
+def _remains(watch: Watch, before: Machine) -> list[str]:
+    after = _machine()
+    ours = watch.networks - {os.stat("/proc/self/ns/net").st_ino}
+    named = {path.stat().st_ino for path in NAMES.iterdir()} if NAMES.exists() else set()
+    found = [f"process {pid}" for pid in sorted(watch.pids())]
+    found += [f"network namespace {inode}" for inode in sorted(ours & (named | _inhabited()))]
+    # Of other clusters' names, which come and go meanwhile, none has this word in it.
+    found += [f"mount {one}" for one in sorted(after.mounts - before.mounts) if "-run-" in one]
+    found += [f"file {one}" for one in sorted(after.files - before.files) if "-run-" in one]
+    return found + [f"packet socket {one}" for one in sorted(after.packet_sockets - before.packet_sockets)]
+
+
+def _inhabited() -> set[int]:
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                found.add(os.stat(f"/proc/{entry}/ns/net").st_ino)
+            except OSError:
+                continue
+    return found
+
+
+def gained(watch: Watch) -> dict[str, tuple[Growth, float]]:
+    """By kind of process: the memory that all of it has gained in the second half, and descriptors."""
+    return {
+        kind: (growth(watching.memory(rounds)), more_at_least(watching.descriptors(rounds)))
+        for kind, rounds in watch.kinds().items()
+    }
+
+
+def rows(storm: Storm, found: Watched) -> Iterator[Row]:
+    contender = RELAY if storm.relay else KERNEL
+    result, settings = found.result, {"seconds": storm.seconds, "loss": storm.loss, "every": storm.every}
+
+    def row(measure: str, unit: str, value: float, **more: object) -> Row:
+        return Row("storm", contender, measure, storm.nodes, unit, (value,), {**settings, **more})
+
+    yield row(
+        MESSAGES, "1", result["received"], sent=result["sent"], grade=result["grade"], findings=result["findings"]
+    )
+    yield row(TOOK, "s", result["took"])
+    yield row(WRONG, "1", result["sent"] - result["received"])  # twice, or out of order, and the run had failed
+    yield row(LEFT, "1", len(found.left), what=found.left)
+    for kind, (memory, more) in sorted(gained(found.watch).items()):
+        told = {"gained": memory.gained, "most": memory.most, "span": memory.seconds, "samples": memory.samples}
+        meanwhile = messages_meanwhile(found, memory.seconds)
+        yield row(f"{kind}: {MEMORY}", "B", max(0.0, memory.least), **told, messages=meanwhile)
+        yield row(f"{kind}: {DESCRIPTORS}", "1", more)
+    yield row(SHARE, "1", controller_share(found.watch) / storm.nodes * 10)
+
+
+def messages_meanwhile(found: Watched, seconds: float) -> float:
+    """About how many messages came in so many seconds."""
+    return float(found.result["received"]) * min(1.0, seconds / found.result["took"])

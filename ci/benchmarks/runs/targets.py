@@ -1,0 +1,55 @@
+"""What runs must reach, and what the rows say about it. What a kind of process may gain in the second half of a storm: what
+a warm one fills of free lists, and at a node what the workload itself keeps of each message it has sent, its time."""
+
+from collections.abc import Sequence
+
+from benchmarks.rows import Row
+from benchmarks.runs.beginning import FIRST, SHARE
+from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG
+from benchmarks.runs.watching import NODES
+from benchmarks.targets import Target
+
+FIRST_MESSAGE, CONTROLLER_SHARE = 1.0, 0.01  # s; of a processor, for 10 nodes
+ENOUGH = 200_000  # messages
+STEADY = 512 * 1024  # bytes
+EACH_NODE, EACH_MESSAGE = 64 * 1024, 100  # bytes
+
+
+def targets(rows: Sequence[Row]) -> list[Target]:
+    def first(subject: str, measure: str) -> float | None:
+        return next((row.median for row in rows if (row.subject, row.measure) == (subject, measure)), None)
+
+    found = [
+        Target("from the command to the first message", FIRST_MESSAGE, "s", first("first", FIRST), strict=True),
+        Target("the controller, per 10 nodes", CONTROLLER_SHARE, "1", first("controller", SHARE), strict=True),
+    ]
+    for contender in dict.fromkeys(row.contender for row in rows if row.subject == "storm"):
+        storm = [row for row in rows if (row.subject, row.contender) == ("storm", contender)]
+        found += [_of_storm(row, contender) for row in storm if limit_of(row) is not None]
+    return found
+
+
+def _of_storm(row: Row, contender: str) -> Target:
+    limit = limit_of(row)
+    assert limit is not None
+    return Target(f"{contender}: {row.measure}", limit, row.unit, row.median, least=row.measure == MESSAGES)
+
+
+def limit_of(row: Row) -> float | None:
+    """None where nothing is asked for."""
+    if row.measure == MESSAGES:
+        return ENOUGH
+    if row.measure in (WRONG, LEFT) or row.measure.endswith(DESCRIPTORS):
+        return 0
+    if row.measure == f"{NODES}: {MEMORY}":
+        return float(EACH_NODE * row.hosts + EACH_MESSAGE * row.settings["messages"])
+    return STEADY if row.measure.endswith(MEMORY) else None
+
+
+def leaks(rows: Sequence[Row]) -> list[str]:
+    """What has grown or is left, in words; of the rows of storms."""
+    return [
+        f"{row.measure}: {row.median:,.0f} {row.unit} {row.settings.get('what', '')}".rstrip()
+        for row in rows
+        if row.measure != MESSAGES and (limit := limit_of(row)) is not None and row.median > limit
+    ]

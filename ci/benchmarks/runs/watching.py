@@ -1,0 +1,124 @@
+"""Watching the processes of a run from outside: their memory, descriptors and processor time, by what they are.
+
+Those are meant that have been started, at any remove, by one that was given a mark in its environment. Looking costs the
+watched something: to sum up a process's memory the kernel walks it.
+"""
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.runs.leaks import Sample
+
+MARK = "TESTBED_BENCH"
+CONTROLLER, NODES = "controller", "node processes"
+_KINDS = {
+    "testbed-nodes": "warm parent", "testbed-relay": "relay", "testbed-steward": "steward", "testbed-keeper": "keeper",
+}  # fmt: skip
+_MOSTLY = 0.8  # of the looks; what a moment's work is given to comes and goes
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At one process. kind: what it is. memory: bytes of its own. cpu: seconds that it has used. network: the inode of its
+    network namespace."""
+
+    pid: int
+    kind: str
+    memory: int
+    descriptors: int
+    cpu: float
+    network: int
+
+
+Rounds = list[tuple[float, list[Look]]]
+"""When, in seconds; and what was seen then."""
+
+
+class Watch:
+    """controller: the process that was given the mark."""
+
+    def __init__(self, mark: str, controller: int) -> None:
+        self._wanted = f"{MARK}={mark}".encode()
+        self._controller = controller
+        self._strangers: set[tuple[int, int]] = set()
+        self.networks: set[int] = set()
+        """Network namespaces in which they were."""
+        self.rounds: Rounds = []
+
+    def look(self) -> None:
+        """Once, at all that are there."""
+        self.rounds.append((time.monotonic(), looks := list(self._looks())))
+        self.networks.update(one.network for one in looks)
+
+    def pids(self) -> set[int]:
+        """The processes that are there, and have not ended."""
+        return set(self._marked())
+
+    def _marked(self) -> Iterator[int]:
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                pid, folder = int(entry), Path("/proc", entry)
+                known = pid, os.stat(folder).st_ino  # another process of that number has another
+                if known in self._strangers:
+                    continue
+                if self._wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    yield pid
+                else:
+                    self._strangers.add(known)
+
+    def _looks(self) -> Iterator[Look]:
+        for pid in self._marked():
+            with contextlib.suppress(OSError):
+                kind = CONTROLLER if pid == self._controller else _kind((Path("/proc", str(pid), "comm")).read_text())
+                yield Look(pid, kind, own(pid), len(os.listdir(f"/proc/{pid}/fd")), cpu(pid),
+                           os.stat(f"/proc/{pid}/ns/net").st_ino)  # fmt: skip
+
+    def kinds(self) -> dict[str, Rounds]:
+        """While nodes were at work, the looks at the processes of each kind that was there for nearly all of that time, when
+        there were as many of them as mostly."""
+        at_work = [place for place, (_, looks) in enumerate(self.rounds) if any(one.kind == NODES for one in looks)]
+        rounds = self.rounds[at_work[0] : at_work[-1] + 1] if at_work else []
+        found = {}
+        for kind in {one.kind for _, looks in rounds for one in looks}:
+            of_kind = [(when, [one for one in looks if one.kind == kind]) for when, looks in rounds]
+            usual = Counter(len(looks) for _, looks in of_kind).most_common(1)[0][0]
+            kept = [one for one in of_kind if len(one[1]) == usual]
+            if usual and len(kept) > _MOSTLY * len(rounds):
+                found[kind] = kept
+        return found
+
+
+def memory(rounds: Rounds) -> list[Sample]:
+    return [(when, float(sum(one.memory for one in looks))) for when, looks in rounds]
+
+
+def descriptors(rounds: Rounds) -> list[Sample]:
+    return [(when, float(sum(one.descriptors for one in looks))) for when, looks in rounds]
+
+
+def processor(rounds: Rounds) -> list[Sample]:
+    return [(when, sum(one.cpu for one in looks)) for when, looks in rounds]
+
+
+def _kind(name: str) -> str:
+    name = name.strip()
+    return NODES if name.startswith("node ") else _KINDS.get(name, "others")
+
+
+def own(pid: int) -> int:
+    """Bytes of memory that is no file's, here or swapped out. Whether it is shared with a parent does not matter: what a
+    process touches becomes its own sooner or later, and has not grown for that."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Swap:")))
+
+
+def cpu(pid: int) -> float:
+    """Seconds of processor time that a process of one thread has used."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9

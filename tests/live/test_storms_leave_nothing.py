@@ -1,0 +1,78 @@
+"""A small storm is watched as ``ci/bench runs`` watches a large one: nothing grows, nothing is left. A leak that is made on
+purpose is found, in memory and in descriptors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
+
+from benchmarks.rows import Row
+from benchmarks.runs.leaks import LEAST
+from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG, Storm, gained, rows, watched
+from benchmarks.runs.targets import STEADY, leaks
+from benchmarks.runs.watching import MARK, Watch
+
+LEAKING = """
+import ctypes, os, sys, time
+ctypes.CDLL(None).prctl(15, b"node n1", 0, 0, 0)  # PR_SET_NAME
+kept = []
+print("ready", flush=True)
+for turn in range(80):
+    if sys.argv[1] == "leaks":
+        kept.append((bytearray(os.urandom(64_000)), os.open("/dev/null", os.O_RDONLY)))
+    time.sleep(0.05)
+"""
+
+
+def looked_at(what: str) -> Watch:
+    """A process that leaks 64 kB and a descriptor every 50 ms, or does not."""
+    mark = f"leak-{os.getpid()}-{time.monotonic_ns()}"
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAKING, what], env={**os.environ, MARK: mark}, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        watch = Watch(mark, 0)
+        while process.poll() is None:
+            watch.look()
+            time.sleep(0.05)
+    return watch
+
+
+def test_a_leak_that_is_made_is_found() -> None:
+    memory, descriptors = gained(looked_at("leaks"))["node processes"]
+    assert memory.least > STEADY
+    assert descriptors > 0
+
+
+def test_a_process_that_does_not_leak_is_not_suspected() -> None:
+    memory, descriptors = gained(looked_at("sleeps"))["node processes"]
+    assert (memory.least, descriptors) == (0, 0)
+
+
+@pytest.mark.requires("root")
+@pytest.mark.usefixtures("machine")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("relay", [True, pytest.param(False, marks=pytest.mark.requires("bpf"))])
+def test_random_traffic_over_losses_and_flaps_loses_nothing_and_leaves_nothing(tmp_path: Path, relay: bool) -> None:
+    storm = Storm(nodes=4, messages=4_000, seconds=5, every=0.05, relay=relay)
+    found = list(rows(storm, watched(storm, tmp_path)))
+    assert value(found, MESSAGES) == 4_000
+    assert value(found, WRONG) == value(found, LEFT) == 0
+    assert leaks(found) == []
+    of_nodes = next(row for row in found if row.measure == f"node processes: {MEMORY}")
+    assert of_nodes.settings["samples"] >= LEAST
+    kinds = {row.measure.partition(":")[0] for row in found if row.measure.endswith(DESCRIPTORS)}
+    assert kinds >= {"controller", "warm parent", "node processes"} | ({"relay", "steward"} if relay else set())
+
+
+def value(found: list[Row], measure: str) -> float:
+    (row,) = [row for row in found if row.measure == measure]
+    return row.median

@@ -1,0 +1,94 @@
+"""What grows for as long as it is watched is found; what has become warm, or only varies, is not."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
+
+from benchmarks.rows import Row
+from benchmarks.runs.leaks import LEAST, Sample, growth, more_at_least
+from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES
+from benchmarks.runs.targets import STEADY, leaks
+from benchmarks.runs.watching import NODES
+
+MEBIBYTE = 1 << 20
+SECONDS = 60
+
+
+def watched(value: "dict[int, float] | list[float]") -> list[Sample]:
+    return [(float(when), value[when]) for when in range(SECONDS)]
+
+
+def noisy(seed: int, slope: float, noise: float) -> list[Sample]:
+    chance = random.Random(seed)
+    return watched([30 * MEBIBYTE + slope * when + chance.gauss(0, noise) for when in range(SECONDS)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_leak_is_found_though_its_memory_varies(seed: int) -> None:
+    found = growth(noisy(seed, slope=20_000, noise=30_000))
+    assert found.samples == SECONDS / 2
+    assert 0 < found.least < 20_000 * found.seconds < found.most
+    assert found.gained == pytest.approx(20_000 * found.seconds, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_only_varies_is_no_leak(seed: int) -> None:
+    found = growth(noisy(seed, slope=0, noise=100_000))
+    assert found.least < 0 < found.most
+
+
+def test_a_leak_in_steps_as_the_allocator_makes_them_is_found() -> None:
+    found = growth(watched([MEBIBYTE * (when // 4) for when in range(SECONDS)]))
+    assert found.least > 4 * MEBIBYTE
+
+
+def test_one_step_however_high_is_no_leak() -> None:
+    found = growth(watched([(100 * MEBIBYTE if when > 45 else 0) for when in range(SECONDS)]))
+    assert found.least <= 0
+
+
+def test_what_was_gained_until_it_was_warm_counts_for_nothing() -> None:
+    found = growth(watched([min(when, 25) * MEBIBYTE for when in range(SECONDS)]))
+    assert (found.least, found.gained, found.most) == (0, 0, 0)
+
+
+def test_one_outlier_hides_no_leak_and_is_none() -> None:
+    leaking = [20_000.0 * when for when in range(SECONDS)]
+    leaking[50] = 0
+    assert growth(watched(leaking)).least > 0
+    flat = [0.0] * SECONDS
+    flat[50] = 1e9
+    assert growth(watched(flat)).least == 0
+
+
+def test_too_few_samples_say_nothing_and_are_refused() -> None:
+    some = watched([0.0] * SECONDS)
+    growth(some[: 2 * LEAST])
+    with pytest.raises(ValueError, match="too few to tell a leak"):
+        growth(some[: 2 * LEAST - 2])
+
+
+def test_a_descriptor_that_stays_is_found_and_one_that_is_there_for_a_moment_is_not() -> None:
+    assert more_at_least(watched([11 + (when > 38) for when in range(SECONDS)])) == 1
+    assert more_at_least(watched([11 + 12 * (when % 3 == 0) for when in range(SECONDS)])) == 0
+    assert more_at_least(watched([11 - (when > 50) for when in range(SECONDS)])) == -1
+    with pytest.raises(ValueError, match="too few to tell a leak"):
+        more_at_least([(0.0, 1.0), (1.0, 1.0)])
+
+
+def row(measure: str, value: float, **settings: object) -> Row:
+    return Row("storm", "kernel", measure, 4, "B", (value,), {"messages": 1_000, **settings})
+
+
+def test_a_storm_that_leaks_or_leaves_something_is_told_in_words() -> None:
+    sound = [row(MESSAGES, 10), row(LEFT, 0, what=[]), row(f"relay: {MEMORY}", STEADY),
+             row(f"{NODES}: {MEMORY}", 4 * 65536 + 100_000), row(f"relay: {DESCRIPTORS}", 0)]  # fmt: skip
+    assert leaks(sound) == []
+    assert leaks([row(LEFT, 1, what=["mount x"])]) == ["left behind: 1 B ['mount x']"]
+    assert leaks([row(f"relay: {MEMORY}", STEADY + 1)]) != []
+    assert leaks([row(f"{NODES}: {MEMORY}", 4 * 65536 + 100_001)]) != []
+    assert leaks([row(f"controller: {DESCRIPTORS}", 1)]) != []
