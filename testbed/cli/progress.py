@@ -41,7 +41,7 @@ def progress(place: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
         if time.monotonic() - begun > _SILENT:
             show()
 
-    ticking = mode == "live"  # the simulation has the timer for itself, and tells by itself
+    ticking = mode != "sim"  # the simulation has the timer for itself, and tells by itself
     if ticking:
         signal.signal(signal.SIGALRM, show)
         signal.setitimer(signal.ITIMER_REAL, _SILENT, _SILENT)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from testbed.controller.reproducing import Reproduction
+    from testbed.controller.running import Mode
 
 _NOT_REPRODUCED = 10
 
@@ -22,21 +23,26 @@ _NOT_REPRODUCED = 10
 @click.option(
     "--mode", type=click.Choice(["sim", "dilated"]), default="sim", show_default=True, help="Where it is measured."
 )
+@click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
+              help="How many times slower than its model time passes where it is dilated; 200 if not said.")  # fmt: skip
 @click.option("--profile", default="", metavar="NAME|FILE", help="Of other hardware than the paper's.")
 @json_option
 @click.pass_context
-def reproduce_command(ctx: click.Context, protocol: str, mode: str, profile: str, as_json: bool) -> None:
+def reproduce_command(
+    ctx: click.Context, protocol: str, mode: Mode, dilate: int | None, profile: str, as_json: bool
+) -> None:
     """Run a paper's workloads on its cluster under its hardware's profile, and compare, row by row.
 
     \b
     testbed reproduce emp
+    testbed reproduce emp --mode dilated --dilate 500
 
     A calibrated row has chosen a constant of the profile; all others are predictions, with their errors. Exit code 10: a
     calibrated row is off by more than 3 %, or a shape is broken.
     """
     from testbed.controller.reproducing import reproduce
 
-    found = reproduce(protocol, mode=mode, profile=profile, follow=_follow)
+    found = reproduce(protocol, mode=mode, dilate=dilate, profile=profile, follow=_follow)
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", err=True, nl=False)
     if as_json:

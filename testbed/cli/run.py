@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,7 @@ from testbed.cli.progress import progress
 
 if TYPE_CHECKING:
     from testbed.controller.commands import CommandsResult
-    from testbed.controller.running import Codec, RunResult
+    from testbed.controller.running import Codec, Mode, Nics, RunResult
     from testbed.controller.verdicts import Verdict
 
 _PLACE = Path("results/runs")
@@ -38,8 +38,12 @@ _SHOWN = 40  # lines of what a command has said
     default="generated",
     help="Let Scapy make and read the frames.",
 )
-@click.option("--mode", type=click.Choice(["sim", "live"]), default="live", show_default=True,
-              help="On a virtual clock in one process, or in namespaces.")  # fmt: skip
+@click.option("--mode", type=click.Choice(["sim", "live", "dilated"]), default="live", show_default=True,
+              help="On a virtual clock in one process; in namespaces; or there, slowed.")  # fmt: skip
+@click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
+              help="How many times slower than its model time passes in a dilated run; 200 if not said.")  # fmt: skip
+@click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
+              help="Whether a NIC's firmware runs in its host's process or in one of its own.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
 @click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="So many times, with seeds one apart.")
 @click.option(
@@ -72,7 +76,9 @@ def run_command(
     workload: str | None,
     protocol: str,
     codec: Codec,
-    mode: Literal["sim", "live"],
+    mode: Mode,
+    dilate: int | None,
+    nics: Nics,
     settings: tuple[str, ...],
     repeat: int,
     seed: int | None,
@@ -96,6 +102,7 @@ def run_command(
     testbed run star-4 bandwidth --protocol tcp
     testbed run star-4 random --scenario storm.toml
     testbed run emp-2001 comb --mode sim --profile emp-2001
+    testbed run emp-2001 pingpong --mode dilated --dilate 500 --profile emp-2001
     testbed run star-4 ./my_workload.py:PingPong --set count=5
     testbed run star-4 --on n1 'iperf3 -s -1' --on n2 'iperf3 -c n1'
 
@@ -106,6 +113,8 @@ def run_command(
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them costs as much as 20 nodes
     if bool(workload) == bool(commands):
         raise click.UsageError("say either a workload or commands (--on NODE COMMAND)")
+    if commands and (mode == "dilated" or dilate is not None):
+        raise click.UsageError("time cannot be dilated for commands: they take what this machine takes")
     if commands and profile != "ideal":
         raise click.UsageError("--profile goes with a workload: commands take what this machine takes")
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
@@ -128,8 +137,8 @@ def run_command(
             result = run(
                 cluster, str(workload), protocol=protocol, codec=codec, mode=mode, settings=pairs(settings), seed=seed,
                 repeat=repeat, output=place, timeout=timeout, patience=patience, history=history, check=check,
-                capture=capture, fates=fates, scenario=scenario, profile=profile,
-                follow=follow,
+                capture=capture, fates=fates, scenario=scenario, profile=profile, nics=nics,
+                dilate=dilate, follow=follow,
             )  # fmt: skip
             document, show, verdict = _document(result), partial(_print_rows, result), result.verdict
             checked = result.checks is not None

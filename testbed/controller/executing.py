@@ -25,6 +25,7 @@ from testbed.workloads.history import HistoryDevice
 if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
     from testbed.controller.checkers.report import Report
+    from testbed.runtime.nodes.dilated import Lateness
     from testbed.runtime.nodes.run import Run
     from testbed.sim.simulation import Simulation
     from testbed.wire.rules import RuleSet
@@ -53,7 +54,8 @@ class Beside(Protocol):
 class Plan:
     """timeout: seconds for a repetition. patience: seconds without progress, see `Run.wait`; live only. history: whether one
     is written. capture: whether the simulation writes frames. follow: is told what it is at, now and then. profile: what
-    NICs and hosts cost in the simulation."""
+    NICs and hosts cost in the simulation, and where time is dilated. dilate: how many times, or 0.
+    shared: whether NICs are, in namespaces."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -65,19 +67,23 @@ class Plan:
     beside: Sequence[Beside] = ()
     follow: Follow | None = None
     profile: Profile = IDEAL
+    shared: bool = field(default=False, kw_only=True)
+    dilate: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
     """Of one repetition. results, counted (the firmware's counters): by node. checks: what checkers have found in its
     history, where they were asked. used: where a profile prices them, how the parts of a node were used, by node and part:
-    jobs, busy_ns (the sum of their costs), waited_ns, and the share of the time in which it was busy."""
+    jobs, busy_ns (the sum of their costs), waited_ns, and the share of the time in which it was busy.
+    lateness: by node, of its frames where time is dilated."""
 
     results: Mapping[str, Any]
     counted: Mapping[str, Mapping[str, int]]
     verdict: Verdict
     checks: Report | None = None
     used: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    lateness: Mapping[str, Lateness] = field(default_factory=dict)
 
 
 class TimeIsUpError(TestbedError):

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from testbed.cluster.running import RunningCluster
 from testbed.controller.agents import agents
 from testbed.controller.executing import Execution, Plan, names_of, one_rank
 from testbed.controller.folders import Part
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import Dilation, Here
 from testbed.runtime.sockets.protocol import KernelProtocol
 
 if TYPE_CHECKING:
     from protocols.core.firmware import Host
+    from testbed.runtime.nodes.dilated import Lateness
+
+_SHARE: Final = 2
+"""Percent of a figure that lateness may be."""
+
+_SHORT: Final = 20_000
+"""Nanoseconds: about the shortest figure of the systems that are emulated, a short message on its way."""
 
 
 def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
@@ -30,20 +39,31 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     if plan.history:
         part.history.mkdir(exist_ok=True)
 
+    clock = ModelClock if plan.dilate else WallClock
+
     async def rank(endpoint: Host, here: Here) -> object:
         if isinstance(protocol, KernelProtocol):
             await protocol.connect(endpoint, here.loop, addresses)
-        return await one_rank(plan, part, names, here.number, protocol.device(endpoint), WallClock(here))
+        return await one_rank(plan, part, names, here.number, protocol.device(endpoint), clock(here))
 
     programs = dict.fromkeys(names, rank)
+    dilation = Dilation(plan.dilate, plan.profile) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
-    with agents(cluster, protocol.plug, protocol.ethertype, programs, spin=spin, logs=part.logs) as run:
+    with agents(
+        cluster, protocol.plug, protocol.ethertype, programs, spin=spin, logs=part.logs, dilation=dilation,
+        shared=protocol.apart if plan.shared else None,
+    ) as run:  # fmt: skip
         with contextlib.ExitStack() as stack:
             for beside in plan.beside:
                 stack.enter_context(beside.live(cluster, run))
             outcome = run.wait(plan.timeout, patience=plan.patience)
         counted = {name: report.counted for name, report in outcome.reports.items()}
-    return Execution(outcome.results, counted, outcome.verdict)
+    if not plan.dilate:
+        return Execution(outcome.results, counted, outcome.verdict)
+    used = {name: report.used for name, report in outcome.reports.items()}
+    late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
+    told = replace(outcome.verdict, notes=(*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)))
+    return Execution(outcome.results, counted, told, used=used, lateness=late)
 
 
 class WallClock:
@@ -64,3 +84,41 @@ class WallClock:
         end = used() + nanoseconds
         while used() < end:
             pass
+
+
+class ModelClock:
+    """A node's `Clock` where time is dilated: what a program does next it does when its core has done what it asked for."""
+
+    __slots__ = ("_core", "_loop", "spawn")
+
+    def __init__(self, here: Here) -> None:
+        assert here.core is not None
+        self._loop = here.loop
+        self._core = here.core
+        self.spawn = here.loop.spawn
+
+    def now(self) -> int:
+        return max(self._loop.now(), self._core.free)
+
+    def cpu(self) -> int:
+        return self._core.busy
+
+    async def sleep(self, nanoseconds: int) -> None:
+        await self._loop.sleep_until(self.now() + nanoseconds)
+
+    async def compute(self, nanoseconds: int) -> None:
+        await self._loop.sleep_until(self._core.reserve(self._loop.now(), nanoseconds))
+
+
+def late_notes(late: Iterable[Lateness], factor: int) -> tuple[str, ...]:
+    """What lateness means for figures, in a sentence."""
+    late = list(late)
+    worst = max((one.p99 for one in late), default=0)
+    if not worst:
+        return ()
+    half = max(one.p50 for one in late)
+    needed = -(-worst * factor // (_SHARE * _SHORT // 100))
+    return (
+        f"of the frames 50 % crossed up to {half:,} ns of the model's time late, 99 % up to {worst:,} ns: figures above "
+        f"{worst * 100 // _SHARE:,} ns are true to {_SHARE} %; with --dilate {needed} those above {_SHORT:,} ns would be",
+    )

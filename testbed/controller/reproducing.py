@@ -18,7 +18,7 @@ from typing import Any, Final
 from protocols.core.profile import Profile
 from testbed.controller.papers import UNITS, Measured, Paper, Row, Shape, paper_of
 from testbed.controller.profiles import profile_of
-from testbed.controller.running import protocol_of, run
+from testbed.controller.running import Mode, protocol_of, run
 from testbed.errors import TestbedError, UnsupportedError
 
 MOST: Final = 0.03
@@ -81,26 +81,24 @@ class Reproduction:
 def reproduce(
     protocol: str,
     *,
-    mode: str = "sim",
+    mode: Mode = "sim",
+    dilate: int | None = None,
     profile: str | Path | Profile = "",
     follow: Callable[[str], object] = lambda _: None,
 ) -> Reproduction:
     """profile: instead of the paper's, for rows that say none of their own. follow: is told what it is at.
 
-    Raises NotFoundError where there is no paper, UnsupportedError for another mode than sim.
+    mode: sim, or dilated, on real frames; dilate: how many times time is slowed there. Raises NotFoundError where there is
+    no paper, UnsupportedError for mode live.
     """
-    if mode == "dilated":
-        raise UnsupportedError(
-            "reproduce in dilated: a profile on real frames, slowed, comes later; in sim all rows are there"
-        )
-    if mode != "sim":
-        raise UnsupportedError(f"reproduce in {mode}: a profile prices what NICs do in sim")
+    if mode == "live":
+        raise UnsupportedError("reproduce in live: a profile prices what NICs do in sim and in dilated")
     paper = paper_of(protocol)
     own = profile_of(profile or paper.profile, protocol_of(protocol, "sim"))
     measured: dict[str, Rows] = {}
     for name, one in paper.runs.items():
         follow(f"{name}: {one.workload}")
-        measured[name] = _measured(protocol, paper, one, own)
+        measured[name] = _measured(protocol, paper, one, own, mode, dilate)
     rows: dict[str, Compared] = {}
     for row in paper.rows:
         rows[row.name] = Compared(row, _ours(row, measured, rows))
@@ -108,10 +106,10 @@ def reproduce(
     return Reproduction(protocol, paper, own, list(rows.values()), shapes)
 
 
-def _measured(protocol: str, paper: Paper, one: Measured, own: Profile) -> Rows:
+def _measured(protocol: str, paper: Paper, one: Measured, own: Profile, mode: Mode, dilate: int | None) -> Rows:
     return run(
-        paper.cluster, one.workload, protocol=protocol, mode="sim", settings=one.settings,
-        profile=one.profile or own, check=False, timeout=600,
+        paper.cluster, one.workload, protocol=protocol, mode=mode, settings=one.settings,
+        profile=one.profile or own, dilate=dilate, check=False, timeout=600,
     ).rows  # fmt: skip
 
 

@@ -38,7 +38,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -66,8 +66,12 @@ if TYPE_CHECKING:
     from testbed.spec.model import Description
     from testbed.spec.scenario import Scenario
 
-Mode: TypeAlias = Literal["sim", "live"]
+Mode: TypeAlias = Literal["sim", "live", "dilated"]
 Codec: TypeAlias = Literal["generated", "scapy"]
+Nics: TypeAlias = Literal["inline", "shared"]
+
+DILATE: Final = 200
+"""How many times time is slowed if nothing is said."""
 
 TIMEOUT: Final = 60.0
 """Seconds that a repetition may take if nothing is said."""
@@ -127,6 +131,8 @@ def run(
     fates: bool = False,
     scenario: Scenario | str | Path | None = None,
     profile: str | Path | Profile | Mapping[str, Any] = "ideal",
+    nics: Nics = "inline",
+    dilate: int | None = None,
     beside: Sequence[Beside] = (),
     follow: Follow | None = None,
 ) -> RunResult:
@@ -140,29 +146,36 @@ def run(
     through the history; by default where the workload wants it or something happens beside it. capture: let the simulation
     write every frame. fates: let namespaces tell every fate that is not a pass, as the simulation does: the relay carries
     what has any. Without it the log in the folder lacks what the kernel decides. profile: what NICs and hosts cost in the
-    simulation; a name or a file, see `profiles`. follow: is told what the run is at.
+    simulation and where time is dilated; a name or a file, see `profiles`. dilate: how many times time is slowed there.
+    follow: is told what the run is at.
+    nics: "shared" has the firmware of every node in a process of its own, in namespaces.
     """
     _check(mode, repeat, timeout, patience)
     say: Follow = follow or (lambda _: None)
-    if fates and mode == "live" and repeat > 1:
+    if fates and mode != "sim" and repeat > 1:
         raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
     chosen, stack_of = choose(workload, settings), protocol_of(protocol, mode, codec)
     if is_lossy(stack_of):
         _bear(chosen, protocol, check)
         check = False
+    shared = _are_shared(nics, mode, codec, protocol, stack_of)
     prices = profile_of(profile, stack_of)
+    slow = _slow(mode, dilate, stack_of, scenario)
     if mode == "live" and not prices.is_free:
         raise UnsupportedError(
-            f"profile {prices.name}: in namespaces NICs take what this machine takes; only sim prices"
+            f"profile {prices.name}: in namespaces NICs take what this machine takes; sim and dilated price"
         )
     where = find(cluster, mode, seed)
+    if slow and where.up is not None:
+        raise UnsupportedError(f"{where.name} is up already: a dilated run brings up its own, whose links are slowed")
     faults = _scenario(scenario, where, mode, stack_of)
     first = where.layout.seed if seed is None else seed
     asked = {
         "kind": "workload", "cluster": where.name, "origin": where.origin, "workload": chosen.name,
         "form": named(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
         "seed": first, "repeat": repeat, "timeout": timeout, "patience": patience,
-        "scenario": faults.name if faults is not None else "", "profile": in_words(prices),
+        "scenario": faults.name if faults is not None else "", "profile": in_words(prices), "dilate": slow,
+        "nics": nics,
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -179,7 +192,7 @@ def run(
             names = [node.name for node in where.layout.nodes]
             checking, history = Checking(folder, names, patience, beside), True
         with (
-            where.ready(say, folder, fates=fates, log=output is not None) as running,
+            where.ready(say, folder, fates=fates, log=output is not None, slow=max(slow, 1)) as running,
             contextlib.ExitStack() as around,
         ):
             for one in playing:
@@ -189,7 +202,8 @@ def run(
                 say(phase)
                 plan = Plan(
                     chosen, stack_of, first + number - 1, timeout, patience, history, capture, tuple(beside),
-                    partial(_follow_on, follow, phase) if follow is not None else None, prices,
+                    partial(_follow_on, follow, phase) if follow is not None else None, prices, slow,
+                    shared=shared,
                 )  # fmt: skip
                 part = folder.part(number, repeat)
                 folder.event("repetition begins", number=number, seed=plan.seed)
@@ -215,6 +229,7 @@ def run(
             results=[one.results for one in executions],
             counted=[one.counted for one in executions],
             used=[one.used for one in executions],
+            lateness=[{name: asdict(late) for name, late in one.lateness.items()} for one in executions],
         )
         rows = list(read(folder.path / "rows.jsonl"))
     kept_in = Path(output).absolute() if output is not None else None
@@ -253,6 +268,38 @@ def _scenario(
     return scenario
 
 
+def _slow(mode: Mode, dilate: int | None, protocol: Protocol, scenario: object) -> int:
+    """How many times time is slowed; 0 where it is not dilated."""
+    if mode != "dilated":
+        if dilate is not None:
+            raise UnsupportedError(f"time in {mode} cannot be slowed: dilate goes with mode dilated")
+        return 0
+    if not protocol.ethertype:
+        raise UnsupportedError("the kernel's own protocols know this machine's time only: they run in live")
+    if scenario is not None:
+        raise UnsupportedError(
+            "where time is dilated there are no scenarios yet; what links are like stands in the description"
+        )
+    if dilate is not None and dilate < 1:
+        raise DescriptionError("the run", [Problem("dilate", str(dilate), "1 or more")])
+    return DILATE if dilate is None else dilate
+
+
+def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Protocol) -> bool:
+    """Whether NICs are. Raises UnsupportedError where they cannot be."""
+    if nics not in ("inline", "shared"):
+        raise DescriptionError("the run", [Problem("nics", repr(nics), "inline or shared")])
+    if nics == "inline":
+        return False
+    if mode != "live":
+        raise UnsupportedError(f"NICs are shared in namespaces, on this machine's clock: --nics shared is not for {mode}")
+    if protocol.apart is None:
+        raise UnsupportedError(f"protocol {name} has no NICs that could be shared")
+    if codec != "generated":
+        raise UnsupportedError("the agents of shared NICs have the generated codec")
+    return True
+
+
 def _playing(scenario: Scenario | None, timeout: float, folder: RunFolder) -> tuple[Playing, ...]:
     """What carries it out beside each repetition."""
     if scenario is None:
@@ -279,8 +326,8 @@ def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
 
 def _check(mode: str, repeat: int, timeout: float, patience: float | None) -> None:
     problems = []
-    if mode not in ("sim", "live"):
-        problems.append(Problem("mode", repr(mode), "sim or live"))
+    if mode not in ("sim", "live", "dilated"):
+        problems.append(Problem("mode", repr(mode), "sim, live or dilated"))
     if repeat < 1:
         problems.append(Problem("repeat", str(repeat), "1 or more"))
     if not timeout > 0:

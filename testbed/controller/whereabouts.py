@@ -46,12 +46,12 @@ class Whereabouts:
 
     @contextlib.contextmanager
     def ready(
-        self, follow: Follow, folder: KeptFolder, *, fates: bool = False, log: bool = True
+        self, follow: Follow, folder: KeptFolder, *, fates: bool = False, log: bool = True, slow: int = 1
     ) -> Iterator[RunningCluster | None]:
         """The cluster, up and in nobody else's use, until the end of the block; None in the simulation. What happens to it
         is noted among the folder's events. log: what frames met is written there, too, as far as somebody can tell; the
-        result says how far. fates: the relay, which can, carries all that is impaired. Raises what `bring_up` does, and
-        ConflictError."""
+        result says how far. fates: the relay, which can, carries all that is impaired. slow: how many times its links
+        are slowed. Raises what `bring_up` does, and ConflictError."""
         if not self.live:
             yield None
             return
@@ -68,10 +68,12 @@ class Whereabouts:
                 )
             if running is None:
                 from testbed.cluster.bringing_up import bring_up
+                from testbed.spec.slowing import slowed
 
                 follow(f"bringing up {self.name}")
-                outcome = bring_up(store, self.layout, name=f"{self.name[:36]}-run-{os.getpid()}-{next(_numbers)}",
-                                   origin=self.origin, lasting=False, asked="relay" if fates else "auto",
+                layout, name = slowed(self.layout, slow), f"{self.name[:36]}-run-{os.getpid()}-{next(_numbers)}"
+                outcome = bring_up(store, layout, name=name, origin=self.origin, lasting=False,
+                                   asked="relay" if fates else "auto",
                                    log=str(folder.path / FATES) if log else "")  # fmt: skip
                 running = stack.enter_context(RunningCluster(store, outcome.state))
             stack.enter_context(_alone(store, running.name))
@@ -109,7 +111,7 @@ def untold_fates(datapaths: Mapping[str, str], events: Iterable[Mapping[str, Any
 
 def find(cluster: str | Path | Description | Layout | RunningCluster, mode: str, seed: int | None) -> Whereabouts:
     """See `running.run`. Raises NotFoundError, DescriptionError, and what loading does."""
-    live = mode == "live"
+    live = mode != "sim"
     if isinstance(cluster, Layout):
         layout = cluster if seed is None else replace(cluster, seed=seed)
         return Whereabouts(layout.name, "python", Path.cwd(), layout, "", None, live)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import Final
 
 from protocols.core.firmware import Agent
 from protocols.core.profile import Profile
@@ -18,6 +19,8 @@ from testbed.engine.server import Server
 from testbed.kernel.frame_socket import DOWN, FrameSocket
 from testbed.kernel.waiting import Waiter
 from testbed.sim.priced import PricedNic
+
+_OF: Final = " of NIC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class DilatedNic(PricedNic):
         self.loop = Loop(self.clock)
         self.core = Server("core", self.loop)
         self.cable = Cable(wire, self.clock)
-        super().__init__(self.loop, "the NIC", self.cable, self.core, profile, mtu)
+        super().__init__(self.loop, "NIC", self.cable, self.core, profile, mtu)
         self._wire = wire
         self.busy = False
         """Whether the firmware is at work."""
@@ -87,6 +90,19 @@ class DilatedNic(PricedNic):
     @property
     def down(self) -> int:
         return self.cable.down
+
+    def used(self) -> dict[str, dict[str, float]]:
+        """How its parts, and its host's core, were used: see `Report`."""
+        now = self.loop.now()
+        return {
+            one.name.removesuffix(_OF): {
+                "jobs": one.jobs,
+                "busy_ns": one.busy,
+                "waited_ns": one.waited,
+                "share": one.utilisation(now),
+            }
+            for one in (self.core, *self.servers)
+        }
 
     def attach(self, agent: Agent) -> None:
         """Whose actions these are; before the first one."""

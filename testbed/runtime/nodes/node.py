@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -50,7 +50,7 @@ class Report:
     """What a NIC has done in a run. counted: by its firmware. taken: frames that came. The next two were lost inside the
     emulator, by nobody's wish: dropped because the process did not read in time; unsent because the kernel did not take
     them. down: frames for an interface that was down. cpu: nanoseconds of processor time, from "go" on. Of a dilated run
-    only: lateness, of its frames; overrun, frames for which the model's NIC had no room.
+    only: lateness, of its frames; overrun, frames for which the model's NIC had no room; used, how its parts were.
     """
 
     counted: dict[str, int]
@@ -61,6 +61,7 @@ class Report:
     cpu: int
     lateness: Lateness | None = None
     overrun: int = 0
+    used: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def lost(self) -> int:
@@ -223,8 +224,10 @@ class _Node:
         used = self._used() - self._begun
         counted = dict(self._firmware.counted())
         nic, dilated = self._nic, self._dilated
-        lateness, full = (dilated.cable.lateness, dilated.dropped) if dilated is not None else (None, 0)
-        return Report(counted, self._wire.taken, self._wire.dropped, nic.unsent, nic.down, used, lateness, full)
+        report = Report(counted, self._wire.taken, self._wire.dropped, nic.unsent, nic.down, used)
+        if dilated is None:
+            return report
+        return replace(report, lateness=dilated.cable.lateness, overrun=dilated.dropped, used=dilated.used())
 
     def _say_who_waits(self, _number: int, frame: FrameType | None) -> None:
         """Within the signal: whatever the process does now, it stands still meanwhile."""

@@ -1,0 +1,98 @@
+"""Dilated runs: the simulation's NICs and hosts with their costs, on real frames, as slow as this machine needs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import testbed
+from protocols.core.profile import Profile
+from protocols.emp.profile import EMP_2001
+from testbed import Cluster, RunResult, TestbedError
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+DILATE = 1000
+SIZES = "4,1500"
+WIRE = Cluster.star(2, rate="1gbit", delay="200ns", overhead=24, minimum_frame=60)
+
+
+def pingpong(mode: testbed.controller.running.Mode, profile: Profile, dilate: int | None = None) -> RunResult:
+    settings = {"sizes": SIZES, "count": 40}
+    return testbed.run(WIRE, "pingpong", mode=mode, profile=profile, dilate=dilate, settings=settings)
+
+
+def agree(simulated: RunResult, dilated: RunResult) -> bool:
+    """Whether no time is early, and the fastest exchanges are no later than the run's own frames were."""
+    late = max(one.p99 for one in dilated.repetitions[0].lateness.values())
+    pairs = zip(simulated.rows, dilated.rows, strict=True)
+    excess = [other["min_ns"] - one["min_ns"] for one, other in pairs]
+    rounding = 10  # ns: of rates and of half round trips
+    return all(-rounding <= one <= rounding + late for one in excess)
+
+
+@pytest.fixture(scope="module")
+def run() -> RunResult:
+    return pingpong("dilated", EMP_2001, DILATE)
+
+
+def test_times_are_the_simulations_but_for_the_lateness_that_was_measured(run: RunResult) -> None:
+    assert agree(pingpong("sim", EMP_2001), run)
+    assert any("of the model's time late" in note for note in run.verdict.notes)
+    for late in run.repetitions[0].lateness.values():
+        assert late.frames > 2 * 2 * 40
+        assert 0 <= late.p50 <= late.p99 <= late.longest
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_wrong_profile_does_not_agree(run: RunResult, factor: float) -> None:
+    assert not agree(pingpong("sim", EMP_2001.slowed(factor)), run)
+
+
+def test_parts_are_used_as_in_the_simulation(run: RunResult) -> None:
+    """Each exchange costs the same. On top comes what was sent again because of lateness, and what happens between the end
+    of the last program and that of the run."""
+    simulated = pingpong("sim", EMP_2001)
+    for node in ("n1", "n2"):
+        again = run.counted[node]["frames_resent"] + run.counted[node]["duplicates"]
+        for part, use in simulated.used[node].items():
+            assert run.used[node][part]["busy_ns"] >= use["busy_ns"], part
+            if not again:
+                assert run.used[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
+
+
+def test_histories_are_the_simulations() -> None:
+    lossy = Cluster.star(3, rate="1gbit", delay="5us", loss="2%", seed=4)
+    settings = {"messages": 20}
+    results = [
+        testbed.run(lossy, "random", mode=mode, profile=EMP_2001, settings=settings, dilate=dilate, check=True).results
+        for mode, dilate in (("sim", None), ("dilated", 50))
+    ]
+    assert results[0] == results[1]
+    assert sum(one["received"] for one in results[1].values()) == 3 * 20
+
+
+def test_a_host_computes_in_model_time() -> None:
+    async def work(comm: object, node: testbed.workloads.form.Node) -> tuple[int, int]:
+        begun, used = node.now(), node.cpu()
+        await node.compute(300_000)
+        await node.sleep(200_000)
+        return node.now() - begun, node.cpu() - used
+
+    ideal = replace(EMP_2001, name="another")
+    results = testbed.run(WIRE, work, mode="dilated", profile=ideal, dilate=20).results
+    assert set(results.values()) == {(500_000, 300_000)}
+
+
+def test_what_cannot_be_dilated_is_refused_before_anything_starts() -> None:
+    def refused(words: str, **more: object) -> None:
+        with pytest.raises(TestbedError, match=words):
+            testbed.run(more.pop("cluster", WIRE), "pingpong", **{"mode": "dilated", **more})  # type: ignore[arg-type]
+
+    refused("time in sim cannot be slowed", mode="sim", dilate=10)
+    refused("time in live cannot be slowed", mode="live", dilate=10)
+    refused("found 0, expected 1 or more", dilate=0)
+    refused("know this machine's time only", protocol="tcp")
+    with WIRE.up() as cluster:
+        refused("is up already", cluster=cluster)
