@@ -30,7 +30,8 @@ OTHER_CYCLES: Final = 218
 Section 4: "The core of the code is an event loop [...] which tests for the next pending event and dispatches control to the
 appropriate handling routine". What raises events is what section 2 names beside the processors: the PCI interface (a
 descriptor), the timer, two host DMA engines, transmit and receive MAC FIFOs. How many cycles each takes the paper does not
-say. So there are two costs, and how they add up for a message follows from how many events it takes.
+say. One cost for all of them does not do: where it gives 880 Mb/s, 4 bytes take 29 us. So there are two, and how they add up
+for a message follows from how many events it takes.
 """
 
 # Its way to the host.

@@ -135,7 +135,10 @@ def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, comman
     if mode == "sim":
         return []
     if isinstance(fault, Slow):
-        return ["slow: a NIC's processor takes its time in a cost model, which only the simulation has"]
+        return [
+            "slow: a NIC's processor takes its time in a cost model, which only the simulation has (--profile): in "
+            "namespaces a firmware runs in its host's process, and what slowed it would slow the programs there, too"
+        ]
     injection = injection_of(fault, layout)
     return _not_carried(injection, layout, asked) if injection is not None else []
 
