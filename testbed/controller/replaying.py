@@ -227,6 +227,7 @@ def _again(
         try:
             run(
                 where, one.form, protocol=asked["protocol"], codec=asked.get("codec", "generated"), mode=mode,
+                nics=asked.get("nics", "inline") if mode == "live" else "inline",
                 settings=asked["settings"] if isinstance(one.form, str) else None, seed=one.layout.seed, output=place,
                 timeout=asked["timeout"], patience=(asked["patience"] or STUCK) if mode == "live" else None, check=True,
                 scenario=one.scenario, profile=asked.get("profile", "ideal") if mode == "sim" else "ideal",

@@ -292,7 +292,9 @@ def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Proto
     if nics == "inline":
         return False
     if mode != "live":
-        raise UnsupportedError(f"NICs are shared in namespaces, on this machine's clock: --nics shared is not for {mode}")
+        raise UnsupportedError(
+            f"NICs are shared in namespaces, on this machine's clock: --nics shared is not for {mode}"
+        )
     if protocol.apart is None:
         raise UnsupportedError(f"protocol {name} has no NICs that could be shared")
     if codec != "generated":

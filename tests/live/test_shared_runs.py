@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -10,18 +11,23 @@ import time
 from pathlib import Path
 
 import pytest
+from test_command import testbed
 
 from protocols.emp import host as emp
 from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
-from testbed import Cluster
+from testbed import Cluster, Grade, run
 from testbed.controller.agents import agents
+from testbed.controller.folders import recorded
+from testbed.controller.running import Codec, Mode, Nics
+from testbed.errors import UnsupportedError
 from testbed.runtime.nodes.places import Here
 from testbed.runtime.nodes.run import ProgramError, StuckError
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 PATIENCE = 30.0  # s
+NICS: tuple[Nics, ...] = ("inline", "shared")
 SIZES = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
 
 
@@ -43,9 +49,9 @@ async def exchange(endpoint: emp.Endpoint, _node: Here) -> list[bool]:
 def test_messages_of_many_frames_both_ways_and_what_the_agents_counted() -> None:
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange, "n2": exchange}, shared=apart()) as run,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange, "n2": exchange}, shared=apart()) as going,
     ):
-        outcome = run.wait(PATIENCE)
+        outcome = going.wait(PATIENCE)
     assert outcome.results == {"n1": [True] * len(SIZES), "n2": [True] * len(SIZES)}
     for report in outcome.reports.values():
         assert report.counted["messages_sent"] == report.counted["messages_received"] == len(SIZES)
@@ -91,12 +97,12 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent() -> None:
 
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, shared=apart()) as run,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, shared=apart()) as going,
     ):
         time.sleep(0.1)
-        run.crash("n1", returns=True)
-        run.restart("n1")
-        outcome = run.wait(PATIENCE)
+        going.crash("n1", returns=True)
+        going.restart("n1")
+        outcome = going.wait(PATIENCE)
     assert outcome.results["n1"] == 0
 
 
@@ -107,9 +113,9 @@ def test_who_waits_is_told_with_what_its_nic_waits_for() -> None:
     with (
         Cluster.star(2).up() as cluster,
         pytest.raises(StuckError, match=r"(?s)host: a receive from node 1, tag 5.*NIC: a receive from node 1, tag 5"),
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=apart()) as run,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=apart()) as going,
     ):
-        run.wait(1.0)
+        going.wait(1.0)
 
 
 def test_an_agent_that_is_killed_ends_the_run_with_that_sentence() -> None:
@@ -122,9 +128,48 @@ def test_an_agent_that_is_killed_ends_the_run_with_that_sentence() -> None:
     with (
         Cluster.star(2).up() as cluster,
         pytest.raises(ProgramError, match="agent of the NIC has ended"),
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=apart()) as run,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=apart()) as going,
     ):
-        run.wait(PATIENCE)
+        going.wait(PATIENCE)
+
+
+def test_a_workload_sends_the_same_messages_as_on_inline_nics(tmp_path: Path) -> None:
+    with Cluster.star(3, seed=4).up() as cluster:
+        settings = {"messages": 60}
+        ended = {
+            nics: run(cluster, "random", nics=nics, settings=settings, seed=9, output=tmp_path / nics, timeout=PATIENCE)
+            for nics in NICS
+        }
+    for nics, result in ended.items():
+        assert result.verdict.grade is not Grade.INVALID, nics
+        assert recorded(tmp_path / nics).asked["nics"] == nics
+    inline, shared = (
+        {node: (counted["messages_sent"], counted["messages_received"]) for node, counted in result.counted.items()}
+        for result in ended.values()
+    )
+    assert inline == shared
+    assert ended["inline"].results == ended["shared"].results
+
+
+@pytest.mark.parametrize(("protocol", "mode", "codec", "said"), [
+    ("tcp", "live", "generated", "protocol tcp has no NICs that could be shared"),
+    ("emp", "sim", "generated", "not for sim"),
+    ("emp", "live", "scapy", "the generated codec"),
+])  # fmt: skip
+def test_nics_that_cannot_be_shared_are_refused(protocol: str, mode: Mode, codec: Codec, said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        run(Cluster.star(2), "pingpong", protocol=protocol, mode=mode, codec=codec, nics="shared")
+
+
+def test_the_command_shares_nics(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    done = testbed(
+        "run", "star-2", "pingpong", "--nics", "shared", "--json", "--set", "count=100", "--output", str(place)
+    )
+    assert done.returncode in (0, 8), done.stderr  # trusted or, on a busy machine, degraded
+    assert json.loads(done.stdout)["counted"][0]["n1"]["messages_sent"] > 100
+    assert recorded(place).asked["nics"] == "shared"
+    assert (place / "logs" / "n1.nic.log").read_text() == ""
 
 
 def siblings() -> list[int]:
