@@ -6,6 +6,9 @@ A fault begins at a time and, where it lasts, ends at another; times count from 
     at = "2s", for = "500ms"                      or: from = "2s", to = "2.5s"
     at = "1s", for = "100ms", every = "1s"        again and again, the last time before "to" or the run's end
 
+Where nodes or links are named, ``@rack1`` means all that have the tag "rack1"; with ``pick = 1`` the fault comes to one of
+what is named, drawn anew each time, by the run's seed or ``seed``.
+
 In Python the words that it keeps for itself end with an underscore: ``Flap(on="n1", at="1s", for_="100ms")``.
 """
 

@@ -25,7 +25,7 @@ SMALL: Mapping[str, Mapping[str, object]] = {
     "contention": {"time": "30ms"},
     "service": {"requests": 100},
 }
-LOSSY = Cluster.star(3, loss="5%", duplicate="5%", delay="200us", seed=3)
+LOSSY = Cluster.star(3, loss="5%", duplicate="5%", delay="200us", seed=6)
 STREAMS = ("bandwidth", "rate", "permutation")
 
 
@@ -78,9 +78,10 @@ def test_workloads_run_over_udp(star: RunningCluster, name: str) -> None:
 @pytest.mark.parametrize("name", STREAMS)
 def test_of_streams_what_was_lost_is_in_the_rows(name: str) -> None:
     """A frame may be lost on two links; a message of 45 fragments needs them all."""
-    settings = dict(SMALL[name]) | (
-        {"sizes": "4,64KiB", "count": 200, "pattern": "one-way"} if name == "bandwidth" else {}
-    )
+    more = {
+        "bandwidth": {"sizes": "4,64KiB", "count": 200, "pattern": "one-way"}, "permutation": {"size": "4KiB", "count": 20},
+    }  # fmt: skip
+    settings = {**SMALL[name], **more.get(name, {})}
     result = testbed.run(LOSSY, name, protocol="udp", settings=settings)
     assert sum(row["lost"] for row in result.rows) > 0
     if name == "bandwidth":
