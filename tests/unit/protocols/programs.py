@@ -26,8 +26,8 @@ def run(
     """Carry programs on until all have returned; what they have returned.
 
     In every round each program that is ready goes on until it waits; then deliver() hands over what the NICs have sent
-    (all of it, unless a test says how). When nobody is ready and nothing has been sent, the next deadline comes. A
-    program's exception ends the run.
+    (all of it, unless a test says how). When nobody is ready but to poll, and nothing has been sent, the next deadline
+    comes. A program's exception ends the run.
     """
     deliver = deliver or wires.exchange
     results: dict[int, T] = {}
@@ -35,6 +35,7 @@ def run(
     ready: deque[int] = deque(range(len(programs)))
     try:
         for _ in range(rounds):
+            polling = []
             for place in [ready.popleft() for _ in range(len(ready))]:
                 waits.pop(place, None)
                 try:
@@ -44,12 +45,14 @@ def run(
                     continue
                 assert hasattr(awaited, "add_callback"), f"program {place} awaits {awaited!r}"
                 waits[place] = awaited
+                if awaited.done:
+                    polling.append(place)
                 awaited.add_callback(lambda _, place=place: ready.append(place))
             if len(results) == len(programs):
                 return [results[place] for place in range(len(programs))]
             if any(nic.sent for nic in wires.nics):
                 deliver()
-            elif not ready and not wires.tick():
+            elif len(polling) == len(ready) and not wires.tick() and not ready:
                 break
         raise StuckError("\n".join(_waiting(wires, waits)))
     finally:

@@ -1,0 +1,209 @@
+"""Random programs of sends, receives, probes and cancels, against a simple model of MPI's matching.
+
+The programs do what they were told and note what they saw. The model then asks, with nothing but the standard's words
+(MPI 4.1, sections 3.5, 3.8.1 and 3.8.4), whether that could be.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import event, given
+from hypothesis import strategies as st
+from ranks import Ranks
+from settled import by_library
+
+from protocols.emp.settings import Settings
+from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Message, Request, Status
+from protocols.mpi.requests import Turn
+
+KINDS = ("send", "ssend", "receive", "iprobe", "improbe", "cancel", "turns")
+Step = tuple[str, int, int]
+"""What to do; with which rank, or any; with which tag, or any. Of a cancel: which of the receives begun so far."""
+
+
+@dataclass(eq=False)
+class Received:
+    """A receive: when it was begun, for what, and what it got: a message's sender and number; None: it was cancelled."""
+
+    begun: int
+    source: int
+    tag: int
+    request: Request | Message
+    buffer: bytearray
+    cancelled_at: int | None = None
+    got: tuple[int, int] | None = None
+
+
+@dataclass
+class Seen:
+    """What one rank does. sent: by number, whom to and with which tag. probed: when, for what, and what was found. ended:
+    whether it has done all its steps. got: messages that it has received."""
+
+    sent: list[tuple[int, int]] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
+    probed: list[tuple[int, int, int, tuple[int, int] | None]] = field(default_factory=list)
+    ended: bool = False
+    got: int = 0
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> tuple[int, list[list[Step]], float, int, int]:
+    """Ranks, what each does, faults, seed, descriptors."""
+    count = draw(st.integers(2, 3))
+    rank, tag = st.integers(0, count - 1), st.integers(0, 2)
+    step = st.one_of(
+        st.tuples(st.sampled_from(("send", "ssend")), rank, tag),
+        st.tuples(
+            st.sampled_from(("receive", "iprobe", "improbe")),
+            st.one_of(st.just(ANY_SOURCE), rank),
+            st.one_of(st.just(ANY_TAG), tag),
+        ),
+        st.tuples(st.just("cancel"), st.integers(0, 10), st.just(0)),
+        st.tuples(st.just("turns"), st.integers(1, 4), st.just(0)),
+    )
+    steps = [draw(st.lists(step, max_size=14)) for _ in range(count)]
+    return (
+        count, steps, draw(st.sampled_from([0.0, 0.05, 0.2])), draw(st.integers(0, 1 << 32)),
+        draw(st.sampled_from([8, 640])),
+    )  # fmt: skip
+
+
+def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm], object]:
+    """Do the steps; then take what still comes until nobody has anything left, and take back what nothing came for."""
+
+    async def go(comm: Comm) -> None:
+        seen, sends = all_seen[comm.rank], list[Request]()
+        for now, (what, peer, tag) in enumerate(steps):
+            if what in ("send", "ssend"):
+                data = bytes([comm.rank, len(seen.sent)])
+                seen.sent.append((peer, tag))
+                begin = comm.Isend if what == "send" else comm.Issend
+                sends.append(await begin(data, peer, tag))
+            elif what == "receive":
+                buffer = bytearray(2)
+                seen.received.append(Received(now, peer, tag, await comm.Irecv(buffer, peer, tag), buffer))
+            elif what == "iprobe":
+                status = Status()
+                found = await comm.Iprobe(peer, tag, status)
+                seen.probed.append((now, peer, tag, (status.source, status.tag) if found else None))
+                if found:
+                    assert status.count == 2
+            elif what == "improbe":
+                status = Status()
+                message = await comm.Improbe(peer, tag, status)
+                if message is not None:
+                    one = Received(now, peer, tag, message, bytearray(2))
+                    seen.received.append(one)
+            elif what == "cancel":
+                waiting = [one for one in seen.received if isinstance(one.request, Request) and one.request.active]
+                if waiting:
+                    chosen = waiting[peer % len(waiting)]
+                    await chosen.request.Cancel()  # type: ignore[union-attr]
+                    chosen.cancelled_at = now
+            else:
+                for _ in range(peer):
+                    await Turn()
+        for one in seen.received:
+            if isinstance(one.request, Message):
+                one.request = await one.request.Irecv(one.buffer)
+        await rest(comm, all_seen, len(steps))
+        await Request.Waitall(sends)
+        for one in seen.received:
+            assert isinstance(one.request, Request)
+            status = Status()
+            await one.request.Wait(status)
+            if not status.Is_cancelled():
+                one.got = one.buffer[0], one.buffer[1]
+                assert status.source == one.buffer[0]
+
+    return go
+
+
+async def rest(comm: Comm, all_seen: Sequence[Seen], now: int) -> None:
+    """Until all messages of all ranks have been received: whoever finds one that nobody receives receives it."""
+    mine = all_seen[comm.rank]
+    mine.ended = True
+    while not all(one.ended for one in all_seen) or sum(one.got for one in all_seen) < sum(
+        len(one.sent) for one in all_seen
+    ):
+        message = await comm.Improbe()
+        if message is not None:
+            buffer = bytearray(2)
+            request = await message.Irecv(buffer)
+            mine.received.append(Received(now, ANY_SOURCE, ANY_TAG, request, buffer))
+        status, mine.got = Status(), 0
+        for one in mine.received:
+            if isinstance(one.request, Request) and one.request.is_over:
+                await one.request.Get_status(status)
+                mine.got += not status.Is_cancelled()
+    for one in mine.received:
+        if isinstance(one.request, Request) and not one.request.is_over:
+            await one.request.Cancel()
+            one.cancelled_at = now
+
+
+def fits(one: Received, source: int, tag: int) -> bool:
+    return one.source in (ANY_SOURCE, source) and one.tag in (ANY_TAG, tag)
+
+
+def check(seen: Sequence[Seen]) -> None:
+    for rank, mine in enumerate(seen):
+        messages = {
+            (source, number): tag
+            for source, other in enumerate(seen)
+            for number, (to, tag) in enumerate(other.sent)
+            if to == rank
+        }
+        got = [one.got for one in mine.received if one.got is not None]
+        assert sorted(got) == sorted(messages), "each message once"
+        for one in mine.received:
+            if one.got is None:
+                assert one.cancelled_at is not None, "only what was cancelled has nothing"
+                continue
+            source, number = one.got
+            assert fits(one, source, messages[one.got])
+            for place, other in enumerate(mine.received):
+                # Of two messages of one sender that fit, a receive gets the one sent first, unless one begun before it has
+                # that. A claim is a receive that begins when it finds its message.
+                if other.got is not None and other.got[0] == source and other.got[1] < number:
+                    older = other.got
+                    if fits(one, source, messages[older]):
+                        assert place < mine.received.index(one), f"{one.got} overtook {older}"
+        for _, source, tag, found in mine.probed:
+            if found is not None:
+                assert source in (ANY_SOURCE, found[0])
+                assert tag in (ANY_TAG, found[1])
+                assert any(sender == found[0] and sent == found[1] for (sender, _), sent in messages.items())
+
+
+@given(trials(), st.booleans())
+def test_random_programs_match_as_the_standard_says(
+    trial: tuple[int, list[list[Step]], float, int, int], library: bool
+) -> None:
+    count, steps, faults, seed, descriptors = trial
+    ranks = by_library(count) if library else Ranks(count, Settings(descriptors=descriptors))
+    chance, wires, late = random.Random(seed), ranks.wires, []
+
+    def deliver() -> None:
+        """On NICs that repair it, some frames are lost, some come twice, some late."""
+        for number in range(count):
+            for frame in wires.take(number):
+                fate = chance.random() / faults if faults and not library else 3.0
+                if fate < 1:
+                    late.append(frame)
+                elif fate >= 2:
+                    wires.give(frame)
+                    if fate < 2.5:
+                        wires.give(frame)
+        if late and chance.random() < 0.5:
+            wires.give(late.pop(0))
+
+    seen = [Seen() for _ in range(count)]
+    programs = [program(mine, seen) for mine in steps]
+    ranks.run(*programs, deliver=deliver)  # type: ignore[arg-type]
+    check(seen)
+    assert ranks.at_rest()
+    event(f"by library: {library}, cancelled: {sum(one.got is None for mine in seen for one in mine.received) > 0}")
