@@ -101,9 +101,11 @@ def names_of(layout: Layout, chosen: Chosen) -> tuple[str, ...]:
     return tuple(node.name for node in layout.nodes)
 
 
-async def one_rank(plan: Plan, part: Part, names: Sequence[str], number: int, device: Device, clock: Clock) -> object:
-    """What runs on a node: the workload between a communicator and the files of its repetition. Raises TestbedError for a
-    protocol with too few contexts."""
+async def one_rank(
+    plan: Plan, part: Part, names: Sequence[str], number: int, device: Device, clock: Clock, starts: int = 1
+) -> object:
+    """What runs on a node: the workload between a communicator and the files of its repetition. starts: how often it has
+    been started. Raises TestbedError for a protocol with too few contexts."""
     if device.contexts < _CONTEXTS:
         raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
     name = names[number]
@@ -111,7 +113,7 @@ async def one_rank(plan: Plan, part: Part, names: Sequence[str], number: int, de
     history = Trail(part.history / f"{name}.jsonl")
     if plan.history:  # of barriers, too: a protocol owes them the same
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
-    node = Node(name, names, plan.seed, clock, Comm(device, 1), tell, lossy=is_lossy(plan.protocol))
+    node = Node(name, names, plan.seed, clock, Comm(device, 1), tell, lossy=is_lossy(plan.protocol), starts=starts)
     try:
         return await plan.chosen.rank(Comm(device), node)
     finally:

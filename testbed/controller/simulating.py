@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -74,9 +75,11 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             beside.simulated(simulation, rules)
         output = _Output(simulation.loop, part.logs)
         clock = _SimClock if plan.profile.is_free else _CoreClock
+        starts: Counter[str] = Counter()
 
         async def rank(endpoint: Host, node: SimNode) -> object:
             output.belongs(node.name)
+            starts[node.name] += 1
             try:
                 return await one_rank(
                     plan,
@@ -85,6 +88,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
                     node.number,
                     plan.protocol.device(endpoint),
                     clock(simulation.loop, node, output),
+                    starts[node.name],
                 )
             except ProgramError:  # of a task that it has awaited
                 raise

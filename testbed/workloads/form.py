@@ -13,7 +13,7 @@ from testbed.errors import TestbedError
 if TYPE_CHECKING:
     from testbed.engine.tasks import Task, Work
 
-__all__ = ["Clock", "Comm", "Node", "VerificationError", "Workload"]
+__all__ = ["Clock", "Comm", "Node", "RestartedError", "VerificationError", "Workload"]
 
 T = TypeVar("T")
 Tell = Callable[[Mapping[str, object]], object]
@@ -67,11 +67,16 @@ class Clock(Protocol):
     def spawn(self, work: Work[Any], name: str) -> Task[Any]: ...
 
 
+class RestartedError(TestbedError):
+    """A program that was started again has come to where it cannot meet the others."""
+
+
 class Node:
     """Where a rank runs. name: the node's. names: all, by rank. seed: the run's. lossy: whether the workload's messages may
-    be lost, come twice or overtake each other; barriers and words (`say`) never do."""
+    be lost, come twice or overtake each other; barriers and words (`say`) never do. starts: how often this program has been
+    started in the run, from 1 on: a scenario may crash and restart it."""
 
-    __slots__ = ("_clock", "_control", "_tell", "cpu", "lossy", "name", "names", "now", "seed")
+    __slots__ = ("_clock", "_control", "_tell", "cpu", "lossy", "name", "names", "now", "seed", "starts")
 
     def __init__(
         self,
@@ -83,9 +88,11 @@ class Node:
         tell: Tell,
         *,
         lossy: bool = False,
+        starts: int = 1,
     ) -> None:
         """control: a communicator that the workload's messages cannot meet. tell: is given the rows."""
         self.lossy = lossy
+        self.starts = starts
         self.name = name
         self.names = names
         self.seed = seed
@@ -119,7 +126,13 @@ class Node:
 
     async def barrier(self) -> None:
         """Go on when every rank has come here. In log2(n) rounds (Hensgen, Finkel, Manber, "Two algorithms for barrier
-        synchronization", 1988)."""
+        synchronization", 1988). Raises RestartedError in a program that was started again: the others have passed, or wait
+        for a word of who it was before."""
+        if self.starts > 1:
+            raise RestartedError(
+                f"{self.name} was restarted and has come to a barrier, at which nobody waits for it any more: a workload "
+                "that is to survive restarts has none, or looks at node.starts"
+            )
         comm = self._control
         distance = 1
         while distance < comm.size:

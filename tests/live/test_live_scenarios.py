@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from machine import eventually
+from test_starts_again import ends_at_the_barrier, knows_how_often_it_was_started
 
 import testbed
 from testbed import Cluster, RunningCluster, Scenario
@@ -181,6 +182,14 @@ def test_a_new_incarnation_hears_what_is_sent_again_to_the_old_one(tmp_path: Pat
 
     result = play(tmp_path, Cluster.star(2), tell, Crash(on="n2", at="200ms", for_="500ms"))
     assert result.results["n2"] == "anybody there?"
+
+
+def test_a_program_knows_how_often_it_was_started() -> None:
+    knows_how_often_it_was_started("live")
+
+
+def test_who_was_restarted_and_comes_to_a_barrier_ends_the_run_with_a_sentence() -> None:
+    ends_at_the_barrier("live")
 
 
 def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:

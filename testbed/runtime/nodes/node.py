@@ -69,9 +69,9 @@ class Report:
         return self.dropped + self.unsent
 
 
-def live(orders: Orders, number: int, channel: Channel, log: Path, progress: Progress) -> None:
+def live(orders: Orders, number: int, channel: Channel, log: Path, progress: Progress, starts: int = 1) -> None:
     """The process's life; does not return. It is the child of the one that has forked it, and ends with it. number: of its
-    place."""
+    place. starts: how often the node has been started, with this time."""
     status, place = 1, orders.places[number]
     try:
         parent = os.getppid()
@@ -80,7 +80,7 @@ def live(orders: Orders, number: int, channel: Channel, log: Path, progress: Pro
             os._exit(1)
         syscalls.name_process(f"node {place.name}")
         _write_to(log)
-        _Node(orders, place, channel, partial(progress.watched, number)).run()
+        _Node(orders, place, channel, partial(progress.watched, number), starts).run()
         status = 0
     except BaseException:  # noqa: BLE001  the last line of a process: whatever it is, nothing of the parent's code may run on
         said = traceback.format_exc()
@@ -161,7 +161,9 @@ class _Firmware(Protocol):
 
 
 class _Node:
-    def __init__(self, orders: Orders, place: Place, channel: Channel, watched: Callable[[Host], Host]) -> None:
+    def __init__(
+        self, orders: Orders, place: Place, channel: Channel, watched: Callable[[Host], Host], starts: int
+    ) -> None:
         """The process is in the node from here on. watched: what the NIC gets for a host library. OSError."""
         enter(place.surroundings)
         if place.surroundings.environment:
@@ -190,7 +192,7 @@ class _Node:
             if not isinstance(nic, InlineNic):
                 self._dilated = nic
         core = self._dilated.core if self._dilated is not None else None
-        here = Here(place.name, adapter.number, orders.numbers, self._driver.loop, core)
+        here = Here(place.name, adapter.number, orders.numbers, self._driver.loop, core, starts)
         self._program = self._driver.loop.spawn(orders.programs[place.name](self._host, here), "program")
         self._begun = 0
 

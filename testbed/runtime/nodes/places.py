@@ -34,13 +34,15 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Here:
     """What a host program knows of where it runs. numbers: node name -> number. loop: its clock, its tasks:
-    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. core: the model's, in a dilated run."""
+    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. core: the model's, in a dilated run. starts: how often its
+    node has been started in this run."""
 
     name: str
     number: int
     numbers: dict[str, int]
     loop: Loop
     core: Server | None = None
+    starts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

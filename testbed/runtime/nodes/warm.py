@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,6 +64,7 @@ class _Warm:
         self._logs = logs
         self._told = told
         self._progress = progress
+        self._starts: Counter[str] = Counter()  # of each node
         self._directory = os.getcwd()
         self._children: dict[int, _Child] = {}
         self._open = {channel.fileno(), *(end.fileno() for end in ends.values())}
@@ -111,12 +113,13 @@ class _Warm:
             put_back(self._orders, self._told)
 
     def _fork(self, number: int, name: str) -> None:
+        self._starts[name] += 1
         pid = os.fork()
         if not pid:
             own = self._ends[name]
             for descriptor in self._open - {own.fileno()}:  # by number: to look at each object would cost pages
                 os.close(descriptor)
-            live(self._orders, number, own, self._logs / f"{name}.log", self._progress)
+            live(self._orders, number, own, self._logs / f"{name}.log", self._progress, self._starts[name])
         self._open.remove(self._ends[name].fileno())
         self._ends[name].close()
         self._watch(_Child(name, pid, os.pidfd_open(pid)))
