@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Unpack, cast
 
 from testbed.cluster.state import Store
 from testbed.controller.checking import baseline
@@ -35,28 +36,25 @@ if TYPE_CHECKING:
     from testbed.workloads.finding import Form
 
 
+@dataclass(eq=False, repr=False)
 class ClusterUnderTest:
     """A cluster for one test. nodes: by name, with their NICs and addresses. folder: what is put there is among the
     artefacts when the test fails. protocol, scenario: what `run` takes if it is not told."""
 
     mode: ClassVar[Mode]
 
-    def __init__(
-        self,
-        description: Cluster,
-        folder: Path,
-        protocol: str = "emp",
-        scenario: object = None,
-        *,
-        captures: bool = False,
-    ) -> None:
-        self.description = description
-        self.layout: Layout = resolve(description)
-        self.nodes: Mapping[str, Node] = {node.name: node for node in self.layout.nodes}
-        self.folder = folder
-        self.protocol = protocol
-        self.scenario = scenario
-        self._captures = captures
+    description: Cluster
+    folder: Path
+    protocol: str = "emp"
+    scenario: object = None
+    captures: bool = field(default=False, kw_only=True)
+    """Whether the simulation writes every frame."""
+    layout: Layout = field(init=False)
+    nodes: Mapping[str, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.layout = resolve(self.description)
+        self.nodes = {node.name: node for node in self.layout.nodes}
         self._runs = 0
 
     def __repr__(self) -> str:
@@ -116,7 +114,7 @@ class ClusterUnderTest:
             patience=patience,
             history=history,
             check=check,
-            capture=self._captures,
+            capture=self.captures,
             scenario=self.scenario if isinstance(self.scenario, Scenario | Path) else None,
             beside=_beside(self.scenario),
         )
@@ -136,21 +134,14 @@ class ClusterUnderTest:
         raise NotImplementedError
 
 
+@dataclass(eq=False, repr=False)
 class SimulatedCluster(ClusterUnderTest):
     """Every run is a simulation of its own, of the description as it is then."""
 
     mode = "sim"
 
-    def __init__(
-        self,
-        description: Cluster,
-        folder: Path,
-        protocol: str = "emp",
-        scenario: object = None,
-        *,
-        captures: bool = False,
-    ) -> None:
-        super().__init__(description, folder, protocol, scenario, captures=captures)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._overlays: list[Overlay] = []
 
     def _place(self) -> Cluster:
@@ -167,41 +158,34 @@ class SimulatedCluster(ClusterUnderTest):
             self._overlays.remove(overlay)
 
 
+@dataclass(eq=False, repr=False)
 class LiveCluster(ClusterUnderTest):
-    """Namespaces, from the beginning of the test to its end."""
+    """Namespaces, from the beginning of the test to its end. directory: where the cluster's state is. begun: an account of
+    the network at the test's beginning."""
 
     mode = "live"
 
-    def __init__(
-        self,
-        description: Cluster,
-        folder: Path,
-        protocol: str = "emp",
-        scenario: object = None,
-        *,
-        running: RunningCluster,
-    ) -> None:
-        super().__init__(description, folder, protocol, scenario)
-        self._running = running
-        self.directory: Final = Store().directory(running.name)
-        """Where the cluster's state is."""
-        self.begun: Final = baseline(running)
-        """An account of the network at the test's beginning."""
+    running: RunningCluster = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.directory = Store().directory(self.running.name)
+        self.begun = baseline(self.running)
 
     @property
     def name(self) -> str:
-        return self._running.name
+        return self.running.name
 
     @property
     def live(self) -> RunningCluster:
-        return self._running
+        return self.running
 
     def _place(self) -> RunningCluster:
-        return self._running
+        return self.running
 
     @contextmanager
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
-        with self._running.inject(target, direction=direction, **impairments):
+        with self.running.inject(target, direction=direction, **impairments):
             yield
 
 
