@@ -1,5 +1,6 @@
 """The storm, watched: what was lost, what has leaked while it went on, and what is left of it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -109,17 +110,27 @@ def _remains(watch: Watch, before: Machine) -> list[str]:
     # Of other clusters' names, which come and go meanwhile, none has this word in it.
     found += [f"mount {one}" for one in sorted(after.mounts - before.mounts) if "-run-" in one]
     found += [f"file {one}" for one in sorted(after.files - before.files) if "-run-" in one]
-    return found + [f"packet socket {one}" for one in sorted(after.packet_sockets - before.packet_sockets)]
+    new = after.packet_sockets - before.packet_sockets
+    return found + [f"packet socket {one}" for one in sorted(new - _sockets_of_others() if new else new)]
+
+
+def _sockets_of_others() -> set[str]:
+    """The inodes of sockets that living processes have; of ours there are none, or they are told."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                names = [os.readlink(f"/proc/{entry}/fd/{number}") for number in os.listdir(f"/proc/{entry}/fd")]
+                found.update(name[8:-1] for name in names if name.startswith("socket:["))
+    return found
 
 
 def _inhabited() -> set[int]:
     found = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            try:
+            with contextlib.suppress(OSError):
                 found.add(os.stat(f"/proc/{entry}/ns/net").st_ino)
-            except OSError:
-                continue
     return found
 
 
