@@ -89,25 +89,25 @@ class WallClock:
 class ModelClock:
     """A node's `Clock` where time is dilated: what a program does next it does when its core has done what it asked for."""
 
-    __slots__ = ("_core", "_loop", "spawn")
+    __slots__ = ("_loop", "_model", "spawn")
 
     def __init__(self, here: Here) -> None:
-        assert here.core is not None
+        assert here.model is not None
         self._loop = here.loop
-        self._core = here.core
+        self._model = here.model
         self.spawn = here.loop.spawn
 
     def now(self) -> int:
-        return max(self._loop.now(), self._core.free)
+        return max(self._loop.now(), self._model.posted)
 
     def cpu(self) -> int:
-        return self._core.busy
+        return self._model.core.busy
 
     async def sleep(self, nanoseconds: int) -> None:
         await self._loop.sleep_until(self.now() + nanoseconds)
 
     async def compute(self, nanoseconds: int) -> None:
-        await self._loop.sleep_until(self._core.reserve(self._loop.now(), nanoseconds))
+        await self._loop.sleep_until(self._model.core.reserve(self._loop.now(), nanoseconds))
 
 
 def late_notes(late: Iterable[Lateness], factor: int) -> tuple[str, ...]:

@@ -191,8 +191,7 @@ class _Node:
             self._nic, self._firmware, self._host = nic, agent.firmware, agent.host
             if not isinstance(nic, InlineNic):
                 self._dilated = nic
-        core = self._dilated.core if self._dilated is not None else None
-        here = Here(place.name, adapter.number, orders.numbers, self._driver.loop, core, starts)
+        here = Here(place.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts)
         self._program = self._driver.loop.spawn(orders.programs[place.name](self._host, here), "program")
         self._begun = 0
 

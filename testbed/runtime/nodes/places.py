@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from protocols.core.apart import Apart
 from protocols.core.firmware import Adapter, Plug
@@ -31,17 +32,27 @@ class Place:
     cpu: int = -1
 
 
+class Model(Protocol):
+    """What a dilated run knows of a host. core: its one core. posted: when that has done what its program has asked of it
+    for the NIC."""
+
+    core: Server
+
+    @property
+    def posted(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Here:
     """What a host program knows of where it runs. numbers: node name -> number. loop: its clock, its tasks:
-    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. core: the model's, in a dilated run. starts: how often its
+    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how often its
     node has been started in this run."""
 
     name: str
     number: int
     numbers: dict[str, int]
     loop: Loop
-    core: Server | None = None
+    model: Model | None = None
     starts: int = 1
 
 
