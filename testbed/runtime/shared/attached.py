@@ -125,14 +125,13 @@ class Attachment:
 class HostDriver:
     """Drives the loop of a host's program, on the machine's monotonic clock.
 
-    spin: nanoseconds to look for a completion before sleeping; crowded: letting others run in between.
+    spin: nanoseconds to look for a completion before sleeping, letting others run in between.
     """
 
-    def __init__(self, nic: Attachment, host: Host, spin: int = 0, crowded: bool = False) -> None:
+    def __init__(self, nic: Attachment, host: Host, spin: int = 0) -> None:
         """host: the host library to which completions are told."""
         self.loop = Loop(self)
         self.spin = spin
-        self._crowded = crowded
         self._nic = nic
         self._completed: Callable[[int], None] = host.completed
         self._others = select.poll()
@@ -166,7 +165,7 @@ class HostDriver:
         come. Raises NicGoneError."""
         nic, loop, completed, now = self._nic, self.loop, self._completed, time.monotonic_ns
         take, doze, woken, heap = nic.completions.take, nic.completions.doze, loop.woken, loop.heap
-        until, looks = now() + self.spin, 0
+        until, looks, give_way = now() + self.spin, 0, os.sched_yield
         while True:
             shown = take(_TAKEN)
             looks += 1
@@ -190,8 +189,7 @@ class HostDriver:
             if woken or (deadline is not None and deadline <= moment):
                 return ()
             if moment < until:
-                if self._crowded:
-                    os.sched_yield()
+                give_way()  # to the agent, where it has this processor, too
                 continue
             if not doze():
                 continue
