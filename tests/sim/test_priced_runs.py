@@ -127,3 +127,14 @@ def test_a_slow_nic_makes_messages_slow_and_says_by_how_much(tmp_path: Path) -> 
     assert end["had_effect"]
     assert end["counted"]["longer_ns"] == round(0.8 * end["counted"]["busy_ns"]) > 1_000_000
     assert not [note for note in result.verdict.notes if "had no effect" in note]
+
+
+def test_a_nic_under_a_flood_still_sends() -> None:
+    """Both exchange a lot while one of them works: neither is late by so much that it sends anything twice."""
+    result = testbed.run(
+        "emp-2001", "comb", mode="sim", profile="emp-2001", settings={"steps": 2, "rounds": 2, "work": "10ms"}
+    )
+    idle, working = result.rows
+    assert idle["wait_ns"] < working["worked_ns"] == 10_000_000
+    assert working["wait_ns"] < 100_000
+    assert all(counted["duplicates"] == 0 for counted in result.counted.values())
