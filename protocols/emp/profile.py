@@ -30,7 +30,7 @@ OTHER_CYCLES: Final = 218
 Section 4: "The core of the code is an event loop [...] which tests for the next pending event and dispatches control to the
 appropriate handling routine". What raises events is what section 2 names beside the processors: the PCI interface (a
 descriptor), the timer, two host DMA engines, transmit and receive MAC FIFOs. How many cycles each takes the paper does not
-say. One cost for all of them does not do: where it gives 880 Mb/s, 4 bytes take 29 us. So there are two, and how they add up
+say. One cost for all of them does not do: where it gives 880 Mb/s, 4 bytes take 30 us. So there are two, and how they add up
 for a message follows from how many events it takes.
 """
 
@@ -45,17 +45,18 @@ PCI_TRANSACTION: Final = 8
 2.2, section 3.5.1.1); one of them is the address's."""
 
 PCI_LATENCY_TIMER: Final = 64
-"""Clocks for which a master may keep the bus, and so the longest burst: what Linux 2.4 sets for a bus master."""
+"""Clocks for which a master may keep the bus, and so the longest burst: what Linux (`pcibios_set_master`)
+sets for a bus master where the firmware of the machine has not."""
 
 DMA_SETUP: Final = 1_000
 """Nanoseconds. Section 3.3: "DMA operations (1-3 us per transfer)", of a few bytes. The lower end is what one takes that
 finds the bus free; what others wait comes of the bus."""
 
 PIO_WRITE: Final = 4
-"""Clocks for 4 bytes: address, its decoding (medium DEVSEL), data, turn-around (PCI 2.2, sections 3.3.2 and 3.6.1)."""
+"""Clocks for 4 bytes; our count: address, its decoding (medium DEVSEL), data, turn-around."""
 
 PIO_READ: Final = 20
-"""Clocks for 4 bytes: the same, and the 16 that the NIC may take for it (PCI 2.2, section 3.5.1.1)."""
+"""Clocks for 4 bytes: the same, and the 16 that the NIC may take for it (see `PCI_TRANSACTION`)."""
 
 # The host.
 
