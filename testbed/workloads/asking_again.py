@@ -153,10 +153,10 @@ async def answer_again(
         await request.Wait(status)
         if status.source == comm.rank:
             break
-        contents.check(status.tag, memoryview(buffer)[: status.count], f"rank {status.source}'s request")
         if work:
             await node.compute(work)
         await comm.Send(contents.of(status.tag, reply), status.source, status.tag)
+        contents.check(status.tag, memoryview(buffer)[: status.count], f"rank {status.source}'s request")
         waiting.append((buffer, await comm.Irecv(buffer)))
     for _, request in waiting:
         await request.Wait()

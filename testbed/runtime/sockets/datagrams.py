@@ -28,9 +28,11 @@ class Message(NamedTuple):
 def split(context: int, tag: int, number: int, content: memoryview) -> Pieces:
     """The datagrams of a message. number: another one than that of any message under way to the same receiver."""
     length = len(content)
-    begins = range(0, length or 1, MOST)
+    if length <= MOST:
+        return [(HEAD.pack(context, tag, number, length, 0), content)]
     return [
-        (HEAD.pack(context, tag, number, length, begin), content[begin : begin + MOST]) for begin in reversed(begins)
+        (HEAD.pack(context, tag, number, length, begin), content[begin : begin + MOST])
+        for begin in reversed(range(0, length, MOST))
     ]
 
 
