@@ -6,11 +6,12 @@ The library pins a buffer, has its pages translated, writes a descriptor, and ge
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Bell, Buffer, Nic, Plug
-from protocols.core.memory import PAGE, HostMemory, Pinning
+from protocols.core.memory import PAGE, HostMemory, Page, Pinning
 from protocols.emp import codec
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Codec
@@ -84,10 +85,10 @@ _FAILURES: Final = {
 class _Transfer(Completion[Received]):
     """A transfer under way."""
 
-    __slots__ = ("_kind", "_peer", "_tag", "buffer", "descriptors", "listed", "pinned")
+    __slots__ = ("_kind", "_peer", "_tag", "descriptors", "listed", "pinned", "size")
 
-    def __init__(self, kind: int, peer: int, tag: int, buffer: memoryview, pinned: int, descriptors: int) -> None:
-        """pinned: the buffer's first address. descriptors: how many it takes."""
+    def __init__(self, kind: int, peer: int, tag: int, size: int, pinned: int, descriptors: int) -> None:
+        """size: of its buffer. pinned: the buffer's first address. descriptors: how many it takes."""
         # What the base's does, but for what it is about: that is put together from these, for who asks.
         self.done = False
         self._error = None
@@ -95,7 +96,7 @@ class _Transfer(Completion[Received]):
         self._kind = kind
         self._peer = peer
         self._tag = tag
-        self.buffer = buffer
+        self.size = size
         self.pinned = pinned
         self.listed = 0  # where the list of its pages is pinned, if it has one
         self.descriptors = descriptors
@@ -104,7 +105,19 @@ class _Transfer(Completion[Received]):
     def what(self) -> str:
         verb = "a receive from" if self._kind & stat.RECEIVE else "the send to"
         node = "any node" if self._peer == ANY_SOURCE else f"node {self._peer}"
-        return f"{verb} {node}, tag {self._tag}, {len(self.buffer)} bytes"
+        return f"{verb} {node}, tag {self._tag}, {self.size} bytes"
+
+
+class _InPieces(_Transfer):
+    """One whose buffer lies in pieces. rest: of all but the first, the address and which byte of the message comes there."""
+
+    __slots__ = ("rest",)
+
+    def __init__(
+        self, kind: int, peer: int, tag: int, size: int, rest: list[tuple[int, int]], pinned: int, descriptors: int
+    ) -> None:
+        super().__init__(kind, peer, tag, size, pinned, descriptors)
+        self.rest = rest
 
 
 class Endpoint:
@@ -141,6 +154,16 @@ class Endpoint:
         if not 0 <= tag <= 0xFFFF_FFFF:
             raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
         return self._post(stat.SEND, destination, tag, memoryview(data).cast("B"))
+
+    def post_send_pieces(self, destination: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
+        """Send a message that lies in pieces, of bytes, two at least and none empty; as `post_send`. ValueError where they
+        take more than MOST_PAGES pages (`pages_of`)."""
+        return self._post_pieces(stat.SEND, destination, tag, pieces)
+
+    def post_receive_pieces(self, source: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
+        """Receive a message into pieces; as `post_receive` and `post_send_pieces`."""
+        kind, tag = self._wanted(source, tag)
+        return self._post_pieces(kind, source, tag, pieces)
 
     def post_receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Completion[Received]:
         """Receive the oldest message from source (or ANY_SOURCE) with that tag; done when it is complete. tag: 32 bits;
@@ -202,13 +225,15 @@ class Endpoint:
             self._used[index] = 0
             if transfer.listed:
                 self._memory.unpin(transfer.listed)
+                self._unpin_rest(transfer, length)
         else:
             self._used[index : index + transfer.descriptors] = bytes(transfer.descriptors)
+            self._unpin_rest(transfer, length)
         received = Received(peer, tag, length)
         if status == stat.DONE:
             transfer.complete(received)
         elif status == stat.TRUNCATED:
-            transfer.fail(TruncatedError(received, len(transfer.buffer)))
+            transfer.fail(TruncatedError(received, transfer.size))
         elif status == stat.TAKEN_BACK:
             transfer.fail(TakenBackError(f"{transfer.what}, was taken back"))
         else:
@@ -257,7 +282,7 @@ class Endpoint:
         except MemoryError as error:
             self._used[index] = 0
             raise DescriptorsExhaustedError(str(error)) from error
-        self._transfers[index] = transfer = _Transfer(kind, peer, tag, view, address, 1)
+        self._transfers[index] = transfer = _Transfer(kind, peer, tag, size, address, 1)
         pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind | stat.ONE_PAGE, size, address, peer, tag, 1)
         self._nic.doorbell(index, SIZE, 1)
         return transfer
@@ -278,14 +303,50 @@ class Endpoint:
                 memory.unpin(pinned)
             self._used[index : index + taken] = bytes(taken)
             raise DescriptorsExhaustedError(str(error)) from error
-        self._transfers[index] = transfer = _Transfer(kind, peer, tag, view, pinned, taken)
+        transfer = _Transfer(kind, peer, tag, len(view), pinned, taken)
+        self._begin(transfer, index, kind, peer, tag, pages, listed)
+        return transfer
+
+    def _post_pieces(self, kind: int, peer: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
+        count = pages_of(map(len, pieces))
+        if count > MOST_PAGES:
+            raise ValueError(f"{len(pieces)} pieces on {count} pages: at most {MOST_PAGES} pages")
+        taken, index = self._take(chained(count))
+        memory, pages, parts, size, listed = self._memory, list[Page](), list[tuple[int, int]](), 0, 0
+        try:
+            for piece in pieces:
+                pages += (pinned := memory.pin(piece, kind & stat.RECEIVE))
+                parts.append((pinned[0][0], size))
+                size += len(piece)
+            if taken == 1:
+                listed = memory.pin_page(memoryview(list_of(pages)))
+        except MemoryError as error:
+            for address, _ in parts:
+                memory.unpin(address)
+            self._used[index : index + taken] = bytes(taken)
+            raise DescriptorsExhaustedError(str(error)) from error
+        transfer = _InPieces(kind, peer, tag, size, parts[1:], parts[0][0], taken)
+        self._begin(transfer, index, kind, peer, tag, pages, listed)
+        return transfer
+
+    def _begin(
+        self, transfer: _Transfer, index: int, kind: int, peer: int, tag: int, pages: list[Page], listed: int
+    ) -> None:
+        """Hand over a transfer of several pages. listed: where their list is, if there is one."""
+        self._transfers[index] = transfer
+        taken = transfer.descriptors
         if taken > 1:
             self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
         else:
             transfer.listed = listed
-            self._descriptors.write(index, kind | stat.INDIRECT, [(listed, 0)], peer, tag, stated=count)
-        self._nic.doorbell(index, SIZE * taken, count)
-        return transfer
+            self._descriptors.write(index, kind | stat.INDIRECT, [(listed, 0)], peer, tag, stated=len(pages))
+        self._nic.doorbell(index, SIZE * taken, len(pages))
+
+    def _unpin_rest(self, transfer: _Transfer, received: int) -> None:
+        """All pieces but the first. received: bytes of the message."""
+        if isinstance(transfer, _InPieces):
+            for address, begin in transfer.rest:
+                self._memory.unpin(address, max(0, received - begin))
 
     def _take(self, count: int) -> tuple[int, int]:
         """So many descriptors, one behind the other, as a chain needs them, or, where no such row is free, one, which
@@ -300,6 +361,11 @@ class Endpoint:
                 self._next = place + wanted
                 return wanted, place
         raise DescriptorsExhaustedError(f"all {len(used)} descriptors are in use: wait for a transfer to be done")
+
+
+def pages_of(sizes: Iterable[int]) -> int:
+    """How many pages a message's pieces are on, of so many bytes each."""
+    return sum([(size + PAGE - 1) // PAGE for size in sizes])
 
 
 def _writable(buffer: bytearray | memoryview) -> memoryview:

@@ -113,10 +113,11 @@ Over = Completion[Envelope] | Completion[Found | None]
 
 @runtime_checkable
 class ScatteringEndpoint(MatchingEndpoint, Protocol):
-    """One whose NIC gathers what it sends from pieces, and scatters what it receives. most_pieces: of one message."""
+    """One whose NIC gathers what it sends from pieces, and scatters what it receives, where that serves it."""
 
-    @property
-    def most_pieces(self) -> int: ...
+    def is_moved(self, pieces: Pieces) -> bool:
+        """Whether it moves a message that lies so. Others are copied by the device."""
+        ...
 
     def send_pieces(
         self, destination: int, context: int, tag: int, data: Pieces, synchronous: bool, over: Completion[Envelope]
@@ -179,11 +180,7 @@ class Device:
         """Begin a send, or let it wait for its turn. synchronous: it is not over before it has its receive."""
         over: Completion[Envelope] = Completion("a send to rank %s, tag %s, %s bytes", destination, tag, len(data))
         begin: Callable[[], bool]
-        if (
-            isinstance(data, Pieces)
-            and self._scattering is not None
-            and len(data.spans) <= self._scattering.most_pieces
-        ):
+        if isinstance(data, Pieces) and self._scattering is not None and self._scattering.is_moved(data):
             begin = partial(self._scattering.send_pieces, destination, context, tag, data, synchronous, over)
         elif synchronous:
             begin = partial(self._endpoint.send_synchronously, destination, context, tag, gathered(data), over)
@@ -196,12 +193,7 @@ class Device:
         """Begin a receive, or let it wait for its turn. source: or ANY_SOURCE. tag: or ANY_TAG."""
         over = Receipt(source, tag, len(buffer))
         begin: Callable[[], bool]
-        if (
-            isinstance(buffer, Pieces)
-            and self._scattering is not None
-            and len(buffer.spans) <= self._scattering.most_pieces
-            and len(buffer) <= self.most_bytes
-        ):
+        if isinstance(buffer, Pieces) and self._scattering is not None and self._scattering.is_moved(buffer):
             begin = partial(self._scattering.receive_pieces, source, context, tag, buffer, over)
         else:
             begin = partial(self._endpoint.receive, source, context, tag, self._in_one_piece(buffer, over), over)

@@ -22,16 +22,20 @@ from protocols.emp.host import (
     TakenBackError,
     TruncatedError,
     any_tag,
+    pages_of,
 )
 from protocols.emp.host import Found as EmpFound
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Device, Found, Receipt
 from protocols.mpi.errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
+from protocols.mpi.pieces import Pieces
 
 _TAG_BITS: Final = 24
 _TAG: Final = (1 << _TAG_BITS) - 1
 _LONGEST_CHAIN: Final = 4
 """Descriptors."""
+_WORTH: Final = 256
+"""Bytes of a piece from which on the NIC had better move it where it is than the host to where the others are; ours."""
 
 
 class EmpEndpoint:
@@ -72,12 +76,42 @@ class EmpEndpoint:
 
     send_synchronously = send
 
+    def is_moved(self, pieces: Pieces) -> bool:
+        """Each piece is a descriptor's entry and a DMA transfer to be set up: short ones are sooner copied."""
+        return len(pieces) >= _WORTH * len(pieces.spans) and _pages(pieces) <= MOST_PAGES
+
+    def send_pieces(
+        self,
+        destination: int,
+        context: int,
+        tag: int,
+        data: Pieces,
+        synchronous: bool,  # noqa: ARG002  all are
+        over: Completion[Envelope],
+    ) -> bool:
+        taken = chained(_pages(data))
+        if (self._sends and self._sends + taken > self._most) or self._is_full(taken):
+            return False
+        try:
+            posted = self._host.post_send_pieces(destination, context << _TAG_BITS | tag, data.pieces())
+        except DescriptorsExhaustedError:
+            return False
+        self._sends += taken
+        posted.add_callback(partial(self._sent, taken, over))
+        return True
+
+    def receive_pieces(self, source: int, context: int, tag: int, buffer: Pieces, over: Receipt) -> bool:
+        post = partial(self._host.post_receive_pieces, *_wanted(source, context, tag), buffer.pieces())
+        return self._receive(post, chained(_pages(buffer)), len(buffer), over)
+
     def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
-        return self._receive(partial(self._host.post_receive, *_wanted(source, context, tag)), buffer, over)
+        post = partial(self._host.post_receive, *_wanted(source, context, tag), buffer)
+        return self._receive(post, _descriptors(buffer), len(buffer), over)
 
     def receive_claimed(self, found: Found, buffer: memoryview, over: Receipt) -> bool:
         assert isinstance(found.handle, EmpFound)
-        return self._receive(partial(self._host.post_claimed, found.handle), buffer, over)
+        post = partial(self._host.post_claimed, found.handle, buffer)
+        return self._receive(post, _descriptors(buffer), len(buffer), over)
 
     def probe(
         self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
@@ -89,17 +123,16 @@ class EmpEndpoint:
         posted.add_callback(partial(_answer, over))
         return True
 
-    def _receive(self, post: Callable[[memoryview], Completion[Received]], buffer: memoryview, over: Receipt) -> bool:
-        taken = _descriptors(buffer)
+    def _receive(self, post: Callable[[], Completion[Received]], taken: int, size: int, over: Receipt) -> bool:
         if (self._receives and self._receives + taken > self._most) or self._is_full(taken):
             return False
         try:
-            posted = post(buffer)
+            posted = post()
         except DescriptorsExhaustedError:
             return False
         self._receives += taken
         over.take_back = partial(self._host.take_back, posted)
-        posted.add_callback(partial(self._received, taken, len(buffer), over))
+        posted.add_callback(partial(self._received, taken, size, over))
         return True
 
     def _is_full(self, taken: int) -> bool:
@@ -121,6 +154,10 @@ def device(host: Endpoint) -> Device:
 
 def _descriptors(buffer: memoryview) -> int:
     return chained((len(buffer) + PAGE - 1) // PAGE)
+
+
+def _pages(pieces: Pieces) -> int:
+    return pages_of([length for _, length in pieces.spans])
 
 
 def _wanted(source: int, context: int, tag: int) -> tuple[int, int]:

@@ -23,10 +23,14 @@ class Pieces:
     def __len__(self) -> int:
         return self._size
 
+    def pieces(self) -> list[memoryview]:
+        """They themselves."""
+        whole = self.whole
+        return [whole[begin : begin + length] for begin, length in self.spans]
+
     def gathered(self) -> memoryview:
         """A copy, in one piece."""
-        whole = self.whole
-        return memoryview(b"".join([whole[begin : begin + length] for begin, length in self.spans]))
+        return memoryview(b"".join(self.pieces()))
 
     def scatter(self, data: memoryview) -> None:
         """Put a message there; it may be shorter."""

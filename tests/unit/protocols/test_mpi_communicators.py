@@ -1,0 +1,132 @@
+"""Communicators that are made of others: their ranks, their messages of their own, and what they leave."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import Ranks
+
+from protocols.mpi import ANY_SOURCE, COMM_NULL, ERR_ARG, ERR_COMM, ERR_OTHER, UNDEFINED, Comm, Message, Status
+from protocols.mpi.errors import MPIError
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_nobody_leaves_a_barrier_before_all_have_come(count: int) -> None:
+    come: list[int] = []
+
+    async def program(comm: Comm) -> None:
+        for round_ in range(3):
+            if comm.rank == round_ % comm.size:
+                assert not await comm.Iprobe(), "others go on meanwhile"
+            come.append(round_)
+            await comm.Barrier()
+            assert come.count(round_) == comm.size
+
+    ranks = Ranks(count)
+    ranks.run(*[program] * count)
+    assert ranks.at_rest()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_a_duplicate_has_the_same_ranks_and_messages_of_its_own(count: int) -> None:
+    async def program(comm: Comm) -> None:
+        copy = await comm.Dup()
+        assert (copy.rank, copy.size) == (comm.rank, comm.size)
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        requests = [await comm.Isend(b"w", right, 3), await copy.Isend(b"c", right, 3)]
+        got = bytearray(1)
+        await copy.Recv(got, ANY_SOURCE)
+        assert got == b"c"
+        await comm.Recv(got, left)
+        assert got == b"w"
+        for request in requests:
+            await request.Wait()
+
+    ranks = Ranks(count)
+    ranks.run(*[program] * count)
+    assert ranks.at_rest()
+
+
+def test_a_split_orders_by_key_and_then_by_rank_and_statuses_have_its_ranks() -> None:
+    async def program(comm: Comm) -> tuple[int, int] | None:
+        color = UNDEFINED if comm.rank == 4 else comm.rank % 2
+        part = await comm.Split(color, key=-(comm.rank // 2))
+        if part is COMM_NULL:
+            return None
+        assert part is not None
+        status, buffer = Status(), bytearray(1)
+        other = (part.rank + 1) % part.size
+        sent = await part.Isend(bytes([comm.rank]), other, part.rank)
+        await part.Recv(buffer, ANY_SOURCE, status=status)
+        assert status.source == (part.rank - 1) % part.size == status.tag
+        assert buffer[0] % 2 == comm.rank % 2
+        await sent.Wait()
+        sent = await part.isend("object", other)
+        assert await part.Probe(status=status)
+        message = await part.Mprobe(status.source)
+        assert isinstance(message, Message)
+        assert await message.recv(status) == "object"
+        assert status.source == (part.rank - 1) % part.size
+        await sent.wait()
+        with pytest.raises(MPIError):
+            await part.Send(b"", part.size)
+        return part.rank, part.size
+
+    got = Ranks(6).run(*[program] * 6)
+    assert got == [(1, 2), (2, 3), (0, 2), (1, 3), None, (0, 3)]
+
+
+def test_a_split_of_a_split_and_its_duplicate() -> None:
+    async def program(comm: Comm) -> int:
+        half = await comm.Split(comm.rank // 2)
+        assert half is not None
+        alone = await half.Split(half.rank)
+        assert alone is not None
+        copy = await half.Dup()
+        assert (alone.rank, alone.size) == (0, 1)
+        request = await alone.irecv(source=0)
+        await alone.send("to myself", 0)
+        assert await request.wait() == "to myself"
+        got = await copy.sendrecv(comm.rank, 1 - copy.rank, source=1 - copy.rank)
+        assert isinstance(got, int)
+        return got
+
+    assert Ranks(4).run(*[program] * 4) == [1, 0, 3, 2]
+
+
+def test_contexts_are_used_again_when_they_have_been_freed_and_run_out_when_not() -> None:
+    async def program(comm: Comm) -> int:
+        for _ in range(300):
+            (await comm.Dup()).Free()
+        for _ in range(127):
+            await comm.Dup()
+        with pytest.raises(MPIError, match="no context is free") as raised:
+            await comm.Dup()
+        return raised.value.Get_error_class()
+
+    assert Ranks(2).run(program, program) == [ERR_OTHER] * 2
+
+
+def test_what_is_free_at_one_rank_only_is_not_taken() -> None:
+    async def program(comm: Comm) -> None:
+        if comm.rank:
+            comm.alone()
+        copy = await comm.Dup()
+        request = await copy.Irecv(None, 1 - comm.rank)
+        await copy.Send(None, 1 - comm.rank)
+        await request.Wait()
+
+    Ranks(2).run(program, program)
+
+
+def test_a_freed_communicator_and_a_color_below_zero_are_errors() -> None:
+    async def program(comm: Comm) -> None:
+        copy = await comm.Dup()
+        copy.Free()
+        with pytest.raises(MPIError, match="freed") as raised:
+            await copy.Send(b"", 0)
+        assert raised.value.Get_error_class() == ERR_COMM
+        with pytest.raises(MPIError) as raised:
+            await comm.Split(-1)
+        assert raised.value.Get_error_class() == ERR_ARG
+
+    Ranks(1).run(program)

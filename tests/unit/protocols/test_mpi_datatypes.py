@@ -1,0 +1,252 @@
+"""Derived datatypes: sizes and extents as MPI says, and messages that lie in pieces, moved by the NIC or copied."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ranks import Ranks
+from settled import by_library
+
+from protocols.emp.host import Endpoint
+from protocols.emp.settings import Settings
+from protocols.mpi import (
+    BYTE,
+    DOUBLE,
+    ERR_ARG,
+    ERR_COUNT,
+    ERR_TRUNCATE,
+    ERR_TYPE,
+    INT,
+    UNDEFINED,
+    Comm,
+    Datatype,
+    Status,
+)
+from protocols.mpi.buffers import readable
+from protocols.mpi.errors import MPIError
+from protocols.mpi.pieces import gathered
+
+both = pytest.mark.parametrize("ranks_of", [Ranks, by_library], ids=["emp", "by library"])
+
+
+@pytest.mark.parametrize(
+    ("datatype", "size", "lb", "extent"),
+    [
+        (DOUBLE.Create_contiguous(5), 40, 0, 40),
+        (DOUBLE.Create_contiguous(0), 0, 0, 0),
+        (DOUBLE.Create_vector(3, 2, 4), 48, 0, 80),  # two blocks of 4 apart, and the last one's 2
+        (DOUBLE.Create_vector(1, 2, 4), 16, 0, 16),
+        (DOUBLE.Create_vector(3, 1, -2), 24, -32, 40),
+        (INT.Create_indexed([2, 0, 1], [5, 99, 1]), 12, 4, 24),  # what is empty bounds nothing
+        (INT.Create_indexed_block(2, [0, 4]), 16, 0, 24),
+        (INT.Create_vector(2, 1, 3).Create_contiguous(2), 16, 0, 32),
+        (INT.Create_vector(2, 1, 3).Create_resized(0, 4), 8, 0, 4),
+        (INT.Create_vector(2, 1, 3).Create_resized(0, 4).Create_vector(2, 1, 5), 16, 0, 24),
+        (INT.Create_resized(-4, 12).Create_contiguous(3), 12, -4, 36),
+    ],
+)
+def test_sizes_and_extents_are_as_the_standard_says(datatype: Datatype, size: int, lb: int, extent: int) -> None:
+    """MPI 4.1, section 5.1.2 ff."""
+    assert datatype.Get_size() == datatype.size == size
+    assert datatype.Get_extent() == (lb, extent)
+    assert datatype.ub == lb + extent
+    assert not datatype.is_predefined
+
+
+def test_a_datatype_is_used_between_its_commit_and_its_end() -> None:
+    vector = INT.Create_vector(2, 1, 2)
+    for usable in (False, True, False):
+        if usable:
+            assert len(readable([bytearray(12), 1, vector.Commit()])) == 8
+            assert len(readable([bytearray(12), 1, vector.Dup()])) == 8
+            vector.Free()
+        else:
+            with pytest.raises(MPIError, match="not committed") as raised:
+                readable([bytearray(12), 1, vector])
+            assert raised.value.Get_error_class() == ERR_TYPE
+    with pytest.raises(MPIError) as raised:
+        INT.Free()
+    assert raised.value.Get_error_class() == ERR_TYPE
+    assert len(readable([bytearray(8), 2, INT])) == 8
+
+
+def test_datatypes_that_cannot_be_are_refused() -> None:
+    for make in (
+        lambda: INT.Create_contiguous(-1),
+        lambda: INT.Create_vector(-1, 1, 1),
+        lambda: INT.Create_vector(2, -1, 1),
+        lambda: INT.Create_indexed([-1], [0]),
+    ):
+        with pytest.raises(MPIError) as raised:
+            make()
+        assert raised.value.Get_error_class() == ERR_COUNT
+    with pytest.raises(MPIError) as raised:
+        INT.Create_indexed([1, 2], [0])
+    assert raised.value.Get_error_class() == ERR_ARG
+
+
+def test_a_buffer_must_hold_every_piece() -> None:
+    vector = INT.Create_vector(2, 1, 3).Commit()
+    backwards = INT.Create_vector(2, 1, -3).Commit()
+    assert len(readable([bytearray(16), 1, vector])) == 8
+    assert len(readable([bytearray(16), (1, 0), vector])) == 8
+    assert len(readable([bytearray(32), vector])) == 16, "as many as the buffer has room for"
+    assert len(readable([bytearray(5), 0, vector])) == 0
+    for wrong in (
+        [bytearray(15), 1, vector], [bytearray(16), 2, vector], [bytearray(16), (1, 1), vector],
+        [bytearray(15), vector], [bytearray(64), 1, backwards], [bytearray(64), -1, vector],
+        [bytearray(8), INT.Create_contiguous(0).Commit()],
+    ):  # fmt: skip
+        with pytest.raises(MPIError) as raised:
+            readable(wrong)  # type: ignore[arg-type]
+        assert raised.value.Get_error_class() == ERR_COUNT
+
+
+@st.composite
+def derived(draw: st.DrawFn) -> tuple[Datatype, list[int]]:
+    """A datatype of bytes, and where an item's bytes are, by the standard's own words (the type map)."""
+    datatype, places, extent = BYTE, [0], 1
+    for _ in range(draw(st.integers(1, 3))):
+        if draw(st.booleans()):
+            count, length = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+            stride = draw(st.integers(0, 5))
+            blocks = [(number * stride, length) for number in range(count)]
+            datatype = datatype.Create_vector(count, length, stride)
+        else:
+            blocks = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=3))
+            datatype = datatype.Create_indexed([length for _, length in blocks], [first for first, _ in blocks])
+        items = [first + at for first, length in blocks for at in range(length)]
+        places = [item * extent + place for item in items for place in places]
+        extent = (max(items) - min(items) + 1) * extent if items and extent else 0
+    return datatype, places
+
+
+@given(derived(), st.integers(0, 3))
+def test_the_bytes_of_a_message_are_those_of_the_type_map(made: tuple[Datatype, list[int]], count: int) -> None:
+    datatype, places = made
+    every = [number * datatype.extent + place for number in range(count) for place in places]
+    buffer = bytes(range(256)) * (max(every, default=0) // 256 + 1)
+    data = readable([buffer, count, datatype.Commit()])
+    assert bytes(gathered(data)) == bytes(buffer[place] for place in every)
+    assert datatype.size == len(places)
+
+
+@both
+@pytest.mark.parametrize("rows", [3, 500])  # columns of short pieces are copied, blocks of long ones are not
+@pytest.mark.parametrize("width", [1, 100])
+def test_columns_go_to_rows_and_rows_to_columns(ranks_of: type[Ranks], rows: int, width: int) -> None:
+    matrix = np.arange(rows * 3 * width, dtype=np.float64).reshape(rows, 3 * width)
+    columns = DOUBLE.Create_vector(rows, width, 3 * width).Commit()
+
+    async def sender(comm: Comm) -> None:
+        await comm.Send([matrix, (1, 0), columns], 1)
+        await comm.Ssend([matrix.reshape(-1)[width:], 1, columns], 1)
+
+    async def receiver(comm: Comm) -> None:
+        packed, status = np.zeros((rows, width)), Status()
+        await comm.Recv(packed, status=status)
+        assert (packed == matrix[:, :width]).all()
+        assert status.Get_count(columns) == 1
+        assert status.Get_count(DOUBLE) == rows * width
+        target = np.full((rows, 3 * width), -1.0)
+        await comm.Recv([target, 1, columns], 0)
+        assert (target[:, :width] == matrix[:, width : 2 * width]).all()
+        assert (target[:, width:] == -1).all(), "what is between the pieces is not touched"
+
+    ranks = ranks_of(2)
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+@both
+@pytest.mark.parametrize("length", [2, 700])
+def test_a_message_longer_than_its_pieces_fills_them_and_is_an_error(ranks_of: type[Ranks], length: int) -> None:
+    pieces = BYTE.Create_indexed([length, length], [0, 2 * length]).Commit()
+
+    async def sender(comm: Comm) -> None:
+        await comm.Send(bytes([1, 2, 3]) * length, 1)
+        await comm.Send(b"\7", 1)
+
+    async def receiver(comm: Comm) -> None:
+        buffer, status = bytearray(3 * length), Status()
+        with pytest.raises(MPIError) as raised:
+            await comm.Recv([buffer, 1, pieces], status=status)
+        assert raised.value.Get_error_class() == ERR_TRUNCATE
+        sent = bytes([1, 2, 3]) * length
+        assert buffer == sent[:length] + bytes(length) + sent[length : 2 * length]
+        assert status.count == 2 * length
+        await comm.Recv([buffer, 1, pieces], status=status)
+        assert (buffer[0], buffer[1]) == (7, sent[1]), "a shorter one leaves the rest"
+        assert status.Get_count(pieces) == UNDEFINED
+
+    ranks = ranks_of(2)
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+@pytest.mark.parametrize("count", [2, 5, 7, 8, 300])
+def test_emps_nic_moves_long_pieces_where_they_are(count: int) -> None:
+    """Up to seven pages are named by a chain of descriptors, more by a list; nothing of it stays behind."""
+    blocks = BYTE.Create_vector(count, 1000, 1500).Commit()
+    fetched: list[int] = []
+    ranks = Ranks(settings=Settings(descriptors=8))
+    nic = ranks.wires.nics[0]
+    usual = nic.fetch
+    nic.fetch = lambda pieces: fetched.append(len(pieces)) or usual(pieces)  # type: ignore[method-assign, func-returns-value, misc]
+    data = np.random.default_rng(count).bytes(1500 * count)
+
+    async def sender(comm: Comm) -> None:
+        await comm.Send([data, 1, blocks], 1)
+
+    async def receiver(comm: Comm) -> None:
+        buffer = bytearray(1500 * count)
+        await comm.Recv([buffer, 1, blocks], 0)
+        for at in range(0, 1500 * count, 1500):
+            assert buffer[at : at + 1000] == data[at : at + 1000]
+            assert buffer[at + 1000 : at + 1500] == bytes(min(500, len(buffer) - at - 1000))
+
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+    hosts = [agent.host for agent in ranks.wires.agents]
+    assert all(isinstance(host, Endpoint) and host.pinned == 0 and host.free == 8 for host in hosts)
+    assert max(fetched) in (2, 3), "a frame of 1500 bytes has parts of so many pieces"
+
+
+def test_more_messages_in_pieces_than_descriptors_all_arrive() -> None:
+    blocks = BYTE.Create_vector(4, 300, 400).Commit()
+
+    async def program(comm: Comm) -> None:
+        other = 1 - comm.rank
+        sends = [await comm.Isend([bytes([number]) * 1600, 1, blocks], other) for number in range(50)]
+        buffers = [bytearray(1600) for _ in range(50)]
+        receives = [await comm.Irecv([buffer, 1, blocks], other) for buffer in buffers]
+        for request in sends + receives:
+            await request.Wait()
+        assert [buffer[0] for buffer in buffers] == list(range(50))
+        assert all(buffer[300] == 0 for buffer in buffers)
+
+    ranks = Ranks(settings=Settings(descriptors=8))
+    ranks.run(program, program)
+    assert ranks.at_rest()
+
+
+def test_a_persistent_send_of_a_column_sends_what_it_has_then() -> None:
+    column = DOUBLE.Create_vector(3, 1, 2).Commit()
+    values = array("d", range(6))
+
+    async def alone(comm: Comm) -> None:
+        request = await comm.Send_init([values, 1, column], 0)
+        for first in (0.0, 9.0):
+            values[0] = first
+            got = array("d", bytes(24))
+            receive = await comm.Irecv(got, 0)
+            await request.Start()
+            await request.Wait()
+            await receive.Wait()
+            assert list(got) == [first, 2, 4]
+
+    Ranks(1).run(alone)
