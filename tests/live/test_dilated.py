@@ -74,7 +74,7 @@ def test_histories_are_the_simulations() -> None:
 
 
 def test_a_host_computes_in_model_time() -> None:
-    async def work(comm: object, node: testbed.workloads.form.Node) -> tuple[int, int]:
+    async def work(_comm: object, node: testbed.workloads.form.Node) -> tuple[int, int]:
         begun, used = node.now(), node.cpu()
         await node.compute(300_000)
         await node.sleep(200_000)

@@ -97,17 +97,14 @@ def test_a_killed_process_is_told_at_once_by_name() -> None:
 
 def test_a_death_whose_two_signs_come_at_once_is_told() -> None:
     """The end of its line, and what the parent says of it, wait together when somebody looks."""
-    with Cluster.star(3).up() as cluster:
-        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
-            os.kill(run.pids["n2"], signal.SIGKILL)
-            deadline = time.monotonic() + PATIENCE
-            while not any(
-                event["event"] == "node process died" for event in events.read(Store().directory(cluster.name))
-            ):
-                assert time.monotonic() < deadline
-            time.sleep(0.05)  # it is recorded before it is said; too short a wait makes the test easier, not wrong
-            with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
-                run.wait(PATIENCE)
+    with Cluster.star(3).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
+        os.kill(run.pids["n2"], signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE
+        while not any(event["event"] == "node process died" for event in events.read(Store().directory(cluster.name))):
+            assert time.monotonic() < deadline
+        time.sleep(0.05)  # it is recorded before it is said; too short a wait makes the test easier, not wrong
+        with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
+            run.wait(PATIENCE)
 
 
 def test_others_go_on_without_one_whose_death_is_meant() -> None:
