@@ -79,6 +79,8 @@ def begin(orders: Orders, apart: Apart, place: Place, go_to: Callable[[Place], N
         for standard in (1, 2):
             os.dup2(written, standard)
         os.close(written)
+        if place.cpu >= 0:
+            os.sched_setaffinity(0, {place.cpu})
         go_to(place)
         offer = Offer(apart, orders.ethertype, place.device, (place.adapter,), orders.spin)
         agent = SharedAgent(offer)

@@ -1,0 +1,1 @@
+"""Shared NICs: what is measured of them."""

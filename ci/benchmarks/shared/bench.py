@@ -1,0 +1,51 @@
+"""``ci/bench shared``: host -> agent -> host, round trips beside inline NICs and TCP, many host processes, torture."""
+
+import argparse
+from collections.abc import Callable, Iterable
+
+from benchmarks import session, tables
+from benchmarks.links.traffic import Traffic
+from benchmarks.rows import REPOSITORY, Row
+from benchmarks.session import Session
+from benchmarks.shared import measuring
+from benchmarks.shared.measuring import BLOCKING, SPINNING
+from benchmarks.shared.targets import targets
+
+SUBJECTS = ("alone", SPINNING, BLOCKING, "hosts", "fair", "torture")
+OUTPUT = REPOSITORY / "results" / "bench-shared.jsonl"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--repeat", "10", "turns that count")
+    session.option(parser, "--count", "10000", "round trips of a turn")
+    session.option(parser, "--hosts", "50", "host processes on one NIC")
+    session.option(parser, "--seconds", "10", "for which they send")
+    session.option(parser, "--messages", "100000", "of the torture; 10,000,000 take an hour")
+    session.option(parser, "--loss", "1%", "beside it")
+    session.option(parser, "--every", "1", "seconds between two kills")
+    session.subjects(parser, SUBJECTS)
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    repeat, count, hosts, progress = int(options.repeat), int(options.count), int(options.hosts), session.progress
+    loss = float(options.loss.removesuffix("%")) / 100
+    measures: dict[str, Callable[[], Iterable[Row]]] = {
+        "alone": lambda: measuring.alones(repeat, count, progress),
+        SPINNING: lambda: measuring.trips(Traffic(session.directory), SPINNING, repeat, count, progress),
+        BLOCKING: lambda: measuring.trips(Traffic(session.directory), BLOCKING, repeat, count // 4, progress),
+        "hosts": lambda: measuring.costs(hosts, progress),
+        "fair": lambda: measuring.fairness(hosts, float(options.seconds), progress),
+        "torture": lambda: measuring.tortured(int(options.messages), loss, float(options.every), progress),
+    }
+    for subject in SUBJECTS:
+        if subject in options.subjects:
+            session.attempt(subject, measures[subject])
+    found = targets(session.rows)
+    session.conclude(found)
+    session.console.print(tables.row_table("shared NICs", session.rows, "hosts"))
+    session.console.print(tables.target_table(found))
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("shared", options.output, lambda session: run(options, session))

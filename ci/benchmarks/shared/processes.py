@@ -1,0 +1,74 @@
+"""Agents and host processes of shared NICs, forked from the benchmark into namespaces; what they return comes back."""
+
+import contextlib
+import multiprocessing.connection
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.contenders import ContenderError
+from testbed.kernel import syscalls
+from testbed.runtime.shared.agent import Offer, SharedAgent
+
+PATIENCE = 600.0  # s
+
+
+class Process:
+    """A forked child, which dies with the benchmark. cpu: the processor that it is bound to, or -1."""
+
+    def __init__(self, namespace: str, cpu: int, function: Callable[[Callable[[object], None]], object]) -> None:
+        """function(tell): what it tells, and last returns, comes by `hear`. namespace: its path; "": where we are."""
+        self._ours, theirs = multiprocessing.connection.Pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            status = 1
+            try:
+                syscalls.end_with_parent(signal.SIGKILL)
+                self._ours.close()
+                if cpu >= 0:
+                    os.sched_setaffinity(0, {cpu})
+                if namespace:
+                    with open(namespace) as there:
+                        syscalls.setns(there.fileno(), syscalls.CLONE_NEWNET)
+                theirs.send(function(theirs.send))
+                status = 0
+            except BaseException:  # noqa: BLE001  nothing of the benchmark may run on here
+                traceback.print_exc(file=sys.stderr)
+            finally:
+                os._exit(status)
+        theirs.close()
+        self._ended = False
+
+    def hear(self) -> Any:
+        """What it says next."""
+        try:
+            if self._ours.poll(PATIENCE):
+                return self._ours.recv()
+        except EOFError:
+            raise ContenderError("a process has ended before its time") from None
+        raise ContenderError(f"a process has said nothing for {PATIENCE:g} s")
+
+    def kill(self) -> None:
+        """And wait for its end."""
+        if not self._ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self._ended = True
+            self._ours.close()
+
+
+def agent(offer: Offer, namespace: str = "", cpu: int = -1) -> Process:
+    """It listens when this returns."""
+
+    def run(tell: Callable[[object], None]) -> None:
+        shared = SharedAgent(offer)
+        tell("listens")
+        shared.run()
+
+    process = Process(namespace, cpu, run)
+    process.hear()
+    return process

@@ -1,0 +1,28 @@
+"""What shared NICs must reach, and what the rows say about it."""
+
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.rows import Row
+from benchmarks.shared import measuring as m
+from benchmarks.targets import Target
+
+ALONE = {m.SPINNING: 6e-6, m.BLOCKING: 200e-6, m.ONE: 12e-6}  # s
+FAIR = 0.95
+
+
+def targets(rows: Sequence[Row]) -> list[Target]:
+    def median(subject: str, contender: str, measure: str) -> float | None:
+        wanted = (subject, contender, measure)
+        found = [row.samples for row in rows if (row.subject, row.contender, row.measure) == wanted]
+        return statistics.median(found[0]) if found else None
+
+    trip = m.TRIP_SHARE.format("p50")
+    return [
+        *[
+            Target(f"host, agent, host: {name}", limit, "s", median("alone", name, trip))
+            for name, limit in ALONE.items()
+        ],
+        Target("fairness: Jain's index", FAIR, "", median("fair", m.SHARED, m.JAIN), least=True),
+        Target("torture: lost, twice or out of order", 0, "", median("torture", m.SHARED, m.WRONG)),
+    ]

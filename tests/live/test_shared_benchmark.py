@@ -1,0 +1,42 @@
+"""ci/bench shared runs from end to end and leaves nothing behind. What it finds depends on the machine, and no test on that,
+but that nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.requires("root", "two-cpus"), pytest.mark.usefixtures("machine")]
+
+BENCH = Path(__file__).parents[2] / "ci" / "bench"
+
+
+@pytest.mark.requires("compiler")
+def test_shared_nics_are_measured_in_short(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    command = [
+        BENCH,
+        "shared",
+        "--repeat",
+        "1",
+        "--count",
+        "40",
+        "--hosts",
+        "5",
+        "--seconds",
+        "0.3",
+        "--messages",
+        "400",
+    ]
+    command += ["--every", "0.2", "--output", output]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert {row["subject"] for row in rows} == {"alone", "spinning", "blocking", "hosts", "fair", "torture", "target"}
+    found = {row["measure"]: row["samples"] for row in rows if row["subject"] in ("torture", "fair")}
+    assert found["lost, twice or out of order"] == [0.0]
+    assert found["host processes killed"][0] >= 1
+    assert found["Jain's index"][0] > 0.5
