@@ -1,0 +1,56 @@
+"""Only what is needed of pyroute2 is imported, and whoever wants all of it gets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def after(*lines: str) -> object:
+    """What a new interpreter prints, as JSON, after these lines."""
+    program = "\n".join(["import json, sys", *lines])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+MODULES = "print(json.dumps(len([name for name in sys.modules if name.startswith('pyroute2.')])))"
+
+
+def test_messages_need_little_of_it() -> None:
+    lean = after("from testbed.kernel import messages", MODULES)
+    whole = after("import pyroute2", "from testbed.kernel import messages", MODULES)
+    assert isinstance(lean, int)
+    assert isinstance(whole, int)
+    assert lean < whole / 2
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["import pyroute2", "found = pyroute2.IPRoute"],
+        ["from pyroute2 import IPRoute as found"],
+        ["import pyroute2.netlink", "found = pyroute2.IPRoute"],
+        ["import pyroute2", "pyroute2.netlink.rtnl", "found = pyroute2.IPRoute"],
+    ],
+)
+def test_whoever_wants_the_whole_package_gets_it(lines: list[str]) -> None:
+    before = "from testbed.kernel import messages"
+    one = "print(json.dumps([found.__name__, messages.ifinfmsg is sys.modules['pyroute2.netlink.rtnl.ifinfmsg'].ifinfmsg]))"
+    assert after(before, *lines, one) == ["IPRoute", True]
+
+
+def test_what_is_not_in_it_is_an_attribute_error() -> None:
+    lines = [
+        "from testbed.kernel import messages",
+        "import pyroute2",
+        "print(json.dumps(hasattr(pyroute2, 'IPRoutes')))",
+    ]
+    assert after(*lines) is False
+
+
+def test_a_package_that_is_there_already_stays_as_it_is() -> None:
+    lines = ["import pyroute2", "from testbed.kernel import messages", "print(json.dumps(type(pyroute2).__name__))"]
+    assert after(*lines) == "module"
