@@ -30,7 +30,11 @@ _SHOWN = 40  # lines of what a command has said
 @click.argument("cluster", metavar="CLUSTER")
 @click.argument("workload", metavar="[WORKLOAD]", required=False)
 @click.option(
-    "--protocol", default="emp", show_default=True, metavar="NAME", help="What the NICs speak; tcp: the kernel's."
+    "--protocol",
+    default="emp",
+    show_default=True,
+    metavar="NAME",
+    help="What the NICs speak; tcp and udp: the kernel's.",
 )
 @click.option(
     "--codec",
