@@ -12,7 +12,7 @@ import testbed
 from testbed import Cluster
 from testbed.cluster.state import Store
 from testbed.controller.commands import run_commands
-from testbed.controller.folders import recorded
+from testbed.controller.folders import FATES, recorded
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
@@ -58,7 +58,11 @@ def test_workloads_run_on_nics_and_on_sockets(home: Path) -> None:
                 check=False,
             )
             assert sum(one["received"] for one in result.results.values()) == 3 * 30
-            assert recorded(home.parent / protocol).status == "done"
+            run = recorded(home.parent / protocol)
+            assert run.status == "done"
+            assert run.result["fates"]["whole"] == (
+                (run.folder / FATES).exists() and (run.folder / FATES).stat().st_size > 0
+            )
         assert Store().names() == []
 
     finish(as_user(home, story))
