@@ -40,8 +40,7 @@ def shell_command(name: str | None, node: str) -> None:
 def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -> None:
     from testbed.cluster.programs import become, surroundings
     from testbed.cluster.state import Store
-    from testbed.spec.names import SELECTOR
-    from testbed.spec.selecting import node_of
+    from testbed.spec.selecting import SELECTOR, node_of
 
     if not command:
         raise click.UsageError("which program? Write: testbed exec NODE -- COMMAND [ARGUMENT]...")

@@ -11,7 +11,7 @@ import click
 from testbed.cli.options import json_option, name_option, print_json
 from testbed.errors import TestbedError
 from testbed.spec.layout_json import impairment_to_json
-from testbed.spec.names import SELECTOR
+from testbed.spec.selecting import SELECTOR
 
 if TYPE_CHECKING:
     from testbed.cluster.injections import Injection

@@ -18,8 +18,7 @@ from testbed.kernel.processes import Identity
 from testbed.runtime import events
 from testbed.spec import units
 from testbed.spec.losses import format_gemodel
-from testbed.spec.names import SELECTOR
-from testbed.spec.selecting import expanded, node_of
+from testbed.spec.selecting import SELECTOR, expanded, node_of
 
 T = TypeVar("T")
 

@@ -14,8 +14,7 @@ from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.kernel.processes import Identity
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import Impairment, Layout, Link
-from testbed.spec.names import SELECTOR
-from testbed.spec.selecting import expanded
+from testbed.spec.selecting import SELECTOR, expanded
 
 DirectionName: TypeAlias = Literal["forward", "backward"]
 Place: TypeAlias = tuple[str, DirectionName]

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
 
 from testbed.spec.problems import MismatchError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 TAG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
-SELECTOR: Final = "@"
-"""Before a tag, where names are expected: no name, end or direction begins so, and no shell takes it for its own."""
-
 INTERFACE_PATTERN = r"^[!-$&-.0-9;-~]{1,15}$"
 """Printable ASCII without space, ``/``, ``:`` and ``%`` (the kernel fills in a number for ``%d``)."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from testbed.errors import NotFoundError
 from testbed.spec.layout import Layout
-from testbed.spec.names import SELECTOR
-from testbed.spec.problems import nearest
+
+SELECTOR: Final = "@"
+"""Before a tag, where names are expected: no name, end or direction begins so, and no shell takes it for its own."""
 
 _SHOWN = 8  # names in an error
 
@@ -44,7 +46,7 @@ def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
             if name in names:
                 meant.add(name)
             elif not target.startswith(SELECTOR):
-                guess = nearest(name, names)
+                guess = _nearest(name, names)
                 hint = f"; did you mean {guess!r}?" if guess else f"; it has {', '.join(names[:_SHOWN])}"
                 raise NotFoundError(f"cluster {layout.name} has no node {name!r}{hint}")
     return [name for name in names if name in meant]
@@ -63,8 +65,14 @@ def _hint(layout: Layout, tag: str) -> str:
     tags = sorted(
         {*(tag for node in layout.nodes for tag in node.tags), *(tag for link in layout.links for tag in link.tags)}
     )
-    guess = nearest(tag, tags)
+    guess = _nearest(tag, tags)
     if guess:
         return f"; did you mean {SELECTOR + guess!r}?"
     there = ", ".join(tags[:_SHOWN]) + (", ..." if len(tags) > _SHOWN else "")
     return f"; there are {there}" if tags else ": it has no tags"
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    from testbed.spec.problems import nearest  # what compares names is imported for who has mistaken one
+
+    return nearest(name, names)

@@ -16,7 +16,7 @@ from testbed import Cluster, Scenario
 from testbed.cli.documents import schema_of
 from testbed.controller.commands import run_commands
 from testbed.spec.faults import Pause
-from testbed.spec.names import SELECTOR
+from testbed.spec.selecting import SELECTOR
 
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
 
