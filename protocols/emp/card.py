@@ -61,7 +61,7 @@ class Card:
 
     __slots__ = (
         "_pack_frame", "_pack_frame_behind", "_pack_message", "_pack_message_behind", "adapter", "address", "counters",
-        "descriptors", "full", "incarnation", "looped", "memory", "nic", "number", "peers", "peers_by_address",
+        "descriptors", "full", "handed", "incarnation", "looped", "memory", "nic", "number", "peers", "peers_by_address",
         "prefix_size", "settings", "single", "taken",
     )  # fmt: skip
 
@@ -91,7 +91,8 @@ class Card:
         self.prefix_size = codec.PREFIX_SIZE
         self.taken = bytearray(descriptors.count)
         """Which descriptors the NIC has in use: what a host writes into one meanwhile is not looked at."""
-        self.looped: deque[Buffer] = deque()
+        self.handed = {} if descriptors.handed is None else descriptors.handed
+        self.looped: deque[bytes] = deque()
         """Frames to this NIC itself, which no wire brings back."""
         self.peers: dict[int, Peer] = {}
         """Those that there has been anything to do with, by node number."""
@@ -106,7 +107,7 @@ class Card:
         """The only frame of a message, from host memory to the wire."""
         if peer.unit != unit:
             self._look_up(peer, unit)
-        size, oldest = len(span), next(iter(peer.sending), message)
+        size, oldest = len(span), next(iter(peer.sending)) if peer.sending else message
         payload: Buffer = b""
         if size:
             payload = self.nic.fetch((span,)) if type(span) is memoryview else self._gather(span, 0, size)
@@ -195,8 +196,12 @@ class Card:
 
     def give_back(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
         """A descriptor to the host."""
-        self.taken[index] = 0
-        pack_head(self.descriptors.memory, index * SIZE, status, 0, 0, length, peer, tag, 0)
+        handed = self.handed.get(index)
+        if handed is not None:
+            handed.status, handed.length, handed.peer, handed.tag = status, length, peer, tag
+        else:
+            self.taken[index] = 0
+            pack_head(self.descriptors.memory, index * SIZE, status, 0, 0, length, peer, tag, 0)
         self.nic.show(index)
 
     def refuse(self, index: int, peer: int, tag: int) -> None:

@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocols.core.memory import Page, Reachable, Scatter, Span, UnpinnedError
+
+if TYPE_CHECKING:
+    from protocols.emp.host_transfers import Transfer
 
 SIZE: Final = 20
 _HEAD: Final = struct.Struct("!BBHQHIH")  # stat, kind, length of the page, address, peer, tag, number of pages
@@ -92,10 +95,19 @@ def list_of(pages: Sequence[Page]) -> bytearray:
 class Descriptors:
     """All of a NIC's, which the host reaches by programmed input and output."""
 
-    __slots__ = ("count", "memory", "pages_apart")
+    __slots__ = ("count", "handed", "memory", "pages_apart")
 
-    def __init__(self, count: int, pages_apart: bool = False, memory: bytearray | memoryview | None = None) -> None:
-        """pages_apart: as an adapter's. memory: where they are, if not in memory of their own."""
+    def __init__(
+        self,
+        count: int,
+        pages_apart: bool = False,
+        memory: bytearray | memoryview | None = None,
+        handed: dict[int, Transfer] | None = None,
+    ) -> None:
+        """pages_apart: as an adapter's. memory: where they are, if not in memory of their own. handed: transfers that are
+        handed over as they are, by the index of a descriptor that is not written; None: host and NIC have no such dict in
+        common."""
+        self.handed = handed
         self.count = count
         self.pages_apart = pages_apart
         self.memory = bytearray(SIZE * count) if memory is None else memory

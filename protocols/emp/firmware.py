@@ -13,8 +13,9 @@ frame with 0; any later one says first who it is, as the frame may be an old one
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from protocols.core.firmware import Actions, Adapter, Buffer
+from protocols.core.firmware import Actions, Adapter
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import Reachable, Span, UnpinnedError
 from protocols.emp import descriptors as stat
@@ -29,7 +30,9 @@ from protocols.emp.transfers import Lane, Peer, Posted
 
 _MASK = 0xFFFF_FFFF
 _FIRST_INCARNATION = 1
-_NOTHING = memoryview(b"")
+_RECEIVE: Final = stat.RECEIVE
+_PROBE: Final = stat.PROBE
+_NOTHING: Final = memoryview(b"")
 _MOST_LANES = 64
 """Whoever hears from many NICs keeps those only that it hears from now."""
 _CHECK = "check"  # the field that does not fit where bits were changed on the way
@@ -39,8 +42,8 @@ class Firmware:
     """One NIC's. Implements `protocols.core.firmware.Firmware`."""
 
     __slots__ = (
-        "_card", "_codec", "_lanes", "_looping", "_prefix_size", "_receiver", "_sender", "_unpack_frame", "_unpack_message",
-        "settings",
+        "_card", "_codec", "_counters", "_lanes", "_looping", "_nodes", "_prefix_size", "_receiver", "_sender",
+        "_unpack_frame", "_unpack_message", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +60,8 @@ class Firmware:
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._looping = False
+        self._counters = self._card.counters
+        self._nodes = len(adapter.addresses)
         self._lanes: dict[bytes, Lane] = {}  # by how their frames begin
         self._prefix_size = codec.PREFIX_SIZE
         self._codec = codec
@@ -77,10 +82,10 @@ class Firmware:
     def waiting(self) -> list[str]:
         return [*self._sender.waiting(), *self._receiver.waiting()]
 
-    def receive(self, now: int, frame: Buffer) -> None:
-        counters = self._card.counters
+    def receive(self, now: int, frame: bytes) -> None:
+        counters = self._counters
         counters.frames_received += 1
-        lane = self._lanes.get(bytes(frame[: self._prefix_size])) or self._lane(now, frame)
+        lane = self._lanes.get(frame[: self._prefix_size]) or self._lane(now, frame)
         if lane is None:
             return
         try:
@@ -102,7 +107,7 @@ class Firmware:
         else:
             counters.stale += 1  # `_knows` has done what there is to do
 
-    def _lane(self, now: int, frame: Buffer) -> Lane | None:
+    def _lane(self, now: int, frame: bytes) -> Lane | None:
         """Of a frame that is looked at closely, as none has begun like it since the last incarnation of a peer was heard of;
         None: it is dropped."""
         card, codec = self._card, self._codec
@@ -131,7 +136,7 @@ class Firmware:
             return None
         if len(self._lanes) >= _MOST_LANES:
             self._lanes.clear()
-        self._lanes[bytes(frame[: self._prefix_size])] = lane = card.lane(peer, kind, flags, unit)
+        self._lanes[frame[: self._prefix_size]] = lane = card.lane(peer, kind, flags, unit)
         return lane
 
     def _dropped(self, error: MalformedError) -> None:
@@ -142,41 +147,53 @@ class Firmware:
 
     def ring(self, now: int, index: int) -> None:
         card = self._card
-        descriptors = card.descriptors
-        if not 0 <= index < descriptors.count:
-            if descriptors.count <= index < 2 * descriptors.count:
-                self._receiver.take_back(index - descriptors.count)
-            else:
-                card.counters.invalid += 1
+        handed = card.handed.get(index)
+        if handed is not None:
+            kind, peer, tag = handed.kind, handed.peer, handed.tag
+            span: Span = handed.span
+        elif (written := self._written(index)) is not None:
+            kind, peer, tag, span = written
+        else:
             return
-        status, kind, length, address, peer, tag, count = unpack_head(descriptors.memory, index * SIZE)
-        if status != stat.NIC or card.taken[index]:
-            card.counters.invalid += 1  # it is not the NIC's, or in use since before: neither may be touched
-            return
-        card.taken[index] = 1
-        try:
-            if count == 1 and not kind & stat.FORMAT:
-                span: Span = card.memory.view(address, length) if length else _NOTHING
-            else:
-                span = descriptors.scatter(index, kind, length, address, count, card.memory)
-        except (DescriptorError, UnpinnedError):
-            card.refuse(index, peer, tag)
-            return
-        known = peer < len(card.adapter.addresses)
-        if kind & stat.RECEIVE and (known or peer == stat.ANY_SOURCE):
+        known = peer < self._nodes
+        if kind & _RECEIVE and (known or peer == stat.ANY_SOURCE):
             posted = Posted(index, peer, tag, kind & stat.ANY_TAG, span)
-            if kind < stat.PROBE:
+            if kind < _PROBE:
                 self._receiver.post(posted)
             elif kind & stat.PROBE:
                 self._receiver.probe(posted, bool(kind & stat.WAIT), bool(kind & stat.CLAIM))
             else:
                 self._receiver.post_claimed(posted)
         elif known:
-            self._sender.begin(now, card.peer(peer), index, tag, span)
+            self._sender.begin(now, card.peers.get(peer) or card.peer(peer), index, tag, span)
         else:
             card.refuse(index, peer, tag)
         if card.looped:
             self._loop_back(now)
+
+    def _written(self, index: int) -> tuple[int, int, int, Span] | None:
+        """What a descriptor says: kind, peer, tag, and where the message is in host memory. None: no more is to be done
+        about it."""
+        card, descriptors = self._card, self._card.descriptors
+        many = descriptors.count
+        if not 0 <= index < many:
+            if many <= index < 2 * many:
+                self._receiver.take_back(index - many)
+            else:
+                card.counters.invalid += 1
+            return None
+        status, kind, length, address, peer, tag, count = unpack_head(descriptors.memory, index * SIZE)
+        if status != stat.NIC or card.taken[index]:
+            card.counters.invalid += 1  # it is not the NIC's, or in use since before: neither may be touched
+            return None
+        card.taken[index] = 1
+        try:
+            if count == 1 and not kind & stat.FORMAT:
+                return kind, peer, tag, card.memory.view(address, length) if length else _NOTHING
+            return kind, peer, tag, descriptors.scatter(index, kind, length, address, count, card.memory)
+        except (DescriptorError, UnpinnedError):
+            card.refuse(index, peer, tag)
+            return None
 
     def tick(self, now: int) -> None:
         self._sender.tick(now)

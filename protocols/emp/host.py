@@ -26,10 +26,14 @@ from protocols.emp.descriptors import (
     unpack_head,
 )
 from protocols.emp.firmware import Firmware
+from protocols.emp.host_transfers import Received as Received
+from protocols.emp.host_transfers import Transfer, Written
 from protocols.emp.settings import Settings
 
 ANY_TAG: Final = -1
 
+_new: Final = tuple.__new__
+_DONE: Final = stat.DONE
 _WORD: Final = 4  # bytes of a doorbell that has no descriptor behind it
 
 
@@ -66,58 +70,12 @@ class Found(NamedTuple):
     message: int
 
 
-class Received(NamedTuple):
-    """What a receive has got. length: bytes of the message."""
-
-    source: int
-    tag: int
-    length: int
-
-
 _FAILURES: Final = {
     stat.RESTARTED: "node {} has started again: whether the message had arrived is not known",
     stat.GAVE_UP: "node {} has acknowledged nothing for as long as the settings allow",
     stat.ABANDONED: "node {} has given the message up",
     stat.INVALID: "the NIC refused the descriptor",
 }
-
-
-class _Transfer(Completion[Received]):
-    """A transfer under way."""
-
-    __slots__ = ("_kind", "_peer", "_tag", "descriptors", "listed", "pinned", "size")
-
-    def __init__(self, kind: int, peer: int, tag: int, size: int, pinned: int, descriptors: int) -> None:
-        """size: of its buffer. pinned: the buffer's first address. descriptors: how many it takes."""
-        # What the base's does, but for what it is about: that is put together from these, for who asks.
-        self.done = False
-        self._error = None
-        self._callbacks = None
-        self._kind = kind
-        self._peer = peer
-        self._tag = tag
-        self.size = size
-        self.pinned = pinned
-        self.listed = 0  # where the list of its pages is pinned, if it has one
-        self.descriptors = descriptors
-
-    @property
-    def what(self) -> str:
-        verb = "a receive from" if self._kind & stat.RECEIVE else "the send to"
-        node = "any node" if self._peer == ANY_SOURCE else f"node {self._peer}"
-        return f"{verb} {node}, tag {self._tag}, {self.size} bytes"
-
-
-class _InPieces(_Transfer):
-    """One whose buffer lies in pieces. rest: of all but the first, the address and which byte of the message comes there."""
-
-    __slots__ = ("rest",)
-
-    def __init__(
-        self, kind: int, peer: int, tag: int, size: int, rest: list[tuple[int, int]], pinned: int, descriptors: int
-    ) -> None:
-        super().__init__(kind, peer, tag, size, pinned, descriptors)
-        self.rest = rest
 
 
 class Endpoint:
@@ -130,19 +88,21 @@ class Endpoint:
         self._memory = memory
         self._descriptors = descriptors
         self._used = bytearray(descriptors.count)
+        self._spare: list[int] = []  # of those, the ones that no transfer uses: the next takes what the last one had
         self._next = 0
-        self._transfers: dict[int, _Transfer] = {}
+        self._handed = descriptors.handed
+        self._written: dict[int, Written] = {}
         self._probes: dict[int, Completion[Found | None]] = {}
 
     @property
     def free(self) -> int:
         """Descriptors that no transfer uses."""
-        return self._used.count(0)
+        return self._used.count(0) + len(self._spare)
 
     @property
     def pinned(self) -> int:
         """Regions of memory that are the NIC's as long as transfers are under way."""
-        return len(self._memory)
+        return len(self._memory) + len(self._handed or ())
 
     def post_send(self, destination: int, tag: int, data: Buffer) -> Completion[Received]:
         """Send a message; done when all of it has been acknowledged. tag: 32 bits.
@@ -158,12 +118,12 @@ class Endpoint:
     def post_send_pieces(self, destination: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
         """Send a message that lies in pieces, of bytes, two at least and none empty; as `post_send`. ValueError where they
         take more than MOST_PAGES pages (`pages_of`)."""
-        return self._post_pieces(stat.SEND, destination, tag, pieces)
+        return self._write(stat.SEND, destination, tag, pieces)
 
     def post_receive_pieces(self, source: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
         """Receive a message into pieces; as `post_receive` and `post_send_pieces`."""
         kind, tag = self._wanted(source, tag)
-        return self._post_pieces(kind, source, tag, pieces)
+        return self._write(kind, source, tag, pieces)
 
     def post_receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Completion[Received]:
         """Receive the oldest message from source (or ANY_SOURCE) with that tag; done when it is complete. tag: 32 bits;
@@ -172,7 +132,9 @@ class Endpoint:
         Fails with TruncatedError where the message is longer. Raises DescriptorsExhaustedError, and ValueError for a source
         or tag that cannot be.
         """
-        kind, tag = self._wanted(source, tag)
+        kind = stat.RECEIVE
+        if not (0 <= tag <= 0xFFFF_FFFF and 0 <= source < self.size):
+            kind, tag = self._wanted(source, tag)
         return self._post(kind, source, tag, _writable(buffer))
 
     def post_claimed(self, found: Found, buffer: bytearray | memoryview) -> Completion[Received]:
@@ -200,7 +162,7 @@ class Endpoint:
 
         The doorbells behind those of all descriptors are for that: the NIC may be writing into the descriptor itself.
         """
-        for index, transfer in self._transfers.items():
+        for index, transfer in self._under_way():
             if transfer is receive:
                 self._nic.doorbell(self._descriptors.count + index, _WORD, 0)
                 return
@@ -215,40 +177,37 @@ class Endpoint:
 
     def completed(self, index: int) -> None:
         """Section 4.2: the host finds in the stat field that it has a descriptor back."""
-        transfer = self._transfers.pop(index, None)
-        if transfer is None:
+        handed = self._handed
+        if handed is not None and (transfer := handed.pop(index, None)) is not None:
+            self._spare.append(index)
+            del transfer.span
+        elif (written := self._written.pop(index, None)) is not None:
+            self._read(index, written)
+            transfer = written
+        else:
             self._answered(index)
             return
-        status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
-        self._memory.unpin(transfer.pinned, length)
-        if transfer.descriptors == 1:
-            self._used[index] = 0
-            if transfer.listed:
-                self._memory.unpin(transfer.listed)
-                self._unpin_rest(transfer, length)
-        else:
-            self._used[index : index + transfer.descriptors] = bytes(transfer.descriptors)
-            self._unpin_rest(transfer, length)
-        received = Received(peer, tag, length)
-        if status == stat.DONE:
+        received = _new(Received, (transfer.peer, transfer.tag, transfer.length))  # skips a call that NamedTuple makes
+        status = transfer.status
+        if status == _DONE:
             transfer.complete(received)
         elif status == stat.TRUNCATED:
             transfer.fail(TruncatedError(received, transfer.size))
         elif status == stat.TAKEN_BACK:
             transfer.fail(TakenBackError(f"{transfer.what}, was taken back"))
         else:
-            transfer.fail(EmpError(_FAILURES[status].format(peer)))
+            transfer.fail(EmpError(_FAILURES[status].format(transfer.peer)))
 
     def waiting(self) -> list[str]:
         return [
-            *[transfer.what for transfer in self._transfers.values()],
+            *[transfer.what for _, transfer in self._under_way()],
             *[probe.what for probe in self._probes.values()],
         ]
 
     def _answered(self, index: int) -> None:
         """A probe has its descriptor back."""
         status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
-        self._used[index] = 0
+        self._free(index, 1)
         probe = self._probes.pop(index)
         if status == stat.INVALID:
             probe.fail(EmpError(_FAILURES[status]))
@@ -267,91 +226,71 @@ class Endpoint:
             raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
         return kind, tag
 
+    def _under_way(self) -> list[tuple[int, Transfer]]:
+        return [*(self._handed or {}).items(), *self._written.items()]
+
     def _post(self, kind: int, peer: int, tag: int, view: memoryview) -> Completion[Received]:
-        size = len(view)
-        if size > PAGE:
-            return self._post_pages(kind, peer, tag, view)
-        index = self._used.find(0, self._next)
-        if index < 0:
-            index = self._take(1)[1]
-        else:
-            self._used[index] = 1
-            self._next = index + 1
-        try:
-            address = self._memory.pin_page(view, kind & stat.RECEIVE)
-        except MemoryError as error:
-            self._used[index] = 0
-            raise DescriptorsExhaustedError(str(error)) from error
-        self._transfers[index] = transfer = _Transfer(kind, peer, tag, size, address, 1)
-        pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind | stat.ONE_PAGE, size, address, peer, tag, 1)
+        size, handed = len(view), self._handed
+        if handed is None or size > PAGE:
+            return self._write(kind, peer, tag, [view])
+        spare = self._spare
+        index = spare.pop() if spare else self._take(1)[1]
+        handed[index] = transfer = Transfer(kind, peer, tag, size)
+        transfer.span = view
         self._nic.doorbell(index, SIZE, 1)
         return transfer
 
-    def _post_pages(self, kind: int, peer: int, tag: int, view: memoryview) -> Completion[Received]:
-        count = (len(view) + PAGE - 1) // PAGE
-        if count > MOST_PAGES:
-            raise ValueError(f"a message of {len(view)} bytes: at most {MOST_PAGES} pages")
-        taken, index = self._take(chained(count))
-        memory, pinned, listed = self._memory, -1, 0
-        try:
-            pages = memory.pin(view, kind & stat.RECEIVE)
-            pinned = pages[0][0]
-            if taken == 1:
-                listed = memory.pin_page(memoryview(list_of(pages)))
-        except MemoryError as error:
-            if pinned >= 0:
-                memory.unpin(pinned)
-            self._used[index : index + taken] = bytes(taken)
-            raise DescriptorsExhaustedError(str(error)) from error
-        transfer = _Transfer(kind, peer, tag, len(view), pinned, taken)
-        self._begin(transfer, index, kind, peer, tag, pages, listed)
-        return transfer
-
-    def _post_pieces(self, kind: int, peer: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
-        count = pages_of(map(len, pieces))
+    def _write(self, kind: int, peer: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
+        """Hand over a transfer by descriptors."""
+        count = pages_of(map(len, pieces)) or 1
         if count > MOST_PAGES:
             raise ValueError(f"{len(pieces)} pieces on {count} pages: at most {MOST_PAGES} pages")
         taken, index = self._take(chained(count))
-        memory, pages, parts, size, listed = self._memory, list[Page](), list[tuple[int, int]](), 0, 0
+        memory, pages, pinned, size, listed = self._memory, list[Page](), list[tuple[int, int]](), 0, 0
         try:
             for piece in pieces:
-                pages += (pinned := memory.pin(piece, kind & stat.RECEIVE))
-                parts.append((pinned[0][0], size))
+                pages += (places := memory.pin(piece, kind & stat.RECEIVE))
+                pinned.append((places[0][0], size))
                 size += len(piece)
-            if taken == 1:
+            if taken == 1 < count:
                 listed = memory.pin_page(memoryview(list_of(pages)))
         except MemoryError as error:
-            for address, _ in parts:
+            for address, _ in pinned:
                 memory.unpin(address)
-            self._used[index : index + taken] = bytes(taken)
+            self._free(index, taken)
             raise DescriptorsExhaustedError(str(error)) from error
-        transfer = _InPieces(kind, peer, tag, size, parts[1:], parts[0][0], taken)
-        self._begin(transfer, index, kind, peer, tag, pages, listed)
+        self._written[index] = transfer = Written(kind, peer, tag, size, taken, pinned, listed)
+        if listed:
+            self._descriptors.write(index, kind | stat.INDIRECT, [(listed, 0)], peer, tag, stated=count)
+        else:
+            self._descriptors.write(index, kind | (stat.CHAIN if taken > 1 else stat.ONE_PAGE), pages, peer, tag)
+        self._nic.doorbell(index, SIZE * taken, count)
         return transfer
 
-    def _begin(
-        self, transfer: _Transfer, index: int, kind: int, peer: int, tag: int, pages: list[Page], listed: int
-    ) -> None:
-        """Hand over a transfer of several pages. listed: where their list is, if there is one."""
-        self._transfers[index] = transfer
-        taken = transfer.descriptors
-        if taken > 1:
-            self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
-        else:
-            transfer.listed = listed
-            self._descriptors.write(index, kind | stat.INDIRECT, [(listed, 0)], peer, tag, stated=len(pages))
-        self._nic.doorbell(index, SIZE * taken, len(pages))
+    def _read(self, index: int, transfer: Written) -> None:
+        """What the NIC has written into a descriptor. All that the transfer had is free."""
+        status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
+        transfer.status, transfer.length, transfer.peer, transfer.tag = status, length, peer, tag
+        for address, begin in transfer.pinned:
+            self._memory.unpin(address, max(0, length - begin))
+        if transfer.listed:
+            self._memory.unpin(transfer.listed)
+        self._free(index, transfer.taken)
 
-    def _unpin_rest(self, transfer: _Transfer, received: int) -> None:
-        """All pieces but the first. received: bytes of the message."""
-        if isinstance(transfer, _InPieces):
-            for address, begin in transfer.rest:
-                self._memory.unpin(address, max(0, received - begin))
+    def _free(self, index: int, count: int) -> None:
+        if count == 1:
+            self._spare.append(index)
+        else:
+            self._used[index : index + count] = bytes(count)
 
     def _take(self, count: int) -> tuple[int, int]:
         """So many descriptors, one behind the other, as a chain needs them, or, where no such row is free, one, which
         will do for a list of pages. How many, and the first one's index."""
-        used = self._used
+        used, spare = self._used, self._spare
+        if count == 1 and spare:
+            return 1, spare.pop()
+        while spare:
+            used[spare.pop()] = 0
         for wanted in (count, 1):
             place = used.find(bytes(wanted), self._next)
             if place < 0:
@@ -385,7 +324,7 @@ def plug(settings: Settings | None = None, codec: Codec = codec) -> Plug:
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         own = settings if settings is not None else Settings()
-        memory, descriptors = HostMemory(), Descriptors(own.descriptors, adapter.pages_apart)
+        memory, descriptors = HostMemory(), Descriptors(own.descriptors, adapter.pages_apart, handed={})
         firmware = Firmware(adapter, nic, memory, descriptors, own, codec)
         return Agent(firmware, Endpoint(adapter, nic, memory, descriptors))
 

@@ -14,6 +14,8 @@ has been, and whatever still comes of it is acknowledged again, or its sender wo
 
 from __future__ import annotations
 
+from typing import Final
+
 from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.emp import descriptors as stat
@@ -23,15 +25,18 @@ from protocols.emp.transfers import MESSAGE_HEADER, Lane, Peer, Posted, Receivin
 
 _MASK = 0xFFFF_FFFF
 _HALF = 1 << 31
+_ANY_SOURCE: Final = stat.ANY_SOURCE
+_DONE: Final = stat.DONE
 
 
 class Receiver:
     """All messages on their way in, and all receives that wait."""
 
-    __slots__ = ("_card", "_claimed", "_held", "_posted", "_probes")
+    __slots__ = ("_card", "_claimed", "_counters", "_held", "_posted", "_probes")
 
     def __init__(self, card: Card) -> None:
         self._card = card
+        self._counters = card.counters
         self._posted: list[Posted] = []  # in the order in which they were posted
         self._held: list[tuple[Peer, Receiving]] = []  # messages without a receive, in the order of their admission
         self._claimed: dict[tuple[int, int], Receiving] = {}  # by peer and id: no longer among those
@@ -90,9 +95,12 @@ class Receiver:
         payload: Buffer,
     ) -> None:
         """A message's first frame, its check good."""
-        card, peer = self._card, lane.peer
-        counters = card.counters
-        if source != peer.number or destination != card.number or (message - oldest) & _MASK >= _HALF:
+        card, peer, counters = self._card, lane.peer, self._counters
+        if (
+            source != peer.number
+            or destination != card.number
+            or (message != oldest and (message - oldest) & _MASK >= _HALF)
+        ):
             counters.malformed += 1
             return
         if peer.receiving:
@@ -132,7 +140,7 @@ class Receiver:
             counters.acknowledgements_sent += 1
             card.acknowledge(lane, message, 0)
             counters.messages_received += 1
-            card.give_back(posted.index, stat.DONE if length <= room else stat.TRUNCATED, length, source, tag)
+            card.give_back(posted.index, _DONE if length <= room else stat.TRUNCATED, length, source, tag)
             return
         receiving = Receiving(message, source, tag, total, length + MESSAGE_HEADER, lane.unit)
         peer.receiving[message] = receiving
@@ -188,7 +196,7 @@ class Receiver:
     def _matching(self, source: int, tag: int) -> Posted | None:
         """The oldest receive for such a message; it has its message."""
         for place, posted in enumerate(self._posted):
-            if posted.takes(source, tag):
+            if tag & posted.mask == posted.tag and (posted.source == source or posted.source == _ANY_SOURCE):
                 del self._posted[place]
                 return posted
         return None

@@ -40,7 +40,7 @@ class Sender:
         settings = card.settings
         identity, unit = peer.next_id, settings.unit
         waits = peer.queue or peer.unacknowledged >= settings.window
-        single = len(span) <= card.single and not waits
+        single = not waits and len(span) <= card.single
         if single:  # it leaves before it is written down: its receiver waits for it, and nobody for the rest
             card.send_single(peer, unit, identity, tag, span)
         peer.next_id = (identity + 1) & _MASK

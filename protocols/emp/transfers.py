@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.emp.descriptors import ANY_SOURCE, CONTEXT
 
@@ -111,8 +110,8 @@ class Peer:
         self,
         number: int,
         address: bytes,
-        send: Callable[[Buffer], object],
-        send_later: Callable[[Buffer], object],
+        send: Callable[[bytes], object],
+        send_later: Callable[[bytes], object],
     ) -> None:
         self.number = number
         self.address = address

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from protocols.core.firmware import Adapter, Agent, Host
-from testbed.engine.loop import Loop
+from testbed.engine.tasks import Task
 from testbed.kernel import syscalls
 from testbed.kernel.entering import enter
 from testbed.kernel.frame_socket import FrameSocket
@@ -42,7 +42,7 @@ QUESTION: Final = signal.SIGUSR1
 
 _SAID: Final = 50  # sentences; a program may wait for thousands of transfers
 _LONGEST: Final = 500  # characters of one
-_LEVELS: Final = (Loop.go_on.__code__, Driver.wait.__code__, HostDriver.wait.__code__)
+_LEVELS: Final = (Task.call.__code__, Driver.wait.__code__, HostDriver.wait.__code__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +253,6 @@ class _Node:
         frame: FrameType | None = innermost
         while frame is not None and frame.f_code not in _LEVELS:
             frame = frame.f_back
-        if frame is None or frame.f_code is Loop.go_on.__code__:
+        if frame is None or frame.f_code is Task.call.__code__:
             return f"the program runs, at {place}"
         return f"the NIC is at work, at {place}" if self._nic.busy else ""

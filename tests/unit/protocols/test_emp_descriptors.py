@@ -318,10 +318,10 @@ def test_a_descriptor_that_the_nic_refused_is_an_error_to_its_waiter() -> None:
     ring = wires.agents[0].firmware.ring
     rung: list[int] = []
     nic.doorbell = lambda index, written, translated: rung.append(index)  # type: ignore[method-assign]  # noqa: ARG005
-    send = host.post_send(1, 0, b"x")
+    send = host.post_send(1, 0, bytes(2 * PAGE))
     host._memory.unpin(1 << 32)  # the page that the descriptor names
     host._memory.pin(memoryview(b"x"))
-    host._transfers[0].pinned = 2 << 32
+    host._written[0].pinned = [(2 << 32, 0)]
     ring(0, rung[0])
     with pytest.raises(EmpError, match="refused"):
         send.result()
