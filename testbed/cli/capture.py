@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("capture", short_help="Capture frames of links, with what they met.")
-@click.argument("target", metavar="LINK|NODE|all")
+@click.argument("target", metavar="LINK|NODE|@TAG|all")
 @click.option("-w", "--write", "path", metavar="FILE", help="Write pcapng to this file; '-' is standard output.")
 @click.option("--for", "duration", metavar="TIME", help="End after this time, such as 10s.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many frames.")

@@ -20,7 +20,7 @@ _COLOURS = {"trusted": "green", "undecided": "cyan", "degraded": "yellow", "inva
 
 
 @click.command("check", short_help="Measure what links do, and judge it.")
-@click.argument("target", metavar="[LINK|NODE|all]", required=False)
+@click.argument("target", metavar="[LINK|NODE|@TAG|all]", required=False)
 @click.option(
     "--seconds", type=float, help="How long to probe; by default as long as what is asked for needs, 2 to 20."
 )

@@ -12,7 +12,7 @@ from testbed import Cluster, RunningCluster, Scenario
 from testbed.errors import TestbedError
 from testbed.runtime.nodes.run import StuckError
 from testbed.runtime.sockets.datagrams import MOST
-from testbed.spec.faults import Flap
+from testbed.spec.faults import Crash, Flap
 from testbed.workloads.form import Comm, Node, Workload
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -128,3 +128,11 @@ def test_a_flap_costs_messages_and_not_the_run() -> None:
     (row,) = result.rows
     assert row["asked_again"] > 0
     assert row["p50_ns"] < 50_000_000
+
+
+@pytest.mark.parametrize("name", ["pingpong", "bandwidth"])
+def test_a_peer_that_crashes_ends_the_run_with_its_reason(name: str) -> None:
+    crash = Scenario(name="crash", faults=(Crash(on="n2", at="300ms"),))
+    settings = {"sizes": "4", "count": 1_000_000, "most": "10s"}
+    with pytest.raises(TestbedError, match=r"the connection with rank 1 has ended|rank 1 has not answered"):
+        testbed.run(Cluster.star(2), name, protocol="udp", settings=settings, scenario=crash, timeout=40)
