@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from testbed.cluster.running import Fault, RunningCluster, RunningNode
     from testbed.controller.attaching import attach
     from testbed.controller.checking import baseline, check, verdict
+    from testbed.controller.nics import share_nics
     from testbed.controller.replaying import replay
     from testbed.controller.reproducing import reproduce
     from testbed.controller.running import RunResult, run
@@ -43,6 +44,7 @@ _HOMES = {
     "replay": "testbed.controller.replaying",
     "reproduce": "testbed.controller.reproducing",
     "run": "testbed.controller.running",
+    "share_nics": "testbed.controller.nics",
     "verdict": "testbed.controller.checking",
 }
 
@@ -64,6 +66,7 @@ __all__ = [
     "replay",
     "reproduce",
     "run",
+    "share_nics",
     "verdict",
 ]
 

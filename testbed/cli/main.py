@@ -32,6 +32,7 @@ _COMMANDS = {
     "check": ("check", "Measure what links do, and judge it: trusted, degraded or invalid."),
     "capture": ("capture", "Capture frames of links, with what they met."),
     "events": ("look", "Show what was done to a cluster and what happened to it."),
+    "nics": ("nics", "Share the NICs of a cluster, for scripts that attach."),
     "exec": ("enter", "Run a program in a node."),
     "shell": ("enter", "Open a shell in a node."),
     "validate": ("describe", "Check a description; all errors at once."),

@@ -13,6 +13,7 @@
         nic.run(greet)
 
 The firmware works while `run` does, and for a moment when the block ends: whoever waits for an acknowledgement gets it.
+Where the NIC is shared (`testbed.controller.nics`) it works all the time, and several processes of a node may have one.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from protocols.core.firmware import Adapter
+from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
 from testbed.cluster import programs
 from testbed.cluster.state import State, Store
@@ -40,6 +43,8 @@ from testbed.kernel.offloads import Offloads
 from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.node import assembled
 from testbed.runtime.nodes.places import Here, Orders
+from testbed.runtime.shared.attached import Attachment, HostDriver
+from testbed.runtime.shared.introduction import NoAgentError
 from testbed.runtime.sockets.protocol import KernelProtocol
 from testbed.workloads.form import Node
 
@@ -65,14 +70,15 @@ class Script(Protocol[T_co]):
 
 
 class AttachedNic:
-    """comm: all nodes of the cluster, as MPI's communicator; a rank is a node's place in the description. node: its name and
-    clock; its rows are printed, a line of JSON each."""
+    """comm: all nodes of the cluster, as MPI's communicator; a rank is a node's place in the description, or, where NICs are
+    shared by several processes, its function's. node: its name and clock; its rows are printed, a line of JSON each."""
 
-    def __init__(self, comm: Comm, node: Node, driver: Driver, wire: FrameSocket) -> None:
+    def __init__(self, comm: Comm, node: Node, driver: Driver | HostDriver, taken: Callable[[], int]) -> None:
+        """taken: frames that have come until now."""
         self.comm = comm
         self.node = node
         self._driver = driver
-        self._wire = wire
+        self._taken = taken
 
     def run(self, script: Script[T]) -> T:
         """Run it to its end on this NIC: what it returns, or raises."""
@@ -81,19 +87,21 @@ class AttachedNic:
     def linger(self) -> None:
         """Work on until no frame has come for a moment."""
         loop, end = self._driver.loop, time.monotonic() + _LINGER
-        before = -1
-        while self._wire.taken != before and time.monotonic() < end:
-            before = self._wire.taken
+        before, taken = -1, self._taken()
+        while taken != before and time.monotonic() < end:
+            before = taken
             loop.complete(loop.sleep(round(_QUIET * 1e9)))
-            self._wire.look()
+            taken = self._taken()
 
 
 @contextmanager
-def attach(protocol: str = "emp", *, spin: int = 0) -> Iterator[AttachedNic]:
-    """This node's first NIC, with a protocol's firmware in this process, until the end of the block.
+def attach(protocol: str = "emp", *, spin: int = 0, function: int | None = None) -> Iterator[AttachedNic]:
+    """This node's first NIC, with a protocol's firmware in this process, until the end of the block; one of its functions,
+    where the NIC is shared.
 
-    spin: nanoseconds to look for a frame before sleeping. Raises NotFoundError outside a cluster's node, ConflictError where
-    another process has the NIC, UnsupportedError for a node without one.
+    spin: nanoseconds to look for a frame before sleeping. function: which one of a shared NIC; any that is free if not said.
+    Raises NotFoundError outside a cluster's node, ConflictError where another process has the NIC, AttachError where other
+    processes have all of its functions, UnsupportedError for a node without one.
     """
     known = protocol_of(protocol, "live")
     if isinstance(known, KernelProtocol):
@@ -104,8 +112,15 @@ def attach(protocol: str = "emp", *, spin: int = 0) -> Iterator[AttachedNic]:
     node = nodes[number]
     if not node.nics:
         raise UnsupportedError(f"node {name} of cluster {state.name} has no NIC")
-    adapter = Adapter(number, addresses_of(state.layout), node.nics[0].mtu, incarnation())
     device = node.nics[0].name
+    shared = _function_of(device, known, function)
+    if shared is not None:
+        with closing(shared):
+            yield from _on_shared(shared, known, [node.name for node in nodes], name, spin)
+        return
+    if function is not None:
+        raise NotFoundError(f"the NIC of node {name} is not shared: it has no function {function}")
+    adapter = Adapter(number, addresses_of(state.layout), node.nics[0].mtu, incarnation())
     numbers = {node.name: number for number, node in enumerate(nodes)}
     orders = Orders(known.plug, known.ethertype, (), {}, numbers, spin)
     with ExitStack() as stack:
@@ -117,9 +132,38 @@ def attach(protocol: str = "emp", *, spin: int = 0) -> Iterator[AttachedNic]:
         here = Here(name, number, numbers, driver.loop)
         endpoint = known.device(agent.host)
         told = Node(name, list(numbers), 0, WallClock(here), Comm(endpoint, 1), _print_row)
-        attached = AttachedNic(Comm(endpoint), told, driver, wire)
+        attached = AttachedNic(Comm(endpoint), told, driver, partial(_taken, wire))
         yield attached
         attached.linger()
+
+
+def _function_of(device: str, known: NicProtocol, function: int | None) -> Attachment | None:
+    """None where the NIC is not shared."""
+    if known.apart is None:
+        return None
+    try:
+        return Attachment(device, known.ethertype, known.apart, function)
+    except NoAgentError:
+        return None
+
+
+def _on_shared(nic: Attachment, known: NicProtocol, nodes: list[str], name: str, spin: int) -> Iterator[AttachedNic]:
+    """nodes: the names of all, of which ours is one."""
+    functions = len(nic.adapter.addresses) // len(nodes)
+    names = nodes if functions == 1 else [f"{node}.{function}" for node in nodes for function in range(functions)]
+    driver = HostDriver(nic, nic.host, spin)
+    with closing(driver):
+        here = Here(name, nic.adapter.number, {name: number for number, name in enumerate(names)}, driver.loop)
+        endpoint = known.device(nic.host)
+        told = Node(names[nic.adapter.number], names, 0, WallClock(here), Comm(endpoint, 1), _print_row)
+        attached = AttachedNic(Comm(endpoint), told, driver, lambda: int(nic.report()["taken"]))
+        yield attached
+        attached.linger()
+
+
+def _taken(wire: FrameSocket) -> int:
+    wire.look()
+    return wire.taken
 
 
 def _here() -> tuple[Store, State, str]:

@@ -28,6 +28,10 @@ class AttachError(TestbedError):
     """There is no NIC to attach to, or it does not take this process."""
 
 
+class NoAgentError(AttachError):
+    """The interface has no agent."""
+
+
 class NicGoneError(TestbedError):
     """The agent of the NIC has ended, or has refused this host process for what it did."""
 
@@ -50,13 +54,13 @@ def listening(device: str) -> socket.socket:
 
 
 def connected(device: str) -> socket.socket:
-    """Raises AttachError."""
+    """Raises NoAgentError."""
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
         opened.connect(name_of(device))
     except OSError as error:
         opened.close()
-        raise AttachError(f"{device} is shared by no agent here: {os.strerror(error.errno or 0)}") from error
+        raise NoAgentError(f"{device} is shared by no agent here: {os.strerror(error.errno or 0)}") from error
     return opened
 
 

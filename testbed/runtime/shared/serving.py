@@ -82,7 +82,7 @@ def begin(orders: Orders, apart: Apart, place: Place, go_to: Callable[[Place], N
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
         go_to(place)
-        offer = Offer(apart, orders.ethertype, place.device, (place.adapter,), orders.spin)
+        offer = Offer(apart, orders.ethertype, place.device, place.functions or (place.adapter,), orders.spin)
         agent = SharedAgent(offer)
         os.write(writing, _LISTENS)
         os.close(writing)
@@ -94,10 +94,9 @@ def begin(orders: Orders, apart: Apart, place: Place, go_to: Callable[[Place], N
         os._exit(1)
 
 
-def wait_until_listening(ready: int) -> None:
-    """For what `begin` has given. One that could not begin is found out by its node process, which has
-    nobody to attach to."""
+def listens(ready: int) -> bool:
+    """Wait for what `begin` has given: whether it listens. Why one does not stands in its log."""
     try:
-        os.read(ready, len(_LISTENS))
+        return bool(os.read(ready, len(_LISTENS)))
     finally:
         os.close(ready)

@@ -1,0 +1,159 @@
+"""Scripts that are started in nodes whose NICs are shared: several of them at a time, agents that die, what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_command import TESTBED
+from test_runs_gone_wrong import offloads_on
+
+from testbed import Cluster, RunningCluster, share_nics
+from testbed.cluster.state import Store
+from testbed.errors import ConflictError, UnsupportedError
+from testbed.runtime import events
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 30.0  # s
+RING = """
+from testbed import attach
+
+async def around(comm, node):
+    sent = node.spawn(comm.send(f"from {node.name}", (comm.rank + 1) % comm.size, tag=3), "send")
+    received = await comm.recv(source=(comm.rank - 1) % comm.size, tag=3)
+    await sent
+    return received
+
+with attach() as nic:
+    print(nic.comm.rank, nic.run(around))
+"""
+HOLD = """
+import sys
+from testbed import attach
+
+with attach(function=0) as nic:
+    print("attached", flush=True)
+    sys.stdin.read()
+"""
+TALK = """
+from testbed import attach
+
+async def talk(comm, node):
+    if comm.rank == 0:
+        return await comm.recv(source=2)
+    await comm.send("still here", 0)
+
+with attach(function=0) as nic:
+    print(nic.run(talk))
+"""
+
+
+def start(cluster: RunningCluster, node: str, script: str) -> subprocess.Popen[str]:
+    return cluster[node].popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    return output
+
+
+def agent_of(cluster: RunningCluster, node: str) -> int:
+    """The process that listens in a node."""
+    inside = os.stat(cluster[node].namespace).st_ino
+    (found,) = [
+        pid
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if _read(pid, "comm") == f"nic {node}" and os.stat(f"/proc/{pid}/ns/net").st_ino == inside
+    ]
+    return found
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text().strip()
+    except OSError:  # it has ended
+        return ""
+
+
+def test_two_scripts_of_each_node_have_a_rank_each() -> None:
+    with Cluster.star(2).up() as cluster:
+        with share_nics(cluster, functions=2):
+            assert not offloads_on(cluster, "n1")
+            scripts = [start(cluster, node, RING) for node in ("n1", "n2") for _ in range(2)]
+            assert sorted(map(said, scripts)) == [
+                "0 from n2.1\n", "1 from n1.0\n", "2 from n1.1\n", "3 from n2.0\n",
+            ]  # fmt: skip
+            again = [start(cluster, node, RING) for node in ("n1", "n2") for _ in range(2)]
+            assert len({said(script) for script in again}) == 4
+        assert offloads_on(cluster, "n1")
+
+
+def test_a_function_that_is_taken_is_refused_until_its_process_is_killed() -> None:
+    with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
+        holds = start(cluster, "n1", HOLD)
+        assert holds.stdout is not None
+        assert holds.stdout.readline() == "attached\n"
+        refused = start(cluster, "n1", TALK)
+        assert "function 0 of this NIC has a host process" in refused.communicate(timeout=PATIENCE)[1]
+        holds.kill()
+        holds.communicate()
+        scripts = [start(cluster, node, TALK) for node in ("n1", "n2")]
+        assert [said(script) for script in scripts] == ["still here\n", "None\n"]
+
+
+def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told() -> None:
+    with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
+        holds = start(cluster, "n1", TALK)  # it waits for its peer
+        other = start(cluster, "n2", HOLD)
+        assert other.stdout is not None
+        assert other.stdout.readline() == "attached\n"
+        time.sleep(1.0)  # an agent that dies at once is not started again
+        first = agent_of(cluster, "n1")
+        os.kill(first, signal.SIGKILL)
+        assert "agent of the NIC has ended" in holds.communicate(timeout=PATIENCE)[1]
+        directory = Store().directory(cluster.name)
+        deadline = time.monotonic() + PATIENCE
+        while "NIC agent restarted" not in [event["event"] for event in events.read(directory)]:
+            assert time.monotonic() < deadline, "nobody has started it again"
+            time.sleep(0.01)  # between two looks
+        assert agent_of(cluster, "n1") != first
+        other.kill()
+        other.communicate()
+        scripts = [start(cluster, node, TALK) for node in ("n1", "n2")]
+        assert [said(script) for script in scripts] == ["still here\n", "None\n"]
+
+
+def test_what_cannot_be_shared_is_refused() -> None:
+    with Cluster.star(2).up() as cluster:
+        with pytest.raises(UnsupportedError, match="tcp"), share_nics(cluster, "tcp"):
+            pass
+        with pytest.raises(UnsupportedError, match="1 to 64"), share_nics(cluster, functions=65):
+            pass
+        with share_nics(cluster):
+            with pytest.raises(ConflictError, match="n1: its NIC cannot be shared"), share_nics(cluster):
+                pass
+            assert agent_of(cluster, "n1")
+
+
+def test_the_command_shares_until_it_is_told_to_end() -> None:
+    with Cluster.star(2).up() as cluster:
+        command = [TESTBED, "nics", "--name", cluster.name, "--functions", "2"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                assert "are shared" in process.stderr.readline()
+                scripts = [start(cluster, node, TALK) for node in ("n1", "n2")]
+                assert [said(script) for script in scripts] == ["still here\n", "None\n"]
+            finally:
+                process.send_signal(signal.SIGINT)
+        assert process.returncode == 0
+        assert offloads_on(cluster, "n1")
