@@ -107,9 +107,9 @@ def _remains(watch: Watch, before: Machine) -> list[str]:
     named = {path.stat().st_ino for path in NAMES.iterdir()} if NAMES.exists() else set()
     found = [f"process {pid}" for pid in sorted(watch.pids())]
     found += [f"network namespace {inode}" for inode in sorted(ours & (named | _inhabited()))]
-    # Of other clusters' names, which come and go meanwhile, none has this word in it.
-    found += [f"mount {one}" for one in sorted(after.mounts - before.mounts) if "-run-" in one]
-    found += [f"file {one}" for one in sorted(after.files - before.files) if "-run-" in one]
+    name = f"-run-{watch.controller}-"  # in our cluster's; others come and go meanwhile
+    found += [f"mount {one}" for one in sorted(after.mounts - before.mounts) if name in one]
+    found += [f"file {one}" for one in sorted(after.files - before.files) if name in one]
     new = after.packet_sockets - before.packet_sockets
     return found + [f"packet socket {one}" for one in sorted(new - _sockets_of_others() if new else new)]
 

@@ -44,7 +44,7 @@ class Watch:
 
     def __init__(self, mark: str, controller: int) -> None:
         self._wanted = f"{MARK}={mark}".encode()
-        self._controller = controller
+        self.controller = controller
         self._strangers: set[tuple[int, int]] = set()
         self.networks: set[int] = set()
         """Network namespaces in which they were."""
@@ -76,7 +76,7 @@ class Watch:
     def _looks(self) -> Iterator[Look]:
         for pid in self._marked():
             with contextlib.suppress(OSError):
-                kind = CONTROLLER if pid == self._controller else _kind((Path("/proc", str(pid), "comm")).read_text())
+                kind = CONTROLLER if pid == self.controller else _kind((Path("/proc", str(pid), "comm")).read_text())
                 yield Look(pid, kind, own(pid), len(os.listdir(f"/proc/{pid}/fd")), cpu(pid),
                            os.stat(f"/proc/{pid}/ns/net").st_ino)  # fmt: skip
 
