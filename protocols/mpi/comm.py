@@ -205,8 +205,15 @@ class Comm:
         """Pickle an object, send it, and wait as Ssend does."""
         await self._send_object(obj, dest, tag, True)
 
-    async def recv(self, *, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> object:
-        """Receive an object. Raises MPIError: ERR_TYPE if the message is one of Send's."""
+    async def recv(
+        self,
+        buf: object = None,  # noqa: ARG002
+        source: int = ANY_SOURCE,
+        tag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> object:
+        """Receive an object. buf: as mpi4py has it, and not needed here. Raises MPIError: ERR_TYPE if the message is one of
+        Send's."""
         return await self._receive_object(source, tag).wait(status)
 
     async def isend(self, obj: object, dest: int, tag: int = 0) -> Request:
@@ -217,8 +224,8 @@ class Comm:
         """Pickle an object and begin to send it as ssend does."""
         return self._request(self._send_object(obj, dest, tag, True))
 
-    async def irecv(self, *, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Begin to receive an object; `Request.wait` returns it."""
+    async def irecv(self, buf: object = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:  # noqa: ARG002
+        """Begin to receive an object; `Request.wait` returns it. buf: as in recv."""
         return self._receive_object(source, tag)
 
     async def sendrecv(
@@ -226,12 +233,12 @@ class Comm:
         sendobj: object,
         dest: int,
         sendtag: int = 0,
-        *,
+        recvbuf: object = None,  # noqa: ARG002
         source: int = ANY_SOURCE,
         recvtag: int = ANY_TAG,
         status: Status | None = None,
     ) -> object:
-        """Send an object and receive one at once. If both fail, the receive's error is raised."""
+        """Send an object and receive one at once. recvbuf: as in recv. If both fail, the receive's error is raised."""
         self._check(source, recvtag, receive=True)
         sent = self._send_object(sendobj, dest, sendtag)
         received = self._receive_object(source, recvtag)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, Receipt
+from protocols.mpi.device import Device, Found, Receipt
 from protocols.mpi.errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.mpi.matching import MatchingByLibrary
 from testbed.engine.loop import Loop
@@ -74,6 +74,19 @@ class TcpEndpoint(MatchingByLibrary):
             over.fail(_gone(source))
             return True
         return super().receive(source, context, tag, buffer, over)
+
+    def probe(
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+    ) -> bool:
+        if not wait or not 0 <= source != self.rank or source in self._connections:
+            return super().probe(source, context, tag, wait, claim, over)
+        left: Completion[Found | None] = Completion()  # by a peer that is gone, and will send no more
+        super().probe(source, context, tag, False, claim, left)
+        if left.result() is None:
+            over.fail(_gone(source))
+        else:
+            over.complete(left.result())
+        return True
 
     def completed(self, index: int) -> None:
         """A transfer has ended. It is told to whoever watches the progress of the run; here it is known already."""

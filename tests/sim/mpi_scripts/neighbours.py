@@ -31,7 +31,7 @@ def main():
     status, got = MPI.Status(), []
     while len(got) < 4:
         if comm.Iprobe(source=left, status=status):
-            got.append(comm.recv(source=left, tag=status.tag))
+            got.append(comm.recv(None, left, status.tag))
     MPI.Request.waitall(requests)
 
     unwanted = comm.Irecv(bytearray(1), source=left, tag=99)
