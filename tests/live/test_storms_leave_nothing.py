@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
 
 from benchmarks.rows import Row
 from benchmarks.runs.leaks import LEAST
-from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG, Storm, gained, rows, watched
+from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG, Storm, gained, remains, rows, watched
+from benchmarks.runs.storm import machine as machine_now
 from benchmarks.runs.targets import STEADY, leaks
 from benchmarks.runs.watching import MARK, Watch
 
@@ -55,6 +56,23 @@ def test_a_leak_that_is_made_is_found() -> None:
 def test_a_process_that_does_not_leak_is_not_suspected() -> None:
     memory, descriptors = gained(looked_at("sleeps"))["node processes"]
     assert (memory.least, descriptors) == (0, 0)
+
+
+@pytest.mark.requires("root")
+def test_a_process_and_a_namespace_that_are_left_are_told() -> None:
+    before, mark = machine_now(), f"left-{os.getpid()}-{time.monotonic_ns()}"
+    program = "import ctypes, sys; ctypes.CDLL(None).unshare(0x40000000); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env={**os.environ, MARK: mark}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        watch = Watch(mark, process.pid)
+        watch.look()
+        (network,) = watch.networks
+        assert remains(watch, before) == [f"process {process.pid}", f"network namespace {network}"]
+        process.communicate()
+    assert remains(watch, before) == []
 
 
 @pytest.mark.requires("root")

@@ -49,7 +49,7 @@ class Watched:
 
 def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lambda _: None) -> Watched:
     """ContenderError with its first lines where the run fails."""
-    before = _machine()
+    before = machine()
     mark = f"storm-{os.getpid()}-{time.monotonic_ns()}"
     asked = {
         "nodes": storm.nodes, "messages": storm.messages, "seconds": storm.seconds, "loss": storm.loss,
@@ -84,7 +84,8 @@ class Machine:
     packet_sockets: frozenset[str]
 
 
-def _machine() -> Machine:
+def machine() -> Machine:
+    """As it is now."""
     files = (str(path) for place in (NAMES, Path("/run/netns-testbed")) for path in place.rglob("*"))
     return Machine(
         frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
@@ -96,13 +97,14 @@ def _machine() -> Machine:
 def _left(watch: Watch, before: Machine) -> list[str]:
     """After a while for what ends by itself."""
     until = time.monotonic() + _SETTLES
-    while (found := _remains(watch, before)) and time.monotonic() < until:
+    while (found := remains(watch, before)) and time.monotonic() < until:
         time.sleep(0.05)
     return found
 
 
-def _remains(watch: Watch, before: Machine) -> list[str]:
-    after = _machine()
+def remains(watch: Watch, before: Machine) -> list[str]:
+    """What there is now of the watched and was not there before, a sentence for each."""
+    after = machine()
     ours = watch.networks - {os.stat("/proc/self/ns/net").st_ino}
     named = {path.stat().st_ino for path in NAMES.iterdir()} if NAMES.exists() else set()
     found = [f"process {pid}" for pid in sorted(watch.pids())]
