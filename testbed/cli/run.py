@@ -108,6 +108,7 @@ def run_command(
     testbed run emp-2001 comb --mode sim --profile emp-2001
     testbed run emp-2001 pingpong --mode dilated --dilate 500 --profile emp-2001
     testbed run star-4 ./my_workload.py:PingPong --set count=5
+    testbed run star-2 ./my_mpi4py_script.py --set args='100 4096'
     testbed run star-4 --on n1 'iperf3 -s -1' --on n2 'iperf3 -c n1'
 
     A cluster that is up under that name is used and stays; another one is brought up for the run and taken down after it.

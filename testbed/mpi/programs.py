@@ -40,7 +40,7 @@ class Program(greenlet):
     ) -> None:
         """main: the module that is `__main__` to it, and arguments what is `sys.argv`, while it runs."""
         super().__init__(work)
-        self._below: Final = getcurrent()  # on which the loop runs
+        self._wait: Final = getcurrent().switch  # to the greenlet on which the loop runs
         if world.send_buffer is None:
             world.send_buffer = SendBuffer()
         self.world: Final = blocking.Comm(world, self.wait_for)
@@ -52,14 +52,15 @@ class Program(greenlet):
     @coroutine
     def carry(self) -> Generator[Awaited, None, Any]:
         """Carry it on until it has ended; what it returns."""
-        awaited = self._go_on(self.switch)
+        go_on, switch = self._go_on, self.switch
+        awaited = go_on(switch)
         while not self.dead:
             try:
                 yield awaited
             except BaseException as error:  # noqa: BLE001  it was interrupted: the program's affair, where it waits
-                awaited = self._go_on(self.throw, error)
+                awaited = go_on(self.throw, error)
             else:
-                awaited = self._go_on(self.switch)
+                awaited = go_on(switch)
         return awaited
 
     def wait_for(self, work: blocking.Work[T], /) -> T:
@@ -70,15 +71,16 @@ class Program(greenlet):
                 f"this belongs to the program on {self.name}, and to its own thread. In the simulation all ranks share the "
                 "modules that they import: a communicator kept in one of these is that of the rank that came first"
             )
+        send, wait = work.send, self._wait
         try:
-            awaited = work.send(None)
+            awaited = send(None)
             while True:
                 try:
-                    self._below.switch(_Waiting(awaited, self))
+                    wait(_Waiting(awaited, self))
                 except BaseException as error:  # noqa: BLE001  raised where the coroutine waits, and on from there
                     awaited = work.throw(error)
                 else:
-                    awaited = work.send(None)
+                    awaited = send(None)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]  # what the coroutine has returned
 
