@@ -4,6 +4,9 @@ A NIC whose host has died begins a greater incarnation, and says so at once to t
 NIC says to whoever writes to its former self: so they return to their hosts what was under way, even where they only wait to
 receive. A peer that does not hear it hears it again as soon as it sends anything.
 
+The host is not trusted: a message to itself does not keep the NIC from others, since it goes the way of all frames; and in
+how many pieces a message may lie is limited.
+
 As long as there is no host, this incarnation takes no message: what peers send stays with them, until there is one, or until
 they give up. So the next host goes on in the same incarnation, and is given what was sent to it before it came.
 """
@@ -11,6 +14,7 @@ they give up. So the next host goes on in the same incarnation, and is given wha
 from __future__ import annotations
 
 from copy import copy
+from typing import Final
 
 from protocols.core.apart import Apart
 from protocols.core.firmware import Actions, Adapter, Bell
@@ -23,6 +27,9 @@ from protocols.emp.firmware import Firmware
 from protocols.emp.host import Endpoint
 from protocols.emp.settings import Settings
 
+_MOST_PIECES: Final = 2_048
+"""A host that is not trusted could have the NIC keep millions of them, at some 200 bytes each."""
+
 
 def apart(settings: Settings | None = None, codec: Codec = codec) -> Apart:
     """As `protocols.emp.host.plug`."""
@@ -30,7 +37,11 @@ def apart(settings: Settings | None = None, codec: Codec = codec) -> Apart:
     count = own.descriptors
 
     def firmware(adapter: Adapter, nic: Actions, memory: Reachable, descriptors: memoryview) -> Firmware:
-        return Firmware(adapter, nic, memory, Descriptors(count, memory=descriptors), own, codec)
+        made = Firmware(
+            adapter, nic, memory, Descriptors(count, memory=descriptors, most_pieces=_MOST_PIECES), own, codec
+        )
+        made.loop_outside()
+        return made
 
     def host(adapter: Adapter, nic: Bell, memory: Pinning, descriptors: memoryview) -> Endpoint:
         return Endpoint(adapter, nic, memory, Descriptors(count, memory=descriptors))

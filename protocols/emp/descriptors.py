@@ -95,7 +95,7 @@ def list_of(pages: Sequence[Page]) -> bytearray:
 class Descriptors:
     """All of a NIC's, which the host reaches by programmed input and output."""
 
-    __slots__ = ("count", "handed", "memory", "pages_apart")
+    __slots__ = ("count", "handed", "memory", "most_pieces", "pages_apart")
 
     def __init__(
         self,
@@ -103,11 +103,13 @@ class Descriptors:
         pages_apart: bool = False,
         memory: bytearray | memoryview | None = None,
         handed: dict[int, Transfer] | None = None,
+        most_pieces: int = MOST_PAGES,
     ) -> None:
         """pages_apart: as an adapter's. memory: where they are, if not in memory of their own. handed: transfers that are
         handed over as they are, by the index of a descriptor that is not written; None: host and NIC have no such dict in
-        common."""
+        common. most_pieces: in which a message may lie; the NIC keeps as much for each as for a page."""
         self.handed = handed
+        self.most_pieces = most_pieces
         self.count = count
         self.pages_apart = pages_apart
         self.memory = bytearray(SIZE * count) if memory is None else memory
@@ -159,4 +161,6 @@ class Descriptors:
         except UnpinnedError as error:
             raise DescriptorError(f"descriptor {index}: {error}") from error
         pieces = [piece for piece in pieces if piece] or pieces[:1]
+        if len(pieces) > self.most_pieces:
+            raise DescriptorError(f"descriptor {index}: {len(pieces)} pieces, and {self.most_pieces} are allowed")
         return pieces[0] if len(pieces) == 1 else Scatter(pieces)

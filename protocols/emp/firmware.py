@@ -195,6 +195,12 @@ class Firmware:
             card.refuse(index, peer, tag)
             return None
 
+    def loop_outside(self) -> None:
+        """What the NIC sends to itself leaves it, too: whoever has it brings it back, and may do so a little at a time."""
+        card = self._card
+        own = card.peer(card.number)
+        own.send, own.send_later = card.nic.send, card.nic.send_later
+
     def tick(self, now: int) -> None:
         self._sender.tick(now)
         if self._card.looped:

@@ -1,0 +1,151 @@
+"""The firmware of two shared functions whose hosts write what they like, and frames that are no better: it raises nothing
+but `MisconductError`."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Mapping
+from typing import cast
+
+import pytest
+
+from protocols.core.firmware import Adapter
+from protocols.emp.apart import apart
+from protocols.emp.descriptors import SIZE, pack_head
+from protocols.emp.firmware import Firmware
+from protocols.emp.settings import Settings
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.kernel.sealed_memory import sealed
+from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
+from testbed.runtime.shared.region import Layout, Region
+from testbed.runtime.shared.rings import MisconductError
+
+DESCRIPTORS = 16
+HEAP = 8_192
+MILLISECOND = 1_000_000
+ADDRESSES = tuple(address_of(b"\x02\0\0\0\0\1", function) for function in range(2))
+APART = apart(Settings(descriptors=DESCRIPTORS, give_up=50 * MILLISECOND))
+
+
+class Nobody:
+    """A wire that takes everything."""
+
+    class socket:  # noqa: N801
+        @staticmethod
+        def send(_frame: bytes) -> None: ...
+
+
+def attached() -> Attached:
+    """As of a host process."""
+    layout = Layout(64, APART.descriptors, HEAP)
+    memory = sealed("fuzz", layout.size)
+    region = Region(memory, layout)
+    os.close(memory)
+    one, other = socket.socketpair()
+    other.close()
+    bell, pipe = os.eventfd(0), os.eventfd(0, os.EFD_NONBLOCK)
+    return Attached(region, one, os.pidfd_open(os.getpid()), bell, pipe)
+
+
+def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
+    """Anything, something that is nearly right, or a good one."""
+    style = chance.randrange(4)
+    if style == 0:
+        memory[index * SIZE : (index + 1) * SIZE] = chance.randbytes(SIZE)
+    elif style == 1:
+        address = chance.choice([0, 1, HEAP - 1, HEAP, chance.randrange(HEAP), chance.getrandbits(64)])
+        pack_head(
+            memory, index * SIZE, 1, chance.randrange(256), chance.choice([0, 1, 100, 65_535]), address,
+            chance.choice([0, 1, 2, 0xFFFF]), chance.choice([1, chance.getrandbits(32)]),
+            chance.choice([0, 1, 2, 7, 300, 65_535]),
+        )  # fmt: skip
+    else:
+        length, address = chance.randrange(2_000), chance.randrange(HEAP - 2_000)
+        pack_head(memory, index * SIZE, 1, chance.randrange(2), length, address, chance.randrange(2), 1, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
+    chance = random.Random(seed)
+    wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
+    functions = [Function(Adapter(number, ADDRESSES), wire) for number in range(2)]
+    by_address = dict(zip(ADDRESSES, functions, strict=True))
+    hosts = [attached() for _ in functions]
+    for function, host in zip(functions, hosts, strict=True):
+        function.attach(APART, host)
+    now, counts = 0, list[Mapping[str, int]]()
+    for _ in range(3_000):
+        which = chance.randrange(2)
+        function, host = functions[which], hosts[which]
+        firmware = function.firmware
+        assert isinstance(firmware, Firmware)
+        try:
+            index = chance.randrange(DESCRIPTORS)
+            a_descriptor(chance, host.region.descriptors, index)
+            if not chance.randrange(8):  # a list of pages, or what may be one
+                host.region.heap[: 30 * 10] = chance.randbytes(300)
+            firmware.ring(now, index)
+            firmware.ring(now, chance.choice([DESCRIPTORS + chance.randrange(DESCRIPTORS), chance.getrandbits(64)]))
+            wire.flush()
+            for _ in range(min(len(wire.local), 40)):
+                frame = bytes(wire.local.popleft())
+                if not chance.randrange(10):  # and the wire is no better
+                    place = chance.randrange(len(frame))
+                    frame = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
+                to = by_address.get(frame[:6])
+                if to is not None and to.firmware is not None:
+                    to.firmware.receive(now, frame)
+            if not chance.randrange(5):
+                now += chance.randrange(10) * MILLISECOND
+                firmware.tick(now)
+            if chance.randrange(3):  # a host that takes its completions, most of the time
+                host.region.completions.words[16] = host.region.completions.words[0]
+        except MisconductError:
+            counts.append(firmware.counted())
+            function.detach(APART, function.adapter.incarnation + 1)
+            hosts[which] = attached()
+            function.attach(APART, hosts[which])
+    counts += [function.firmware.counted() for function in functions if function.firmware is not None]
+    total = {name: sum(one[name] for one in counts) for name in counts[0]}
+    assert min(total["invalid"], total["frames_sent"], total["headers_admitted"], total["frames_resent"]) > 50, total
+    for host in hosts:
+        host.close()
+
+
+def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None:
+    """A list that names the same pages again and again: far more bytes than there are in the heap."""
+    wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
+    function, host = Function(Adapter(0, ADDRESSES), wire), attached()
+    function.attach(APART, host)
+    count = HEAP // 20  # entries of ten bytes
+    host.region.heap[: 10 * count] = b"".join(
+        (64 * (entry % 2)).to_bytes(8, "big") + (4_000).to_bytes(2, "big") for entry in range(count)
+    )
+    pack_head(host.region.descriptors, 0, 1, 2 << 1, 0, 0, 0, 1, count)
+    assert function.firmware is not None
+    function.firmware.ring(0, 0)
+    assert 10 < len(wire.local) <= 64
+    assert function.firmware.counted()["frames_sent"] == len(wire.local)
+    host.close()
+
+
+def test_a_message_in_too_many_pieces_is_refused() -> None:
+    """Each piece costs the agent more memory than it costs the host."""
+    wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
+    layout = Layout(64, APART.descriptors, 1 << 16)
+    memory = sealed("fuzz", layout.size)
+    host = attached()
+    host.region = Region(memory, layout)
+    os.close(memory)
+    function = Function(Adapter(0, ADDRESSES), wire)
+    function.attach(APART, host)
+    for count, invalid in ((2_048, 0), (2_049, 1)):
+        entries = ((2 * (entry % 2)).to_bytes(8, "big") + (1).to_bytes(2, "big") for entry in range(count))
+        host.region.heap[: 10 * count] = b"".join(entries)
+        pack_head(host.region.descriptors, SIZE * (count % 16), 1, 2 << 1 | 1, 0, 0, 1, 1, count)
+        assert function.firmware is not None
+        function.firmware.ring(0, count % 16)
+        assert function.firmware.counted()["invalid"] == invalid
+    host.close()
