@@ -33,8 +33,8 @@ from testbed.runtime.shared.functions import MOST, Attached, Function, Wire
 from testbed.runtime.shared.region import Layout, Region
 from testbed.runtime.shared.rings import ORDERED, MisconductError
 
-HEAP: Final = 64 << 20
-"""Bytes of pinned memory that a host process may have; what it never uses is never there."""
+HEAP: Final = 512 << 20
+"""Bytes of pinned memory that a host process may have: above the longest message. What it never uses is never there."""
 
 _DONTWAIT: Final = socket.MSG_DONTWAIT
 _FRAMES: Final = 8  # from the wire, and between functions, in a turn

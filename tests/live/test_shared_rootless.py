@@ -1,0 +1,34 @@
+"""Shared NICs of an ordinary user, inside a user namespace."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from test_live_runs_rootless import registered
+from test_rootless import as_user, finish, home
+
+import testbed
+from testbed import Cluster, share_nics
+from testbed.cluster.state import Store
+
+pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+
+__all__ = ["home", "registered"]  # fixtures
+
+for _module in ("testbed.controller.nics", "testbed.controller.attaching", "testbed.runtime.shared.standing"):
+    import_module(_module)  # before the child loses the right to read it
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_run_has_shared_nics_and_nics_stay_shared_for_scripts(home: Path) -> None:
+    def story() -> None:
+        result = testbed.run(Cluster.star(2), "random", nics="shared", settings={"messages": 30})
+        assert sum(one["received"] for one in result.results.values()) == 2 * 30
+        with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
+            said = cluster["n1"].run(["cat", "/proc/net/unix"]).stdout  # of its network namespace
+            assert f"@testbed/nic/{cluster['n1'].layout.nics[0].name}/agent" in said
+        assert Store().names() == []
+
+    finish(as_user(home, story))
