@@ -304,3 +304,8 @@ def changes(events: Iterable[Event], since: int) -> list[str]:
         for event in events
         if event["clock"] >= since and event["event"] in ("inject", "heal")
     ]
+
+
+def idle_rules(after: Account) -> list[str]:
+    """Both directions of a link mostly have the same."""
+    return list(dict.fromkeys(after.relay["idle_rules"])) if after.relay is not None else []

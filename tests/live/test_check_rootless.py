@@ -26,6 +26,7 @@ __all__ = ["home"]  # a fixture
 for _module in (
     "testbed.cluster.deciding",
     "testbed.cluster.steward",
+    "testbed.controller.measuring",
     "testbed.kernel.abilities",
     "testbed.kernel.loss_classifier",
     "testbed.kernel.messages",
