@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from shared_nics import HEAP, Nodes, nodes
@@ -266,6 +267,23 @@ def test_a_stopped_host_delays_nobody_and_goes_on() -> None:
         assert there.regions("n1") == 2
         stopped[0].kill(signal.SIGCONT)
         assert all(host.result() for host in stopped)
+
+
+def test_an_agent_whose_hosts_do_nothing_sleeps() -> None:
+    async def wait(endpoint: emp.Endpoint, driver: HostDriver, _nic: Attachment) -> None:
+        await driver.loop.timeout(10**12, endpoint.receive(3, 1, bytearray(4)))
+
+    def used(pid: int) -> int:
+        """Ticks of the processor, a hundred to a second."""
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        pids = [there.agents["n1"].pid, *(there.host("n1", wait).pid for _ in range(2))]
+        time.sleep(0.2)  # they have nothing to do any more
+        before = sum(map(used, pids))
+        time.sleep(1.0)  # in which nobody does anything
+        assert sum(map(used, pids)) - before <= 5
 
 
 def test_hosts_of_an_agent_that_dies_are_told() -> None:

@@ -1,0 +1,60 @@
+"""A NIC's functions: their addresses, and the frames between them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.shared.functions import MOST, Wire, address_of
+
+ETHERNET = bytes(8)
+
+
+class Sent:
+    """A wire that notes what is sent."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    @property
+    def socket(self) -> Sent:
+        return self
+
+    def send(self, frame: bytes) -> None:
+        self.frames.append(frame)
+
+
+@pytest.mark.parametrize("own", [b"\x02\xc3\x11\x22\x33\x44", b"\x00\x1b\x21\x00\x00\x01", b"\xfe\xff\xff\xff\xff\xff"])
+def test_functions_have_addresses_of_their_own(own: bytes) -> None:
+    addresses = [address_of(own, function) for function in range(MOST)]
+    assert addresses[0] == own
+    assert len(set(addresses)) == MOST
+    for address in addresses[1:]:
+        assert address[0] & 1 == 0  # one interface's
+        assert address[0] & 2  # locally administered
+        assert address[1:] == own[1:]
+
+
+def test_frames_between_functions_stay_and_all_others_leave() -> None:
+    own = [address_of(b"\x02\0\0\0\0\1", function) for function in range(2)]
+    sent = Sent()
+    wire = Wire(cast("FrameSocket", sent), frozenset(own))
+    inside, outside = own[1] + ETHERNET, b"\x02\0\0\0\0\2" + ETHERNET
+    wire.send(inside)
+    wire.later.append(outside)
+    wire.send(outside)
+    assert (list(wire.local), sent.frames) == ([inside], [outside])
+    wire.flush()
+    assert sent.frames == [outside, outside]
+    assert not wire.later
+
+
+def test_frames_between_functions_are_dropped_when_nobody_takes_them() -> None:
+    own = address_of(b"\x02\0\0\0\0\1", 1)
+    wire = Wire(cast("FrameSocket", Sent()), frozenset([own]))
+    for _ in range(5_000):
+        wire.send(own + ETHERNET)
+    assert len(wire.local) + wire.overflowed == 5_000
+    assert wire.overflowed > 0
