@@ -7,12 +7,13 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shared_nics import HEAP, Nodes, nodes
+from shared_nics import HEAP, Nodes, Program, nodes
 
 from protocols.emp import host as emp
 from protocols.emp.apart import apart
@@ -20,6 +21,7 @@ from protocols.emp.codec import ETHERTYPE
 from protocols.emp.descriptors import SIZE
 from protocols.emp.settings import Settings
 from testbed import Cluster
+from testbed.runtime.shared import introduction
 from testbed.runtime.shared.attached import Attachment, HostDriver
 from testbed.runtime.shared.rings import MisconductError
 
@@ -248,6 +250,41 @@ def assert_alive(there: Nodes) -> None:
         eventually(lambda name=name: there.regions(name) == 0, "an agent keeps a region")  # type: ignore[misc]
     hosts = [there.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
     assert [host.result() for host in hosts] == [10, 10]
+
+
+GARBAGE = [
+    b"{",
+    b"[" * 60_000,
+    b"\xff\xfe",
+    b"7",
+    b"null",
+    b'{"do": "attach"}',
+    b'{"do": "attach", "version": 1, "ethertype": 34997, "function": -1}',
+    b'{"do": "attach", "version": 1, "ethertype": 34997, "function": "0"}',
+    b'{"do": ["report"]}',
+    b"x" * 100_000,
+]
+
+
+def test_whoever_says_nonsense_to_an_agent_is_refused_and_leaves_nothing_behind() -> None:
+    """As a stranger, and attached; with descriptors that nobody wants."""
+
+    def say(garbage: bytes) -> Program:
+        async def nonsense(_endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> None:
+            for connection in (introduction.connected(device), nic._connection):
+                with contextlib.suppress(ConnectionError):
+                    socket.send_fds(connection, [garbage], [0, 1, 2])
+            introduction.connected(device).close()  # and who says nothing
+
+        return nonsense
+
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        device, idle = there.device("n1"), there.descriptors("n1")
+        for garbage in GARBAGE:
+            there.host("n1", say(garbage), 1).result()
+            eventually(lambda: there.regions("n1") == 0, "the agent keeps a region")
+        eventually(lambda: there.descriptors("n1") == idle, "the agent keeps descriptors")
+        assert_alive(there)
 
 
 def test_a_stopped_host_delays_nobody_and_goes_on() -> None:

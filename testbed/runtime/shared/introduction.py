@@ -77,9 +77,12 @@ def hear(end: socket.socket, flags: int = 0) -> tuple[dict[str, Any] | None, lis
         packet, handed, _, _ = socket.recv_fds(end, _MOST, _DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         return None, []
-    if not packet:
-        return None, handed
-    said = json.loads(packet)
-    if not isinstance(said, dict):
-        raise ValueError("not an object")
+    try:
+        said = json.loads(packet) if packet else None
+        if said is not None and not isinstance(said, dict):
+            raise ValueError("not an object")
+    except (ValueError, RecursionError) as error:
+        for descriptor in handed:
+            os.close(descriptor)
+        raise ValueError(f"what was said makes no sense: {error}") from error
     return said, handed
