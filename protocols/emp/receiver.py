@@ -48,7 +48,7 @@ class Receiver:
             if posted.takes(receiving.source, receiving.tag):
                 del self._held[place]
                 peer.held -= 1
-                receiving.posted = posted
+                receiving.goes_to(posted)
                 return
         self._posted.append(posted)
 
@@ -59,7 +59,7 @@ class Receiver:
             self._card.give_back(posted.index, stat.ABANDONED, 0, posted.source, posted.tag)
             return
         self._card.peers[posted.source].held -= 1
-        receiving.posted = posted
+        receiving.goes_to(posted)
 
     def probe(self, posted: Posted, wait: bool, claim: bool) -> None:
         """A question from the host: which message would a receive like that get?"""
@@ -147,7 +147,8 @@ class Receiver:
         if posted is None:
             peer.held += 1
             self._held.append((peer, receiving))
-        receiving.posted = posted
+        else:
+            receiving.goes_to(posted)
         self._take(lane, receiving, 0, payload)
         if posted is None and self._probes:
             self._answer(peer, receiving)
@@ -221,8 +222,30 @@ class Receiver:
 
     def _take(self, lane: Lane, receiving: Receiving, number: int, payload: Buffer) -> None:
         """A frame of a message that is not complete."""
-        card, unit = self._card, lane.unit
-        counters = card.counters
+        card, unit, counters = self._card, lane.unit, self._counters
+        span, end = receiving.span, receiving.at + len(payload)
+        if (
+            number == receiving.next
+            and span is not None
+            and end == receiving.until
+            and unit == receiving.unit
+            and (end == receiving.total) == (lane.flags & FLAGS_LAST)
+        ):
+            counters.data_stored += 1
+            card.nic.store(span[receiving.at : end], payload)
+            receiving.next = number = number + 1
+            receiving.at = end
+            until = end + receiving.full
+            receiving.until = until if until < receiving.total else receiving.total  # noqa: FURB136  a call takes longer
+            if not number % unit or end == receiving.total:
+                receiving.below += 1
+                self._complete(lane, receiving, number - 1)
+            return
+        self._take_any(lane, receiving, number, payload)
+
+    def _take_any(self, lane: Lane, receiving: Receiving, number: int, payload: Buffer) -> None:
+        """The same, whichever frame it is."""
+        card, unit, counters = self._card, lane.unit, self._counters
         length = len(payload)
         full, is_last = receiving.full, number == receiving.frames - 1
         begin = number * full - MESSAGE_HEADER if number else 0
@@ -235,6 +258,9 @@ class Receiver:
         ):
             counters.malformed += 1
             return
+        posted = receiving.posted
+        if posted is not None and receiving.next >= 0:
+            receiving.lose_order()
         collection = number // unit
         begun = receiving.missing
         missing = begun.get(collection)
@@ -242,11 +268,10 @@ class Receiver:
             if collection < receiving.below:
                 self._again(lane, receiving.id, number)
                 return
-            missing = (1 << min(unit, receiving.frames - collection * unit)) - 1
+            missing = receiving.frames_of(collection)
         elif not missing:
             self._again(lane, receiving.id, number)
             return
-        posted = receiving.posted
         if posted is None:
             counters.unmatched += 1
             return
@@ -255,24 +280,29 @@ class Receiver:
             counters.duplicates += 1
             return
         counters.data_stored += 1
-        span = posted.span
-        if type(span) is memoryview and begin < end <= len(span):
-            card.nic.store(span[begin:end], payload)
+        if receiving.span is not None:
+            card.nic.store(receiving.span[begin:end], payload)
         else:
-            self._store(span, begin, end, payload)
+            self._store(posted.span, begin, end, payload)
         begun[collection] = missing = missing ^ bit
         if missing:
             return
         while begun.get(receiving.below) == 0:
             del begun[receiving.below]
             receiving.below += 1
+        self._complete(lane, receiving, number)
+
+    def _complete(self, lane: Lane, receiving: Receiving, number: int) -> None:
+        """The collection of which this frame was the last to come is complete."""
+        card, counters = self._card, self._counters
         receiving.left -= 1
         counters.acknowledgements_sent += 1
         card.acknowledge(lane, receiving.id, number)
-        if not receiving.left:
+        posted = receiving.posted
+        if not receiving.left and posted is not None:
             del lane.peer.receiving[receiving.id]
             counters.messages_received += 1
-            status = stat.DONE if receiving.total <= len(span) else stat.TRUNCATED
+            status = stat.DONE if receiving.total <= len(posted.span) else stat.TRUNCATED
             card.give_back(posted.index, status, receiving.total, receiving.source, receiving.tag)
 
     def _store(self, span: Span, begin: int, end: int, payload: Buffer) -> None:

@@ -78,9 +78,14 @@ class Receiving(Framing):
     """A message on its way in, from its header on. posted: the receive it goes to, once there is one. below: collections
     before this one are complete. missing: of others that have begun, the frames that are missing, as bits. left:
     collections that are not complete. What it takes of the NIC's memory grows with the frames that have come, whatever
-    length a header claims."""
+    length a header claims.
 
-    __slots__ = ("below", "id", "left", "missing", "posted", "source", "tag")
+    As long as frames come in their order, `missing` stays empty: next is the one that comes next, at and until are the bytes
+    of the message that it has. When one comes out of order, next is -1 from then on. span: where such frames go, if the
+    receive has one piece of memory for all of it; else None.
+    """
+
+    __slots__ = ("at", "below", "id", "left", "missing", "next", "posted", "source", "span", "tag", "until")
 
     def __init__(self, identity: int, source: int, tag: int, total: int, full: int, unit: int) -> None:
         Framing.__init__(self, total, full, unit)
@@ -91,6 +96,26 @@ class Receiving(Framing):
         self.below = 0
         self.missing: dict[int, int] = {}
         self.posted: Posted | None = None
+        self.span: memoryview | None = None
+        self.next = self.at = 0
+        self.until = min(full - MESSAGE_HEADER, total)
+
+    def goes_to(self, posted: Posted) -> None:
+        """There is a receive for it."""
+        self.posted = posted
+        if type(posted.span) is memoryview and 0 < self.total <= len(posted.span):
+            self.span = posted.span
+
+    def frames_of(self, collection: int) -> int:
+        """As bits."""
+        return (1 << min(self.unit, self.frames - collection * self.unit)) - 1
+
+    def lose_order(self) -> None:
+        """A frame comes that is not the next one."""
+        collection, come = divmod(self.next, self.unit)
+        if come:
+            self.missing[collection] = self.frames_of(collection) >> come << come
+        self.next = -1
 
 
 class Peer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from emp_talk import TIMEOUT, content, counted, nics, said
 
@@ -215,6 +217,51 @@ def test_the_last_collection_may_come_before_all_others() -> None:
         wires.give(frame)
     assert receive.done
     assert bytes(buffer) == content(len(buffer))
+
+
+@pytest.mark.parametrize("unit", [1, 2, 3, 4])
+@pytest.mark.parametrize("room", [0, 100, -100])
+def test_frames_may_lose_their_order_anywhere(unit: int, room: int) -> None:
+    """Of five frames, one to five come in order, the others in every order; each is stored once. The receive may be longer
+    than the message, or shorter."""
+    size = FIRST + 3 * FULL + 11
+    for ahead in range(1, 6):
+        for rest in permutations(range(ahead, 5)):
+            wires, (sender, receiver) = nics(settings=Settings(unit=unit, window=5))
+            buffer = bytearray(size + room)
+            receive = receiver.post_receive(0, 0, buffer)
+            send = sender.post_send(1, 0, content(size))
+            frames = wires.take(0)
+            for number in (*range(ahead), *rest):
+                assert not receive.done
+                wires.give(frames[number])
+            assert receive.done
+            assert buffer[:size] == content(size)[: size + room]
+            assert not any(buffer[size:])
+            assert counted(wires, 1, "data_stored") == 5
+            assert counted(wires, 1, "acknowledgements_sent") == -(-5 // unit)
+            assert counted(wires, 1, "duplicates") == 0
+            wires.exchange()
+            assert send.done
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_frame_that_has_come_in_order_and_comes_again_is_stored_once(number: int) -> None:
+    wires, (sender, receiver) = nics(settings=Settings(window=5))
+    buffer = bytearray(FIRST + 4 * FULL)
+    receive = receiver.post_receive(0, 0, buffer)
+    sender.post_send(1, 0, content(len(buffer)))
+    frames = wires.take(0)
+    for place, frame in enumerate(frames):
+        wires.give(frame)
+        if place == number and not receive.done:
+            buffer[:] = bytes(len(buffer))
+            for again in frames[: number + 1]:
+                wires.give(again)
+            assert not any(buffer), "nothing is stored again"
+            assert counted(wires, 1, "duplicates") == number + 1
+    assert receive.done
+    assert counted(wires, 1, "data_stored") == 5
 
 
 def test_frames_before_their_header_are_dropped_and_repaired() -> None:

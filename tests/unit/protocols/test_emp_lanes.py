@@ -1,0 +1,95 @@
+"""Frames that begin like one that was looked at closely get no second look, and nothing bad comes in by that."""
+
+from __future__ import annotations
+
+import pytest
+from emp_talk import content, counted, data, header, nics
+from pair import Wires
+
+from protocols.emp.firmware import Firmware
+from protocols.emp.host import Endpoint
+
+
+def acquainted() -> tuple[Wires, list[Endpoint]]:
+    """Two NICs of which each has had a message of one frame, and of several, and their acknowledgements."""
+    wires, hosts = nics()
+    for sender, receiver in ((0, 1), (1, 0)):
+        for size in (4, 10_000):
+            hosts[receiver].post_receive(sender, 1, bytearray(size))
+            hosts[sender].post_send(receiver, 1, content(size))
+            wires.exchange()
+    assert hosts[0].free == hosts[1].free == 640
+    return wires, hosts
+
+
+def lanes(wires: Wires, number: int) -> int:
+    firmware = wires.agents[number].firmware
+    assert isinstance(firmware, Firmware)
+    return len(firmware._lanes)
+
+
+@pytest.mark.parametrize("size", [5, 3000])
+def test_a_bit_that_is_wrong_behind_a_known_beginning_drops_the_frame(size: int) -> None:
+    wires, (sender, receiver) = acquainted()
+    known = lanes(wires, 1)
+    receive = receiver.post_receive(0, 1, bytearray(size))
+    sender.post_send(1, 1, content(size))
+    frames, dropped = wires.take(0), 0
+    for frame in frames:
+        for place in range(26, len(frame), 7):
+            wires.give(frame[:place] + bytes([frame[place] ^ 0x10]) + frame[place + 1 :])
+            dropped += 1
+    assert counted(wires, 1, "corrupt") + counted(wires, 1, "malformed") == dropped
+    assert counted(wires, 1, "corrupt") > counted(wires, 1, "malformed")
+    assert not receive.done
+    assert lanes(wires, 1) == known
+    for frame in frames:
+        wires.give(frame)
+    assert receive.done
+
+
+def test_a_frame_that_is_cut_off_behind_a_known_beginning_is_dropped() -> None:
+    wires, (sender, receiver) = acquainted()
+    receive = receiver.post_receive(0, 1, bytearray(9))
+    sender.post_send(1, 1, content(9))
+    (frame,) = wires.take(0)
+    for size in range(6, len(frame)):
+        wires.give(frame[:size])
+    assert counted(wires, 1, "malformed") == len(frame) - 6
+    assert not receive.done
+
+
+def test_what_an_earlier_incarnation_has_sent_is_dropped_once_the_next_is_known() -> None:
+    wires, (sender, receiver) = acquainted()
+    receive = receiver.post_receive(0, 1, bytearray(4))
+    sender.post_send(1, 1, content(4))
+    old = wires.take(0)
+    wires.restart(0)
+    anew = wires.agents[0].host
+    assert isinstance(anew, Endpoint)
+    anew.post_send(1, 2, b"")
+    wires.exchange()
+    assert counted(wires, 1, "restarts") == 1
+    stale = counted(wires, 1, "stale")
+    for frame in old:
+        wires.give(frame)
+    assert counted(wires, 1, "stale") == stale + 1
+    assert not receive.done
+
+
+def test_beginnings_of_all_sorts_take_little_memory() -> None:
+    """Whoever sends frames of every unit and with every flag is understood, and remembered as far as there is room."""
+    wires, _ = acquainted()
+    before = counted(wires, 1, "early")
+    for unit in range(1, 256):
+        wires.give(header(wires, 1, 0, 100 + unit, unit=unit, oldest=2))
+        wires.give(data(wires, 1, 0, 100 + unit, 1, b"x", unit=unit))
+    assert counted(wires, 1, "early") == before + 2 * 255
+    assert lanes(wires, 1) <= 64
+
+
+def test_a_first_frame_is_the_first_of_its_message_also_behind_a_known_beginning() -> None:
+    wires, _ = acquainted()
+    wires.give(header(wires, 1, 0, 2, frame=1, oldest=2))
+    wires.give(data(wires, 1, 0, 2, 0, b""))
+    assert counted(wires, 1, "malformed") == 2
