@@ -109,6 +109,8 @@ class SharedAgent:
                 if moment - looked > _LOOK:
                     looked = moment
                     self._look(moment)
+                if spin:
+                    give_way()  # to whom something has just been given, where it has this processor, too
                 continue
             moment = now()
             if self._touched:
@@ -120,7 +122,7 @@ class SharedAgent:
                 spun += 1
                 if not spun % _SPUN:
                     self._look(moment)
-                give_way()  # to a host, where it has this processor, too
+                give_way()
                 continue
             if self._doze():
                 self._handle(self._due)

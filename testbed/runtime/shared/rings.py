@@ -108,6 +108,10 @@ class Reader:
         tail = words[_TAIL]
         if tail == head:
             return []
+        if tail == head + 1:  # most often; without a list to be built by a loop
+            found = [self._numbers[head & self._mask]]
+            self._head = words[_HEAD] = tail
+            return found
         if not head < tail <= head + self._entries:
             raise MisconductError(f"a ring of {self._entries} numbers says {tail} were put, of which {head} are taken")
         numbers, mask = self._numbers, self._mask
