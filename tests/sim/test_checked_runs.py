@@ -22,7 +22,7 @@ from testbed.sim.simulation import Simulation
 from testbed.wire.rules import RuleSet
 from testbed.workloads.form import Node
 
-NO_SECOND, UP_TO, NEVER_PARKED = MUTANTS
+MISTAKES = {mutant.name: mutant for mutant in MUTANTS}
 
 
 async def out_of_turn(comm: Comm, node: Node) -> None:  # noqa: ARG001
@@ -57,9 +57,9 @@ TRAFFIC = {"messages": 30, "outstanding": 4, "largest": 8000}
 @pytest.mark.parametrize(
     ("mutant", "workload", "settings", "expected"),
     [
-        (NO_SECOND, "random", TRAFFIC, "progress"),
-        (UP_TO, "random", TRAFFIC, "errors"),
-        (NEVER_PARKED, out_of_turn, {}, "progress"),
+        (MISTAKES["acknowledged once"], "random", TRAFFIC, "progress"),
+        (MISTAKES["acknowledged up to"], "random", TRAFFIC, "errors"),
+        (MISTAKES["never parked"], out_of_turn, {}, "progress"),
     ],
     ids=lambda one: str(one) if isinstance(one, Mutant) else "",
 )
