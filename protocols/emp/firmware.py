@@ -23,6 +23,7 @@ from protocols.emp.card import Card, Codec
 from protocols.emp.codec import STATUS_OK, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import SIZE, DescriptorError, Descriptors, unpack_head
+from protocols.emp.host_transfers import IN_USE
 from protocols.emp.receiver import Receiver
 from protocols.emp.sender import Sender
 from protocols.emp.settings import Settings
@@ -30,6 +31,7 @@ from protocols.emp.transfers import Lane, Peer, Posted
 
 _MASK = 0xFFFF_FFFF
 _FIRST_INCARNATION = 1
+_NIC: Final = stat.NIC
 _RECEIVE: Final = stat.RECEIVE
 _PROBE: Final = stat.PROBE
 _NOTHING: Final = memoryview(b"")
@@ -149,6 +151,10 @@ class Firmware:
         card = self._card
         handed = card.handed.get(index)
         if handed is not None:
+            if handed.status != _NIC:
+                card.counters.invalid += 1
+                return
+            handed.status = IN_USE
             kind, peer, tag = handed.kind, handed.peer, handed.tag
             span: Span = handed.span
         elif (written := self._written(index)) is not None:

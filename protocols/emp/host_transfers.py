@@ -7,10 +7,13 @@ a page, descriptors say it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.emp import descriptors as stat
+
+IN_USE: Final = -1
+"""status of a transfer that the NIC has begun: a doorbell for it that is rung again begins nothing."""
 
 
 class Received(NamedTuple):
@@ -23,14 +26,12 @@ class Received(NamedTuple):
 
 class Transfer(Completion[Received]):
     """One under way. kind, peer, tag: as a descriptor's; the NIC puts there whose message it was. size: of its buffer, in
-    bytes. span: the buffer, where the NIC is handed it.
-
-    By the NIC: status, a descriptor's stat; length, the message's, in bytes.
+    bytes. span: the buffer, where the NIC is handed it. status: a descriptor's stat, or IN_USE. length: the message's, in
+    bytes, once it is done.
     """
 
     __slots__ = ("kind", "length", "peer", "size", "span", "status", "tag")
     span: memoryview
-    status: int
     length: int
 
     def __init__(self, kind: int, peer: int, tag: int, size: int) -> None:
@@ -42,6 +43,7 @@ class Transfer(Completion[Received]):
         self.peer = peer
         self.tag = tag
         self.size = size
+        self.status = stat.NIC
 
     @property
     def what(self) -> str:

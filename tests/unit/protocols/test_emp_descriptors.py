@@ -279,6 +279,27 @@ def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() 
     assert bare.firmware.counters.invalid == 2, "it was the host's again"
 
 
+def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
+    """Neither while the transfer is under way, nor when it is done and its host has not looked yet, nor afterwards."""
+    wires, (sender, receiver) = nics()
+    firmware, nic = wires.agents[0].firmware, wires.nics[0]
+    shown: list[int] = []
+    nic.show = shown.append  # type: ignore[method-assign]
+    receive = receiver.post_receive(0, 1, bytearray(4))
+    send = sender.post_send(1, 1, b"once")
+    firmware.ring(wires.now, 0)
+    wires.exchange()
+    firmware.ring(wires.now, 0)
+    assert shown == [0]
+    assert receive.done
+    sender.completed(0)
+    assert send.done
+    firmware.ring(wires.now, 0)
+    assert counted(wires, 0, "invalid") == 3
+    assert counted(wires, 0, "frames_sent") == 1
+    assert wires.take(0) == []
+
+
 def test_pieces_of_any_length_make_one_message() -> None:
     """Scatter and gather, section 4.2: "we always provide a 16-bit length field along with each page address"."""
     bare = BareNic()
