@@ -124,14 +124,14 @@ class Direction(Line):
             self._n += frames
             self._flows.count(piece)
             self._flows.count(piece)[0].n += frames - 2  # from its second frame on a flow is remembered
-        self.counters.offered += frames
+        self._counters.offered += frames
         self._beyond += frames - 1
         self._put(now, piece, self._delay)
 
     def count_piece(self, frames: int, octets: int) -> None:
         """`poll` has given a piece of so many frames, which as frames are so many bytes longer."""
-        self.counters.delivered += frames - 1
-        self.counters.delivered_bytes += octets
+        self._counters.delivered += frames - 1
+        self._counters.delivered_bytes += octets
         self._beyond -= frames - 1
 
     def idle_rules(self) -> list[str]:
@@ -167,10 +167,10 @@ class Direction(Line):
                 return self._offer_with_chances(now, frame)
             if loss:
                 self._n += 1
-                counted = flows.lost(frame, loss)
+                counted = flows.lost(flows.known(frame), loss)
                 if counted is not None:
-                    self.counters.offered += 1
-                    self.counters.loss += 1
+                    self._counters.offered += 1
+                    self._counters.loss += 1
                     return self._lost(counted, Outcome.LOSS)
             elif self._uneventful:  # a rule may come: frames count
                 self._n += 1
@@ -182,19 +182,19 @@ class Direction(Line):
             return self._offer_shaped(now, frame)
         if not self._put(now, frame, self._delay):
             return self._full(now, len(frame))
-        self.counters.offered += 1
+        self._counters.offered += 1
         return _ACCEPTED
 
     def _offer_shaped(self, now: int, frame: bytes) -> Outcome:
         """Rate and delay, with a minimum frame, overhead or cells."""
         if self._busy > now and not self._room(now, len(frame)):
             return self._full(now, len(frame))
-        self.counters.offered += 1
+        self._counters.offered += 1
         self._send(now, frame, self._delay, skip=False, late=0)
         return _ACCEPTED
 
     def _offer_with_chances(self, now: int, frame: bytes) -> Outcome:
-        counters = self.counters
+        counters = self._counters
         size = len(frame)
         if self._backpressure and self._is_busy(now) and not self._room(now, size):
             self._block_until_space(now, size)

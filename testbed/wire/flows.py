@@ -18,10 +18,24 @@ from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
 from testbed.wire import hashing
-from testbed.wire.fields import ETHERNET_HEADER, IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, Fields, Located, Reader, locate
+from testbed.wire.fields import (
+    ETHERNET_HEADER,
+    IPV4,
+    IPV6,
+    NOWHERE,
+    SMALLEST_ETHERTYPE,
+    TAGS,
+    Fields,
+    Located,
+    Reader,
+    locate,
+)
 
-MOST_CACHED: Final = 32_768
+MOST_CACHED: Final = 1 << 18
 """Entries in each shortcut from bytes to a flow; then it is emptied. Flows themselves are never forgotten."""
+
+_GAP: Final = 4
+"""Bytes behind the Ethernet header that a shortcut may have beside the flow key: two slices take longer than one."""
 
 _TCP: Final = 6
 _UDP: Final = 17
@@ -59,13 +73,27 @@ _STREAMS: Final = {
 }
 
 
+class Known:
+    """A flow as its classifier knows it: the same object whenever it comes, so that finding what a direction remembers of it
+    compares nothing. destination: the MAC, as bytes. located: what `locate` says of its frames, of those at least that a
+    shortcut finds. first: the words that lead to its first draw for losses."""
+
+    __slots__ = ("destination", "first", "flow", "located")
+
+    def __init__(self, flow: Flow, destination: bytes, located: Located, first: tuple[int, ...]) -> None:
+        self.flow: Final = flow
+        self.destination: Final = destination
+        self.located: Final = located
+        self.first: Final = first
+
+
 class Counted:
     """A flow, how many of its frames there were, and where each of its streams of draws starts.
 
     A start is computed when it is first asked for: most directions ask for one of the six, or none.
     """
 
-    __slots__ = ("_key", "bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "reorder")
+    __slots__ = ("_first", "_key", "bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "reorder")
 
     loss: int
     corrupt: int
@@ -74,23 +102,25 @@ class Counted:
     jitter: int
     bits: int
 
-    def __init__(self, flow: Flow, key: int, epoch: int, n: int) -> None:
-        self.flow = flow
+    def __init__(self, known: Known, key: int, epoch: int, n: int) -> None:
+        self.flow = known.flow
         self.epoch = epoch
         self.n = n
         self._key = key
+        self._first = known.first
 
     def __getattr__(self, name: str) -> int:
         """Called for a slot that is still empty, and fills it."""
         if name not in _STREAMS:
             raise AttributeError(name)
-        start = hashing.chain(self._key, (*hashing.flow_words(*self.flow), _STREAMS[name]))
+        start = hashing.chain(self._key, (*self._first[:-2], _STREAMS[name]))
         setattr(self, name, start)
         return start
 
 
-Known = tuple[Flow, Located, tuple[int, ...]]
-"""A flow, what `locate` says of its frames, and the words that lead to its first draw for losses."""
+_NO_FLOW: Final = Known(Flow(0, 0, 0), b"", NOWHERE, ())
+_UNSEEN: Final = Counted(_NO_FLOW, 0, 0, 0)  # stands for a flow of which there was no frame
+_ONCE: Final = Counted(_NO_FLOW, 0, 0, 1)  # and for one of which there was one
 
 Ordinary = tuple[bytes, int, int, int, int]
 """What is read of a frame as usual; the same for all frames of a flow, but for the bit that says "don't fragment"."""
@@ -100,61 +130,102 @@ Key = TypeVar("Key")
 
 class Classifier:
     """From a frame's bytes to its flow, with shortcuts: the same for all directions that know the same fields, which may
-    share it. All that it remembers can be found again."""
+    share it."""
 
-    __slots__ = ("_by_mac", "_finer", "_places", "_readers", "_takers", "by_port")
+    __slots__ = (
+        "_by_key", "_finer", "_known", "_macs", "_numbers", "_places", "_readers", "_short", "_takers", "_values", "by_head",
+        "by_port", "head",
+    )  # fmt: skip
 
     def __init__(self, fields: Fields) -> None:
         """fields: which protocols name a flow key."""
         self._readers: dict[int, tuple[Reader, ...]] = {
             ethertype: fields.flow_readers(ethertype) for ethertype, names in fields.flow_fields().items() if names
         }
+        self._known: dict[Flow, Known] = {}
+        # What is equal in many flows, once.
+        self._macs: dict[bytes, bytes] = {}
+        self._numbers: dict[int, int] = {}
+        self._values: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._places: dict[Located, Located] = {}
         self.by_port: dict[Ordinary, Known] = {}
         """The shortcut of ordinary frames."""
-        self._by_mac: dict[object, Known] = {}  # by Ethernet header, and the bytes of the flow key where there is one
-        # What takes those out of a frame without tags.
-        self._takers: dict[bytes, Callable[[bytes], object]] = {
-            ethertype.to_bytes(2, "big"): itemgetter(_HEADER, *spans)
+        self.by_head: dict[bytes, Known] = {}
+        """The shortcut of frames whose flow is told by their first bytes, so many as `head` says."""
+        self._by_key: dict[object, Known] = {}  # by Ethernet header, and the bytes of the flow key, wherever they stand
+        spans = {
+            ethertype: found
             for ethertype in self._readers
-            if ethertype not in (IPV4, IPV6, *TAGS) and (spans := fields.flow_spans(ethertype))
+            if ethertype not in (IPV4, IPV6, *TAGS) and (found := fields.flow_spans(ethertype))
         }
-        self._places: dict[Located, Located] = {}  # few different ones, of many flows
+        ends = {ethertype: max(span.stop for span in found) for ethertype, found in spans.items()}
+        self._short = frozenset({ethertype for ethertype, end in ends.items() if end <= ETHERNET_HEADER + _GAP})
+        self.head: Final = slice(max([ETHERNET_HEADER, *[ends[ethertype] for ethertype in self._short]]))
+        self._takers: dict[int, Callable[[bytes], object]] = {
+            ethertype: itemgetter(_HEADER, *found) for ethertype, found in spans.items() if ethertype not in self._short
+        }
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
-    def of(self, frame: bytes) -> Known:
-        """The frame's flow, and what else is known of it."""
+    def mac(self, address: bytes) -> bytes:
+        """An address: the same object whenever it comes, which a dictionary finds without looking at its bytes."""
+        return self._macs.setdefault(address, address)
+
+    def of(self, frame: bytes) -> tuple[Flow, Located]:
+        """The frame's flow, and what `locate` says."""
+        known, located = self.find(frame)
+        return known.flow, located
+
+    def find(self, frame: bytes) -> tuple[Known, Located]:
+        """The same, as it is known."""
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:
             ordinary = _read_ordinary(frame)
             known = self.by_port.get(ordinary)
             if known is not None:
-                return known
+                return known, known.located
             head, version, fragment, protocol, _ = ordinary
             # Its ports, if it has any, stand behind a header without options; a later fragment has none.
             if version == _NO_OPTIONS and not fragment & 0x1FFF and head[12:] == _IPV4:
                 if protocol not in _WITH_PORTS:
                     ordinary = (head, version, fragment, protocol, 0)
-                return self.by_port.get(ordinary) or self._remember(self.by_port, ordinary, frame)
-        take = self._takers.get(frame[12:14])
-        key = frame[:14] if take is None else take(frame)
-        known = self._by_mac.get(key)
-        if known is not None:
-            return known
-        if take is None and int.from_bytes(frame[12:14], "big") in self._finer:
+                return self._look_up(self.by_port, ordinary, frame)
+        ethertype = int.from_bytes(frame[12:14], "big")
+        if ethertype in self._short:
+            return self._look_up(self.by_head, frame[self.head], frame)
+        take = self._takers.get(ethertype)
+        if take is not None:
+            return self._look_up(self._by_key, take(frame), frame)
+        if ethertype in self._finer:
             return self._find(frame)
-        return self._remember(self._by_mac, key, frame)
+        return self._look_up(self._by_key, frame[:14], frame)
 
-    def _remember(self, shortcut: dict[Key, Known], key: Key, frame: bytes) -> Known:
-        if len(shortcut) >= MOST_CACHED:
-            shortcut.clear()
-            self._places.clear()
-        flow, located, first = self._find(frame)
-        known = shortcut[key] = flow, self._places.setdefault(located, located), first
-        return known
+    def _look_up(self, shortcut: dict[Key, Known], key: Key, frame: bytes) -> tuple[Known, Located]:
+        known = shortcut.get(key)
+        if known is not None:
+            return known, known.located
+        known, located = self._find(frame)
+        if known.located == located:  # else the flow has frames with and without tags, or options
+            if len(shortcut) >= MOST_CACHED:
+                shortcut.clear()
+            shortcut[key] = known
+        return known, located
 
-    def _find(self, frame: bytes) -> Known:
+    def _find(self, frame: bytes) -> tuple[Known, Located]:
         located = locate(frame)
         flow = flow_of(frame, self._readers, located)
-        return flow, located, (*hashing.flow_words(*flow), hashing.LOSS, 0)
+        known = self._known.get(flow)
+        if known is None:
+            same = self._numbers.setdefault
+            ethertype, destination, source, values = flow
+            flow = Flow(
+                same(ethertype, ethertype),
+                same(destination, destination),
+                same(source, source),
+                self._values.setdefault(values, values),
+            )
+            words = [same(word, word) for word in hashing.flow_words(*flow)]
+            place = self._places.setdefault(located, located)
+            known = self._known[flow] = Known(flow, self.mac(frame[:6]), place, (*words, hashing.LOSS, 0))
+        return known, located
 
 
 class Flows:
@@ -164,59 +235,62 @@ class Flows:
     that there was one.
     """
 
-    __slots__ = ("_by_port", "_classify", "_counted", "_epoch", "_key", "_once")
+    __slots__ = ("_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key")
 
     def __init__(self, key: int, classifier: Classifier, epoch: int = 0) -> None:
         """key: the direction's, see `hashing.direction_key`. epoch: how often the direction has counted from 1 again."""
         self._key = key
         self._epoch = epoch
-        self._classify = classifier.of
+        self._find = classifier.find
         self._by_port = classifier.by_port
-        self._once: set[Flow] = set()  # those of which there was one frame
-        self._counted: dict[Flow, Counted] = {}  # those of which there were more
+        self._by_head = classifier.by_head
+        self._head = classifier.head
+        self._counted: dict[Known, Counted] = {}
 
     def __len__(self) -> int:
-        return len(self._once) + len(self._counted)
+        return len(self._counted)
 
     def count(self, frame: bytes) -> tuple[Counted, Located]:
         """The frame's flow with its n, this frame included, and what `locate` says. The flow is good until the next call."""
-        known = None
-        if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:
-            known = self._by_port.get(_read_ordinary(frame))  # the relay's usual frame is worth a call less
-        flow, located, _ = known or self._classify(frame)
-        counted = self._counted.get(flow)
-        if counted is None:
-            if flow not in self._once:
-                self._once.add(flow)
-                return self._begun(flow), located
-            counted = self._again(flow)
+        if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # the usual frames are worth a call less
+            known = self._by_port.get(_read_ordinary(frame))
+        else:
+            known = self._by_head.get(frame[self._head])
+        if known is not None:
+            located = known.located
+        else:
+            known, located = self._find(frame)
+        counted = self._counted.get(known, _UNSEEN)
+        if counted is _UNSEEN:
+            self._counted[known] = _ONCE
+            return Counted(known, self._key, self._epoch, 1), located
+        if counted is _ONCE:
+            counted = self._counted[known] = Counted(known, self._key, self._epoch, 1)
         counted.n += 1
         return counted, located
 
-    def lost(self, frame: bytes, limit: int) -> Counted | None:
+    def known(self, frame: bytes) -> Known:
+        """The frame's flow, for `lost`."""
+        if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # as in `count`
+            known = self._by_port.get(_read_ordinary(frame))
+        else:
+            known = self._by_head.get(frame[self._head])
+        return known or self._find(frame)[0]
+
+    def lost(self, known: Known, limit: int) -> Counted | None:
         """Count a frame that nothing but an independent loss can happen to: its flow, as above, if its draw is below the
         limit, see `hashing.threshold`."""
-        flow, _, first = self._classify(frame)
-        counted = self._counted.get(flow)
-        if counted is None:
-            once = self._once
-            flows = len(once)
-            once.add(flow)
-            if len(once) > flows:
-                return None if hashing.chain(self._key, first) >> 11 >= limit else self._begun(flow)
-            counted = self._again(flow)
+        counted = self._counted.get(known, _UNSEEN)
+        if counted is _UNSEEN:
+            self._counted[known] = _ONCE
+            if hashing.chain(self._key, known.first) >> 11 >= limit:
+                return None
+            return Counted(known, self._key, self._epoch, 1)
+        if counted is _ONCE:
+            counted = self._counted[known] = Counted(known, self._key, self._epoch, 1)
+            counted.loss = hashing.chain(self._key, known.first[:-1])
         counted.n = n = counted.n + 1
         return counted if hashing.draw(counted.loss, n) >> 11 < limit else None
-
-    def _again(self, flow: Flow) -> Counted:
-        """A flow of which there was one frame, and comes another."""
-        self._once.remove(flow)
-        counted = self._counted[flow] = self._begun(flow)
-        return counted
-
-    def _begun(self, flow: Flow) -> Counted:
-        """A flow of which there was one frame."""
-        return Counted(flow, self._key, self._epoch, 1)
 
 
 def flow_of(frame: bytes, readers: dict[int, tuple[Reader, ...]], located: Located | None = None) -> Flow:

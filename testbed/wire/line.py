@@ -7,6 +7,7 @@ needed between that and its delivery. Which frames come here, and what is done t
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -23,6 +24,8 @@ Delivery = tuple[int, bytes]
 BITS: Final = 8 * SECOND
 """A byte at a rate in bit/s takes BITS / rate nanoseconds."""
 
+_NEVER_AMPLE: Final = -1
+
 NOTHING: Final = Impairment()
 
 
@@ -30,36 +33,44 @@ class Line:
     """The queue, the wire and the way of one direction.
 
     deadline: when `poll` has something to do, or None. on_space: called with the time once there is room again for a
-    frame that was blocked. counters: see `Counters`.
+    frame that was blocked.
     """
 
     __slots__ = (
-        "_backpressure", "_busy", "_carry", "_delay", "_early", "_fifo", "_impairment", "_last", "_limit",
-        "_limit_frames", "_opportunities", "_rate", "_seq", "_shaped", "_space", "_waiting", "_waiting_bytes",
-        "counters", "deadline", "on_space",
+        "_ample", "_backpressure", "_busy", "_carry", "_counters", "_delay", "_early", "_fifo", "_impairment", "_last",
+        "_limit", "_limit_frames", "_opportunities", "_per_byte", "_per_ns", "_rate", "_seq", "_shaped", "_space",
+        "_waiting", "_waiting_bytes", "deadline", "on_space",
     )  # fmt: skip
 
     def __init__(self, now: int, backpressure: bool, on_space: Callable[[int], object] | None) -> None:
         self._backpressure = backpressure
         self.on_space = on_space
-        self.counters = Counters()
+        self._counters = Counters()
         self.deadline: int | None = None
         self._fifo: deque[Delivery] = deque()
         self._early: list[tuple[int, int, bytes]] = []  # heap of what is out of order: due, number, frame
         self._seq = 0
         self._last = now  # when the last frame in order is due
         self._busy = now  # until when the wire is
-        self._carry = 0  # of that, the part below a nanosecond, in units of 1 / rate
-        self._waiting: deque[tuple[int, int]] = deque()  # when each queued frame's first bit is sent, its size
+        self._carry = 0  # of that, the part below a nanosecond, in units of 1 / _per_ns
+        # When each queued frame's first bit is sent, its size; also some that have left the queue since.
+        self._waiting: deque[tuple[int, int]] = deque()
         self._waiting_bytes = 0
         self._space: int | None = None  # when there is room for a frame that was blocked
         self._impairment = NOTHING
         self._rate = 0
+        self._per_byte, self._per_ns = 0, 1  # the nanoseconds that a byte takes, as a fraction in lowest terms
+        self._ample = _NEVER_AMPLE  # a frame that will have been sent in so many nanoseconds finds room, whatever waits
         self._delay = 0
         self._limit = 0
         self._limit_frames = 0
         self._shaped = False
         self._opportunities: Opportunities | None = None
+
+    @property
+    def counters(self) -> Counters:
+        """What it has done until now."""
+        return self._counters
 
     @property
     def held(self) -> int:
@@ -89,7 +100,7 @@ class Line:
             size = 0
             for delivery in out:
                 size += len(delivery[1])
-            counters = self.counters
+            counters = self._counters
             counters.delivered += len(out)
             counters.delivered_bytes += size
         if self._space is None and not self._early:
@@ -132,8 +143,8 @@ class Line:
         if self._backpressure:
             self._block_until_space(now, size)
             return Outcome.BLOCKED
-        self.counters.offered += 1
-        self.counters.queue += 1
+        self._counters.offered += 1
+        self._counters.queue += 1
         return Outcome.QUEUE
 
     def _is_busy(self, now: int) -> bool:
@@ -162,7 +173,7 @@ class Line:
 
     def _block_until_space(self, now: int, size: int) -> None:
         """Remembers when there is room: when enough of what waits has gone on the wire."""
-        self.counters.blocked += 1
+        self._counters.blocked += 1
         frames, left, free = len(self._waiting), self._waiting_bytes, self._busy
         for start, waiting in self._waiting:
             frames, left = frames - 1, left - waiting
@@ -178,21 +189,24 @@ class Line:
     def _put(self, now: int, frame: bytes, delay: int) -> bool:
         """`_room` and `_send` in one, and quick, for the usual wire: a plain rate or none, and order is kept. False: the
         frame does not fit into the queue."""
-        rate = self._rate
-        if rate:
+        if self._rate:
             size = len(frame)
-            due = self._busy
-            if due > now:
-                if not self._room(now, size):
+            start = self._busy
+            if start > now:
+                nanoseconds, carry = divmod(size * self._per_byte + self._carry, self._per_ns)
+                due = start + nanoseconds
+                if due - now > self._ample and not self._room(now, size):
                     return False
-                self._waiting.append((due, size))
+                self._waiting.append((start, size))
                 self._waiting_bytes += size
-                nanoseconds, self._carry = divmod(size * BITS + self._carry, rate)
-                due += nanoseconds
             else:
-                nanoseconds, self._carry = divmod(size * BITS, rate)
+                nanoseconds, carry = divmod(size * self._per_byte, self._per_ns)
                 due = now + nanoseconds
+                if self._waiting_bytes:
+                    self._waiting.clear()
+                    self._waiting_bytes = 0
             self._busy = due
+            self._carry = carry
             due += delay
         else:
             due = now + delay
@@ -216,7 +230,7 @@ class Line:
                 self._waiting_bytes += size
             else:
                 start, self._carry = now, 0
-            nanoseconds, self._carry = divmod(occupied * BITS + self._carry, self._rate)
+            nanoseconds, self._carry = divmod(occupied * self._per_byte + self._carry, self._per_ns)
             self._busy = end = start + nanoseconds
         elif self._opportunities is not None:
             start, end = self._opportunities.take(now, wire_size(self._impairment, size))
@@ -242,17 +256,27 @@ class Line:
             self._opportunities = None
         elif self._opportunities is None or self._opportunities.trace is not trace:
             self._opportunities = Opportunities(trace, now, self._busy)
-        if impairment.rate != self._rate or trace is not None:
+        shaped = bool(impairment.minimum_frame or impairment.overhead or impairment.cell_size)
+        rate = impairment.rate
+        another = rate != self._rate or shaped or self._shaped or trace is not None
+        if rate != self._rate or trace is not None:
             self._carry = 0
         self._impairment = impairment
-        self._rate = impairment.rate
+        self._rate = rate
+        if rate:
+            common = math.gcd(BITS, rate)
+            self._per_byte, self._per_ns = BITS // common, rate // common
         self._delay = impairment.delay
-        self._shaped = bool(impairment.minimum_frame or impairment.overhead or impairment.cell_size)
+        self._shaped = shaped
         self._limit_frames = impairment.queue_frames
-        rate = trace.rate if trace is not None else impairment.rate
-        self._limit = impairment.queue or default_queue(rate, impairment.delay + spread)
+        mean = trace.rate if trace is not None else rate
+        self._limit = impairment.queue or default_queue(mean, impairment.delay + spread)
         if impairment.queue_frames:
             self._limit = 0
+        # What waits since before would take another time now: then the queue is looked at, as it is where frames count.
+        mixed = self._busy > now and (another or self._ample == _NEVER_AMPLE)
+        usual = rate and self._limit and not mixed
+        self._ample = self._limit * self._per_byte // self._per_ns - 1 if usual else _NEVER_AMPLE
 
 
 def delivery_trace(impairment: Impairment, files: Mapping[str, str]) -> DeliveryTrace | None:

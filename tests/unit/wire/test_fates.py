@@ -267,6 +267,27 @@ def test_the_short_way_for_losses_says_the_same_as_the_long_one(frames: list[byt
     assert [(record.flow, record.n) for record in short] == expected
 
 
+def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
+    """With tags and without, with options and without: what is found by a shortcut says where this frame's headers are."""
+    fields = standard_fields()
+    fields.register("far", 0x88B5, {"kind": (30, 1)}, ("kind",))
+    readers = {0x88B5: fields.flow_readers(0x88B5)}
+    flows = Flows(1, Classifier(fields))
+    macs, tag = bytes.fromhex("020000000002020000000001"), bytes.fromhex("81000007")
+    ports = bytes.fromhex("0fa0c350")
+    plain = bytes.fromhex("0800") + b"\x45" + bytes(8) + b"\x11" + bytes(10) + ports + bytes(20)
+    options = bytes.fromhex("0800") + b"\x46" + bytes(8) + b"\x11" + bytes(14) + ports + bytes(20)
+    ours = [bytes.fromhex("88b5") + bytes(30) + bytes([kind]) for kind in (1, 2)]
+    counts: dict[Flow, int] = defaultdict(int)
+    for _ in range(3):
+        for rest in (plain, tag + plain, options, tag + options, *ours, tag + ours[0], tag + ours[1]):
+            counted, located = flows.count(macs + rest)
+            counts[counted.flow] += 1
+            assert (counted.flow, located) == (flow_of(macs + rest, readers), locate(macs + rest))
+            assert counted.n == counts[counted.flow]
+    assert sorted(counts.values()) == [6, 6, 12]
+
+
 def test_directions_that_share_a_classifier_count_apart_and_draw_apart() -> None:
     classifier = Classifier(standard_fields())
     schedule = [(now, KINDS[now % len(KINDS)]) for now in range(200)]

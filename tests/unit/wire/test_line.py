@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -329,3 +331,35 @@ def test_the_short_way_for_rate_and_delay_says_the_same_as_the_long_one(
     short = carried(impairment, schedule)
     assert carried(impairment, schedule, rules=RuleSet(standard_fields())) == short
     assert carried(Impairment(rate=rate, delay=delay, queue=4000, minimum_frame=1), schedule) == short
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 0, 0, 0, 100, 3_000]),
+            st.sampled_from([64, 500, 1500, 1500, 1500, 1500, 10**9, 10**10, 3_333_333_333]),
+        ),
+        max_size=80,
+    )
+)
+def test_a_queue_has_room_for_what_fits_beside_the_frames_that_wait(steps: list[tuple[int, int]]) -> None:
+    """Whatever the rate was before: a frame waits until its first bit is sent."""
+    limit, rate, free, now = 4_000, 10**10, Fraction(0), 0
+    wire = direction(Impairment(rate=rate, queue=limit))
+    waiting: list[tuple[Fraction, int]] = []
+    for pause, what in steps:
+        now += pause
+        if what > 10**6:
+            # A change of rate begins anew at a whole nanosecond.
+            free = free if what == rate else Fraction(int(free))
+            rate = what
+            wire.change(now, Impairment(rate=rate, queue=limit))
+            continue
+        waiting = [(begin, size) for begin, size in waiting if int(begin) > now]
+        fits = int(free) <= now or sum(size for _, size in waiting) + what <= limit
+        assert (wire.offer(now, bytes(what)) is Outcome.ACCEPTED) == fits
+        if fits:
+            begin = free if int(free) > now else Fraction(now)
+            free = begin + Fraction(what * 8 * 10**9, rate)
+            waiting.append((begin, what))
