@@ -40,7 +40,8 @@ _LAST_POLLS: Final = 10_000
 _LOOK_AGAIN: Final = 1_000
 """Nanoseconds of a dilated clock between two rounds of polling: there what is polled for may come from outside."""
 
-_NOW: Final = object()  # stands for the argument of a callback that is called with the time
+NOW: Final = object()
+"""Stands in the heap for the argument of a callback that is called with the time."""
 
 
 class Timer:
@@ -114,7 +115,7 @@ class Loop:
     def at(self, when: int, callback: Callable[[int], object]) -> None: ...
     @overload
     def at(self, when: int, callback: Callable[[A], object], argument: A) -> None: ...
-    def at(self, when: int, callback: Callable[[Any], object], argument: object = _NOW) -> None:
+    def at(self, when: int, callback: Callable[[Any], object], argument: object = NOW) -> None:
         """Call once at that time: callback(argument), or callback(now) where none is given. Use a timer for what may be
         taken back."""
         heappush(self.heap, (when, self.next_sequence(), callback, argument))
@@ -249,7 +250,7 @@ class Loop:
         while heap and heap[0][0] <= moment:
             _, sequence, callback, argument = heappop(heap)
             if callback is not None:
-                callback(moment if argument is _NOW else argument)
+                callback(moment if argument is NOW else argument)
             elif argument.sequence == sequence:
                 argument.call(moment)
             if woken:
@@ -294,7 +295,7 @@ class Loop:
                 else:
                     if when > now:
                         clock.time = now = when
-                    callback(now if argument is _NOW else argument)
+                    callback(now if argument is NOW else argument)
             else:
                 self._say_who_waits()
                 return
@@ -323,7 +324,7 @@ class Loop:
                 if callback is None:
                     argument.call(now)
                 else:
-                    callback(now if argument is _NOW else argument)
+                    callback(now if argument is NOW else argument)
 
     def _say_who_waits(self) -> None:
         waiting = [task for task in self._tasks.values() if not task.service]

@@ -44,10 +44,14 @@ class Network:
             for direction in BOTH:
                 way = Way(link, direction, shared) if recording is None else recording.way(link, direction, shared)
                 self.ways[link.name, direction] = self._from[way.source] = self._to[way.end] = way
-        macs = {nic.mac: bytes.fromhex(nic.mac.replace(":", "")) for node in layout.nodes for nic in node.nics}
+        macs = {
+            nic.mac: classifier.mac(bytes.fromhex(nic.mac.replace(":", "")))
+            for node in layout.nodes
+            for nic in node.nics
+        }
         for switch in layout.switches:
             for number, port in self._ports(switch, macs).items():
-                self._to[End(switch.name, str(number))].lead_to(port.receive)
+                self._to[End(switch.name, str(number))].lead_on(port.receive)
 
     def leaving(self, end: End) -> Way:
         """The direction that begins there."""

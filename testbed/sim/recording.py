@@ -17,6 +17,7 @@ from testbed.sim.way import DirectionName, Receive, Shared, Way
 from testbed.spec.layout import End, Link
 from testbed.wire import pcapng
 from testbed.wire.fates import Record
+from testbed.wire.flows import Known
 
 CAPTURE: Final = "capture.pcapng"
 FATES: Final = "fates.jsonl"
@@ -106,10 +107,10 @@ class WatchedWay(Way):
         self._recording = recording
         self._interface = recording.interface(self.source) if self.source in recording.nics else -1
 
-    def enter(self, now: int, frame: bytes) -> None:
-        recording, counters = self._recording, self.counters
+    def enter(self, now: int, frame: bytes, known: Known | None = None) -> None:
+        recording, counters = self._recording, self._counters
         lost, full, met = self.lost, counters.queue, recording.met
-        super().enter(now, frame)
+        super().enter(now, frame, known)
         if self.lost > lost:
             self._tell_of_loss(now, "the cable is out")
         elif counters.queue > full:

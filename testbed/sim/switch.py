@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from testbed.sim.way import Way
+from testbed.wire.flows import Known
 
 _GROUP: Final = 1  # in a MAC's first byte
 _RESERVED: Final = bytes.fromhex("0180c20000")  # IEEE 802.1Q table 8-1: 01-80-c2-00-00-00 to -0f are not forwarded
@@ -28,13 +29,13 @@ class Port:
         self._floods = tuple([way for way in floods if way is not out])
         self.out = out
 
-    def receive(self, now: int, frame: bytes) -> None:
-        """A frame has come; it leaves at once."""
-        way = self._table.get(frame[:6])
+    def receive(self, now: int, frame: bytes, known: Known | None) -> None:
+        """A frame has come; it leaves at once. known: its flow, where somebody has asked for it already."""
+        way = self._table.get(frame[:6] if known is None else known.destination)
         if way is None:
             self._flood(now, frame)
         elif way is not self.out:
-            way.enter(now, frame)
+            way.enter(now, frame, known)
 
     def _flood(self, now: int, frame: bytes) -> None:
         if frame[:5] == _RESERVED and frame[5] < 16:
@@ -48,16 +49,16 @@ class LearningPort(Port):
 
     __slots__ = ()
 
-    def receive(self, now: int, frame: bytes) -> None:
+    def receive(self, now: int, frame: bytes, known: Known | None) -> None:
         table, out = self._table, self.out
         source = frame[6:12]
         if table.get(source) is not out and source and not source[0] & _GROUP:
             table[source] = out
-        way = table.get(frame[:6])
+        way = table.get(frame[:6] if known is None else known.destination)
         if way is None:
             self._flood(now, frame)
         elif way is not out:
-            way.enter(now, frame)
+            way.enter(now, frame, known)
 
 
 def ports(

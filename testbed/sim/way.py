@@ -7,17 +7,19 @@ arithmetic for it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import heappush
 from typing import Final, Literal, Protocol
 
-from testbed.engine.loop import Loop
+from testbed.engine.loop import NOW, Loop
 from testbed.spec.layout import Impairment, Link
+from testbed.wire.counters import Counters, Outcome
 from testbed.wire.direction import Direction
 from testbed.wire.fates import Record
 from testbed.wire.fields import Fields
-from testbed.wire.flows import Classifier
+from testbed.wire.flows import Classifier, Flows, Known
 from testbed.wire.rules import RuleSet
 
 NEVER: Final = 1 << 63
@@ -26,6 +28,11 @@ NEVER: Final = 1 << 63
 DirectionName = Literal["forward", "backward"]
 Receive = Callable[[int, bytes], object]
 """A frame has come, at a time in nanoseconds."""
+Onward = Callable[[int, bytes, Known | None], object]
+"""The same, to a switch, with the frame's flow where somebody has asked for it already."""
+
+_BITS: Final = 40
+_FRAME: Final = 1 << _BITS  # frames and bytes are added up in one number: each that changes is one more place in memory
 
 
 class Outlet(Protocol):
@@ -54,10 +61,18 @@ class Shared:
 
 
 class Way(Direction):
-    """From one end of a link to the other. Times never go backwards. receive: who gets the frames. sequence: which entry
-    of the loop's heap counts, as a timer's."""
+    """From one end of a link to the other. Times never go backwards.
 
-    __slots__ = ("_heap", "_next", "_wake", "end", "is_cut", "link", "lost", "receive", "sequence", "source")
+    Where nothing comes into it but rate, delay, a queue and independent loss, there is a short way, which touches little
+    memory: that, of thousands of directions, is what takes the time. What is under way then stands in `_under_way`, and
+    anywhere else in the base's own places; never in both. receive: who gets the frames. sequence: which entry of the loop's
+    heap counts, as a timer's; those of the short way always do.
+    """
+
+    __slots__ = (
+        "_arrive", "_clears", "_heap", "_is_cut", "_losing", "_next", "_onward", "_quick", "_said", "_taken",
+        "_under_way", "_wake", "end", "link", "lost", "receive", "sequence", "source",
+    )  # fmt: skip
 
     def __init__(self, link: Link, direction: DirectionName, shared: Shared) -> None:
         forward = direction == "forward"
@@ -74,38 +89,97 @@ class Way(Direction):
         )
         self._heap = shared.loop.heap
         self._next = shared.loop.next_sequence
+        self._arrive = self._first_arrives
+        self._under_way: deque[tuple[int, bytes, Known | None]] = deque()  # when it arrives; its flow, if that is known
+        self._taken = 0  # what went the short way since the counters were last asked for: frames * _FRAME + bytes
+        self._said = 0  # how much of that had not arrived then
         self._wake = NEVER  # when the entry in the heap is due
         self.sequence = 0
         self.link: Final = link.name
         self.source: Final = link.a if forward else link.b
         self.end: Final = link.b if forward else link.a
         self.receive: Receive = ignore
-        self.is_cut = False
-        """The cable is out: what enters is lost; what is under way arrives."""
+        self._onward: Onward | None = None
         self.lost = 0
         """Frames that entered a cable that was out."""
+        self._is_cut = False
+        self._quick = False  # there is nothing but rate and delay
+        self._losing: Flows | None = None  # or nothing but that and independent loss
+        self._clears = False  # it will be so when nothing is under way any more
+        self._choose()
 
-    def enter(self, now: int, frame: bytes) -> None:
-        """A frame does, and leaves in its time, or is lost."""
-        if self.is_cut:
-            self.lost += 1
-            return
-        if self._plain and not self._shaped:  # as `offer`
-            if self._put(now, frame, self._delay):
-                self.counters.offered += 1
+    @property
+    def is_cut(self) -> bool:
+        """The cable is out: what enters is lost; what is under way arrives."""
+        return self._is_cut
+
+    @is_cut.setter
+    def is_cut(self, value: bool) -> None:
+        self._is_cut = value
+        self._choose()
+
+    @property
+    def counters(self) -> Counters:
+        self._count()
+        return self._counters
+
+    @property
+    def held(self) -> int:
+        return super().held + len(self._under_way)
+
+    def enter(self, now: int, frame: bytes, known: Known | None = None) -> None:
+        """A frame does, and leaves in its time, or is lost. known: its flow, where somebody has asked for it already."""
+        if not self._quick:
+            losing = self._losing
+            if losing is None:
+                self._enter_slowly(now, frame)
+                return
+            if known is None:
+                known = losing.known(frame)
+            counted = losing.lost(known, self._loss)
+            if counted is not None:
+                self._n += 1
+                self._counters.offered += 1
+                self._counters.loss += 1
+                self._lost(counted, Outcome.LOSS)
+                return
+        # As `_put`.
+        size = len(frame)
+        if self._rate:
+            start = self._busy
+            if start > now:
+                nanoseconds, carry = divmod(size * self._per_byte + self._carry, self._per_ns)
+                due = start + nanoseconds
+                if due - now > self._ample and not self._room(now, size):
+                    self._full(now, size)
+                    return
+                self._waiting.append((start, size))
+                self._waiting_bytes += size
             else:
-                self._full(now, len(frame))
+                nanoseconds, carry = divmod(size * self._per_byte, self._per_ns)
+                due = now + nanoseconds
+                if self._waiting_bytes:
+                    self._waiting.clear()
+                    self._waiting_bytes = 0
+            self._busy = due
+            self._carry = carry
+            due += self._delay
         else:
-            self.offer(now, frame)
-        deadline = self.deadline
-        if deadline is not None and deadline < self._wake:
-            self._wake = deadline
-            self.sequence = sequence = self._next()
-            heappush(self._heap, (deadline, sequence, None, self))
+            due = now + self._delay
+        self._taken += _FRAME + size
+        under_way = self._under_way
+        if not under_way:
+            heappush(self._heap, (due, self._next(), self._arrive, NOW))
+        under_way.append((due, frame, known))
 
     def lead_to(self, receive: Receive) -> None:
         """From now on the frames come there."""
         self.receive = receive
+        self._onward = None
+
+    def lead_on(self, onward: Onward) -> None:
+        """From now on the frames come to a switch."""
+        self._onward = onward
 
     def change(
         self,
@@ -114,36 +188,87 @@ class Way(Direction):
         files: Mapping[str, str] | None = None,
         restart: bool | None = None,
     ) -> None:
+        self._take_back()
         super().change(now, impairment, files, restart)
-        if self.deadline is not None and self.deadline < self._wake:
-            self._wake_at(self.deadline)
+        self._look_ahead()
+        self._arm()
+        self._choose()
+
+    def _first_arrives(self, now: int) -> None:
+        """The first of what went the short way does, and those that are due with it."""
+        under_way = self._under_way
+        while under_way:
+            _, frame, known = under_way.popleft()
+            last = not under_way
+            if self._onward is None:
+                self.receive(now, frame)
+            else:
+                self._onward(now, frame, known)
+            if last or not under_way:
+                return  # what has entered meanwhile has an entry of its own
+            due = under_way[0][0]
+            if due > now:
+                heappush(self._heap, (due, self._next(), self._arrive, NOW))
+                return
+
+    # Everything else goes the base's ways.
+
+    def _enter_slowly(self, now: int, frame: bytes) -> None:
+        if self._is_cut:
+            self.lost += 1
+        else:
+            self.offer(now, frame)
+            self._arm()
 
     def call(self, now: int) -> None:
-        """What is due leaves. For the loop only."""
+        """Something is due. For the loop only."""
         self._wake = NEVER
-        receive, fifo = self.receive, self._fifo
-        if self._early or self._space is not None:
-            for _, frame in self.poll(now):
-                receive(now, frame)
-            deadline = self.deadline
-        else:  # as `poll`, but one by one
-            counters = self.counters
-            self.deadline = deadline = None
-            while fifo:
-                if fifo[0][0] > now:
-                    self.deadline = deadline = fifo[0][0]
-                    break
-                frame = fifo.popleft()[1]
-                counters.delivered += 1
-                counters.delivered_bytes += len(frame)
-                receive(now, frame)
+        onward = self._onward
+        for _, frame in self.poll(now):
+            if onward is None:
+                self.receive(now, frame)
+            else:
+                onward(now, frame, None)
+        self._arm()
+        if self._clears and self.deadline is None:
+            self._choose()
+
+    def _arm(self) -> None:
+        """Have an entry in the heap for the deadline, unless an earlier one is there."""
+        deadline = self.deadline
         if deadline is not None and deadline < self._wake:
             self._wake = deadline
             self.sequence = sequence = self._next()
             heappush(self._heap, (deadline, sequence, None, self))
 
-    def _wake_at(self, when: int) -> None:
-        """The entry in the heap that counts is due then."""
-        self._wake = when
-        self.sequence = sequence = self._next()
-        heappush(self._heap, (when, sequence, None, self))
+    def _choose(self) -> None:
+        """Which way frames take from now on: the short one where it will do and nothing is under way elsewhere."""
+        self._count()
+        losing = self._flows if self._loss and self._injected is None else None
+        short = (self._plain or losing is not None) and not (self._shaped or self._is_cut)
+        self._clears = short and self.deadline is not None
+        short = short and self.deadline is None
+        self._quick = short and self._plain
+        self._losing = losing if short else None
+
+    def _take_back(self) -> None:
+        """What went the short way goes on in the base's places; its entry in the heap will find nothing."""
+        self._count()
+        under_way = self._under_way
+        if under_way:
+            self._fifo.extend([(due, frame) for due, frame, _ in under_way])
+            self._last = under_way[-1][0]
+            self._said = 0
+            under_way.clear()
+
+    def _count(self) -> None:
+        """What the short way has added up."""
+        under_way = sum([_FRAME + len(frame) for _, frame, _ in self._under_way])
+        counters, frames = self._counters, self._taken >> _BITS
+        arrived = self._said + self._taken - under_way
+        counters.offered += frames
+        counters.delivered += arrived >> _BITS
+        counters.delivered_bytes += arrived & _FRAME - 1
+        if self._losing is not None:
+            self._n += frames
+        self._said, self._taken = under_way, 0

@@ -1,0 +1,159 @@
+"""A direction in the simulation does what the wire model says, whichever way its frames take."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.engine.clocks import VirtualClock
+from testbed.engine.loop import Loop
+from testbed.fields import known_fields
+from testbed.sim.way import Shared, Way
+from testbed.spec.layout import End, Impairment, Link
+from testbed.wire.direction import Direction
+from testbed.wire.fates import Record
+from testbed.wire.flows import Classifier
+
+HEADS = [bytes.fromhex(f"02000000000{to}02000000000{by}88b501{kind:02x}") for to, by in ("12", "31") for kind in (1, 2)]
+
+
+def impairment(
+    delay: int, rate: int, queue: tuple[int, int], loss: float, overhead: int, duplicate: float, reorder: float
+) -> Impairment:
+    """queue: bytes, frames. A queue and an overhead need a rate, and who skips a delay needs one."""
+    octets, frames = queue if rate else (0, 0)
+    return Impairment(
+        delay=delay,
+        rate=rate,
+        queue=octets,
+        queue_frames=frames,
+        loss=loss,
+        overhead=overhead if rate else 0,
+        duplicate=duplicate,
+        reorder=reorder if delay else 0.0,
+    )
+
+
+IMPAIRMENTS = st.builds(
+    impairment,
+    st.sampled_from([0, 300, 5_000]),
+    st.sampled_from([0, 10**9, 7_777_777_777, 10**10]),
+    st.sampled_from([(0, 0), (3_000, 0), (0, 3)]),
+    st.sampled_from([0.0, 0.0, 0.3]),
+    st.sampled_from([0, 0, 24, -14]),
+    st.sampled_from([0.0, 0.0, 0.0, 0.2]),
+    st.sampled_from([0.0, 0.0, 0.0, 0.2]),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.integers(0, 2_000), st.tuples(st.sampled_from(HEADS), st.integers(0, 1_400))),
+        st.tuples(st.integers(0, 2_000), st.tuples(st.sampled_from(HEADS), st.integers(0, 1_400))),
+        st.tuples(st.integers(0, 9_000), IMPAIRMENTS),
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(IMPAIRMENTS, STEPS)
+def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
+    first: Impairment, steps: list[tuple[int, tuple[bytes, int] | Impairment]]
+) -> None:
+    fields = known_fields()
+    logs: tuple[list[Record], list[Record]] = ([], [])
+    link = Link(End("a", "0"), End("b", "0"), forward=first)
+    model = Direction(link.name, "forward", first, seed=3, fields=fields, log=logs[0].append)
+    loop = Loop(VirtualClock())
+    way = Way(link, "forward", Shared(loop, 3, fields, Classifier(fields), log=logs[1].append))
+    expected: list[tuple[int, bytes]] = []
+    came: list[tuple[int, bytes]] = []
+    way.lead_to(lambda now, frame: came.append((now, frame)))
+
+    def pass_time(until: int) -> None:
+        """What is due at that very moment has come."""
+        while model.deadline is not None and model.deadline <= until:
+            expected.extend(model.poll(model.deadline))
+        loop.at(until, lambda _: loop.stop())
+        loop.run()
+
+    now = 0
+    for number, (pause, what) in enumerate(steps):
+        now += pause
+        pass_time(now)
+        if isinstance(what, Impairment):
+            model.change(now, what)
+            way.change(now, what)
+        else:
+            head, size = what
+            frame = head + number.to_bytes(2, "big") + bytes(size)
+            model.offer(now, frame)
+            way.enter(now, frame)
+        assert (way.held, way.counters.by_name()) == (model.held, model.counters.by_name())
+    pass_time(now + 10**9)
+    assert came == expected
+    assert way.counters.by_name() == model.counters.by_name()
+    assert logs[0] == logs[1]
+
+
+def way_of(impairment: Impairment) -> tuple[Loop, Way, list[int]]:
+    """One direction, and when frames have come."""
+    loop, fields = Loop(VirtualClock()), known_fields()
+    link = Link(End("a", "0"), End("b", "0"), forward=impairment)
+    way = Way(link, "forward", Shared(loop, 3, fields, Classifier(fields)))
+    came: list[int] = []
+    way.lead_to(lambda now, _: came.append(now))
+    return loop, way, came
+
+
+def test_a_frame_with_a_shorter_delay_does_not_overtake_those_under_way() -> None:
+    loop, way, came = way_of(Impairment(delay=10_000))
+    way.enter(0, bytes(60))
+    way.enter(0, bytes(60))
+    way.change(0, Impairment(delay=10))
+    way.enter(0, bytes(60))
+    loop.at(20_000, lambda now: way.enter(now, bytes(60)))
+    loop.run()
+    assert came == [10_000, 10_000, 10_000, 20_010]
+
+
+def test_frames_that_have_passed_count_where_the_counting_goes_on() -> None:
+    loop, way, came = way_of(Impairment(loss=1e-9, delay=10))
+    for _ in range(3):
+        way.enter(0, bytes(60))
+    way.change(0, Impairment(loss_pattern="5", delay=10), restart=False)
+    for _ in range(3):
+        way.enter(0, bytes(60))
+    loop.run()
+    assert (len(came), way.counters.loss_pattern) == (5, 1)
+
+
+def test_who_gets_a_frame_may_send_another_the_same_way() -> None:
+    loop, way, came = way_of(Impairment(delay=10))
+
+    def again(now: int, frame: bytes) -> None:
+        came.append(now)
+        if len(came) < 3:
+            way.enter(now, frame)
+            way.enter(now, frame)
+
+    way.lead_to(again)
+    way.enter(0, bytes(60))
+    loop.run()
+    assert came == [10, 20, 20, 30, 30]
+    assert loop.heap == []
+
+
+def test_a_cable_that_is_mended_goes_on_as_before() -> None:
+    loop, way, came = way_of(Impairment(delay=10_000))
+
+    def plug(now: int, out: bool) -> None:
+        way.is_cut = out
+        way.enter(now, bytes(60))
+
+    for begin, out in ((0, False), (1_000, True), (2_000, False)):
+        loop.at(begin, partial(plug, out=out))
+    loop.run()
+    assert came == [10_000, 12_000]
+    assert (way.lost, way.held, way.counters.offered, way.counters.delivered) == (1, 0, 2, 2)
