@@ -17,7 +17,8 @@ from typing import Final
 import pytest
 
 import testbed
-from testbed.errors import PermissionDeniedError, TestbedError, UnsupportedError
+from testbed.controller.running import protocol_of
+from testbed.errors import NotFoundError, PermissionDeniedError, TestbedError, UnsupportedError
 from testbed.pytest_plugin import CASE, artefacts, prompt, said
 from testbed.pytest_plugin.asking import asked, beside
 from testbed.pytest_plugin.requirements import unmet
@@ -47,6 +48,8 @@ def cluster_of(
             wanted = asked(item.iter_markers("cluster"), request.path.parent, getattr(request, "param", None))
             if reason := unmet(wanted):
                 raise _unable(config, reason)
+            if mode == "sim" and (reason := _not_simulated(protocol)):
+                raise pytest.skip.Exception(reason)  # on any machine, so that --testbed-strict has nothing against it
             description = wanted.description()
             scenario = beside(request.path.parent, scenario)
             captures = config.getoption("--pcap-on-failure")
@@ -80,6 +83,17 @@ def _unable(config: pytest.Config, reason: str) -> BaseException:
     if config.getoption("--testbed-strict"):
         return pytest.fail.Exception(f"--testbed-strict: {reason}", pytrace=False)
     return pytest.skip.Exception(reason)
+
+
+def _not_simulated(protocol: str) -> str:
+    """Why no simulation has it; empty if one has, and of a name that means none, which a run refuses."""
+    try:
+        protocol_of(protocol, "sim")
+    except UnsupportedError as error:
+        return str(error)
+    except NotFoundError:
+        pass
+    return ""
 
 
 def _name(test: str) -> str:

@@ -297,3 +297,19 @@ def test_here():
 """
     )
     suite.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_what_only_the_kernel_speaks_is_skipped_in_the_simulation_on_every_machine(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+@pytest.mark.cluster("star-2")
+@pytest.mark.parametrize("protocol", ["emp", "tcp"])
+def test_protocols(cluster, protocol):
+    assert cluster.run("pingpong", count=1, sizes=[0]).rows
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim", "--testbed-strict", "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * tcp is the kernel's own: it runs in live; in sim, *"])
