@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from testbed.controller.verdicts import Verdict
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
 from testbed.runtime.journal import Trail
 from testbed.runtime.sockets.protocol import is_lossy
-from testbed.spec.layout import Layout
+from testbed.spec.layout import End, Layout
+from testbed.spec.layout import Node as LaidOutNode
 from testbed.workloads.finding import Chosen
 from testbed.workloads.form import Clock, Node
 from testbed.workloads.history import HistoryDevice
@@ -90,15 +92,42 @@ class TimeIsUpError(TestbedError):
     """A run has taken longer than it may."""
 
 
-def names_of(layout: Layout, chosen: Chosen) -> tuple[str, ...]:
-    """The nodes by rank. Raises UnsupportedError where one has no NIC, DescriptionError where there are too few."""
+def names_of(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> tuple[str, ...]:
+    """The nodes by rank. Raises UnsupportedError where one has no NIC, or a NIC that speaks raw Ethernet and that no frame
+    of the others' reaches; DescriptionError where there are too few."""
     for node in layout.nodes:
         if not node.nics:
             raise UnsupportedError(f"node {node.name} has no NIC: a workload runs on all nodes of a cluster")
+    if protocol.ethertype and (beyond := _beyond(layout)):
+        first, other = (f"{node.name}:{node.nics[0].name}" for node in (layout.nodes[0], beyond))
+        raise UnsupportedError(
+            f"no frame gets from {first} to {other}: a NIC's firmware has its node's first NIC, and these are in different "
+            f"networks; join them by switches, or use a protocol of the kernel's (tcp), which is routed"
+        )
     if len(layout.nodes) < chosen.least:
         found = f"{len(layout.nodes)} node" + ("s" if len(layout.nodes) != 1 else "")
         raise DescriptionError(layout.name, [Problem("", found, f"at least {chosen.least} for workload {chosen.name}")])
     return tuple(node.name for node in layout.nodes)
+
+
+def _beyond(layout: Layout) -> LaidOutNode | None:
+    """A node whose first NIC is in another layer-2 network than the first node's."""
+    switches = {switch.name for switch in layout.switches}
+    joined: defaultdict[End | str, list[End | str]] = defaultdict(list)
+    for link in layout.links:
+        a, b = (end.owner if end.owner in switches else end for end in (link.a, link.b))
+        joined[a].append(b)
+        joined[b].append(a)
+    firsts = {End(node.name, node.nics[0].name): node for node in layout.nodes}
+    reached: set[End | str] = set()
+    waiting: list[End | str] = []
+    waiting += [*firsts][:1]
+    while waiting:
+        place = waiting.pop()
+        if place not in reached:
+            reached.add(place)
+            waiting += joined[place]
+    return next((node for end, node in firsts.items() if end not in reached), None)
 
 
 async def one_rank(

@@ -33,7 +33,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     within plan.timeout, or nothing has got any further for plan.patience.
     """
     layout = cluster.state.layout
-    names = names_of(layout, plan.chosen)
+    names = names_of(layout, plan.chosen, plan.protocol)
     protocol = plan.protocol
     addresses = [node.address for node in layout.nodes]
     if plan.history:

@@ -46,7 +46,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
     Raises ProgramError with the node's name and a traceback; StalledError where programs wait for ever, or for longer than
     plan.timeout of virtual time; TimeIsUpError when it has taken so long on this machine.
     """
-    names = names_of(layout, plan.chosen)
+    names = names_of(layout, plan.chosen, plan.protocol)
     rules = RuleSet(known_fields(), [link.name for link in layout.links]) if plan.beside else None
     if plan.history:
         part.history.mkdir(exist_ok=True)

@@ -183,3 +183,13 @@ def test_something_may_happen_beside_the_programs(tmp_path: Path) -> None:
         cause = json.loads(line)["cause"]
         causes = {**causes, cause: causes.get(cause, 0) + 1}
     assert causes.get("rule", 0) > 5
+
+
+def test_nics_that_no_frame_of_each_other_reaches_are_refused_before_anything_waits() -> None:
+    ring = Cluster(
+        name="ring",
+        node=[{"name": name} for name in "abc"],
+        link=[{"ends": ends} for ends in (["a", "b"], ["b", "c"], ["c", "a"])],
+    )
+    with pytest.raises(UnsupportedError, match="no frame gets from a:eth0 to c:eth0"):
+        testbed.run(ring, waiting, mode="sim")
