@@ -24,16 +24,18 @@ from testbed.spec.units import UnitError, parse_duration, parse_rate, parse_size
 _COUNTS: Final = ("processors", "receive_ring", "ahead")
 
 
-def profile_of(given: str | Path | Profile | Mapping[str, Any], protocol: Protocol) -> Profile:
-    """A profile, its values as `in_words` has them, its name, or its file. Raises NotFoundError, DescriptionError with all
-    that is wrong, TestbedError for a file that cannot be read."""
+def profile_of(
+    given: str | Path | Profile | Mapping[str, Any], protocol: Protocol, within: tuple[Path, ...] = ()
+) -> Profile:
+    """A profile, its values as `in_words` has them, its name, or its file. within: the files that are being read for it.
+    Raises NotFoundError, DescriptionError with all that is wrong, TestbedError for a file that cannot be read."""
     if isinstance(given, Profile):
         return given
     if isinstance(given, Mapping):
         return _built(given, protocol, "the profile")
     text = str(given)
     if isinstance(given, Path) or text.endswith(".toml") or "/" in text:
-        return _loaded(Path(given), protocol)
+        return _loaded(Path(given), protocol, within)
     known = {one.name: one for one in (IDEAL, *protocol.profiles)}
     if text not in known:
         near = get_close_matches(text, known, 1)
@@ -48,7 +50,9 @@ def in_words(profile: Profile) -> Mapping[str, object]:
     return {key: value for key, value in asdict(profile).items() if key == "name" or value != ideal[key]}
 
 
-def _loaded(path: Path, protocol: Protocol) -> Profile:
+def _loaded(path: Path, protocol: Protocol, within: tuple[Path, ...]) -> Profile:
+    if path.absolute() in within:
+        raise TestbedError(f"{path} is like itself")
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -57,10 +61,10 @@ def _loaded(path: Path, protocol: Protocol) -> Profile:
         raise TestbedError(f"{path} cannot be read: {reason_of(error)}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DescriptionError(str(path), [Problem("", "", f"a file in TOML: {error}")]) from error
-    return _built({"name": path.stem, **document}, protocol, str(path))
+    return _built({"name": path.stem, **document}, protocol, str(path), (*within, path.absolute()))
 
 
-def _built(document: Mapping[str, Any], protocol: Protocol, source: str) -> Profile:
+def _built(document: Mapping[str, Any], protocol: Protocol, source: str, within: tuple[Path, ...] = ()) -> Profile:
     keys = [field.name for field in fields(Profile)]
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -68,7 +72,7 @@ def _built(document: Mapping[str, Any], protocol: Protocol, source: str) -> Prof
     for key, value in document.items():
         if key == "like":
             try:
-                base = profile_of(str(value), protocol)
+                base = profile_of(str(value), protocol, within)
             except TestbedError as error:
                 problems.append(Problem(key, repr(value), f"a profile's name: {error}"))
         elif key not in keys:

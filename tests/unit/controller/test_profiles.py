@@ -53,6 +53,14 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
         profile_of(tmp_path / "nowhere.toml", PROTOCOL)
 
 
+def test_files_that_are_like_each_other_are_refused(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.toml", tmp_path / "other.toml"
+    one.write_text(f'like = "{other}"\n')
+    other.write_text(f'like = "{one}"\n')
+    with pytest.raises(DescriptionError, match=r"one\.toml is like itself"):
+        profile_of(one, PROTOCOL)
+
+
 @pytest.mark.parametrize("profile", [IDEAL, EMP_2001, EMP_2002], ids=lambda one: one.name)
 def test_what_a_folder_tells_of_a_profile_gives_it_again(profile: Profile) -> None:
     assert profile_of(in_words(profile), PROTOCOL) == profile
