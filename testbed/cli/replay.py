@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from testbed.cli.options import json_option, print_json
+from testbed.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from testbed.controller.checkers.report import Report
@@ -120,11 +121,22 @@ def tell_checks(place: Path) -> None:
     if reports and not any(one.failed for one in reports):
         messages = sum(one.checks[LOST].checked for one in reports)
         click.echo(f"checks: nothing wrong with {messages:,} messages", err=True)
-    if reports and run.asked.get("form") and (run.status == "failed" or any(one.failed for one in reports)):
-        other = "live" if run.asked["mode"] == "sim" else "sim"
+    if run.asked.get("form") and (run.status == "failed" or any(one.failed for one in reports)):
+        other = "live" if run.asked["mode"] == "sim" or not _simulated(run.asked["protocol"]) else "sim"
         number = next((at for at, one in enumerate(reports, 1) if one.failed), len(reports))
         which = f" --repetition {number}" if len(reports) > 1 else ""
         click.echo(f"again in {other}: testbed replay {shlex.quote(str(place))}{which} --mode {other}", err=True)
+
+
+def _simulated(protocol: str) -> bool:
+    """Whether a simulation has it: the kernel's own are in namespaces only."""
+    from testbed.controller.running import protocol_of
+
+    try:
+        protocol_of(protocol, "sim")
+    except UnsupportedError:
+        return False
+    return True
 
 
 def _indented(report: Report) -> str:
@@ -146,11 +158,18 @@ def _print_few(one: Repetition, few: Shrunk[str], runs: int) -> None:
 def _print_replayed(again: Replayed) -> None:
     by = f"{again.fates} fates of the log" if again.fates >= 0 else "the fates that the seed gives"
     given = f", {again.given} of which were met" if again.given >= 0 else ""
-    click.echo(f"the run had failed: {', '.join(sorted(again.before)) or 'nothing'}")
-    click.echo(f"replayed in {again.mode} with {by}{given}: {', '.join(sorted(again.now)) or 'nothing'} failed")
+    click.echo(f"what had failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
+    click.echo(f"what fails in {again.mode}, with {by}{given}: {', '.join(sorted(again.now)) or 'nothing'}")
     if again.error:
-        click.echo(f"  {again.error.splitlines()[0]}")
+        click.echo(f"  {_in_a_line(again.error)}")
     if again.before and again.now:
         click.echo("the same check has failed again" if again.same else "it has failed in another way")
     elif again.before:
         click.echo("it has not failed again")
+
+
+def _in_a_line(error: str) -> str:
+    """What went wrong; of a traceback its node and its last line, which says that."""
+    lines = error.strip().splitlines()
+    where, traced, _ = lines[0].partition("Traceback (most recent call last)")
+    return where + lines[-1] if traced else lines[0]

@@ -6,7 +6,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,7 +125,7 @@ def run_command(
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     place = output or _new_place(Path(cluster).name.removesuffix(".toml"), what)
     checked = False
-    with progress(place, mode) as follow, _told_where(place):
+    with progress(place, mode) as follow, _told_where(place, made=output is None):
         if commands:
             from testbed.controller.commands import run_commands
 
@@ -239,22 +239,32 @@ def _written(value: object) -> str:
 
 
 def _new_place(cluster: str, what: str) -> Path:
-    """A folder that is not there yet."""
+    """A folder that was not there yet; it is made, since another run may begin in the same second."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{cluster}-{what}"
     count, place = 1, _PLACE / stem
-    while place.exists():
-        count += 1
-        place = _PLACE / f"{stem}-{count}"
-    return place
+    while True:
+        try:
+            place.mkdir(parents=True)
+        except FileExistsError:
+            count += 1
+            place = _PLACE / f"{stem}-{count}"
+        except OSError:  # the run says so where it writes
+            return place
+        else:
+            return place
 
 
 @contextmanager
-def _told_where(place: Path) -> Iterator[None]:
-    """What has been measured before something went wrong is not lost."""
-    before = place.exists()
+def _told_where(place: Path, *, made: bool) -> Iterator[None]:
+    """What has been measured before something went wrong is not lost. made: the folder was made for it, and is removed if
+    nothing has begun."""
+    before = (place / "run.json").exists()
     try:
         yield
     except BaseException:
+        if made:
+            with suppress(OSError):  # there is something in it
+                place.rmdir()
         if not before and (place / "run.json").exists():
             from testbed.cli.replay import tell_checks
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from emp_mutants import MUTANTS
 
 from testbed.cli.main import testbed as command
+from testbed.cli.run import _new_place
 from testbed.errors import TestbedError
 
 RANDOM = "random --mode sim --set messages=20 --set outstanding=4 --set largest=8000 --timeout 20 --output run"
@@ -117,3 +118,38 @@ def test_a_history_is_checked_again_from_its_folder() -> None:
 def test_a_run_without_a_history_cannot_be_checked_again() -> None:
     call("run star-4 pingpong --mode sim --set count=5 --output run")
     assert "has no history" in str(call("check-run run").exception)
+
+
+DEADLINE = """
+async def deadline(comm, node):
+    if comm.rank == 0:
+        assert node.now() > 10**12, "too early"
+"""
+
+
+def test_of_a_program_that_raises_the_command_is_printed_and_the_replay_says_what_it_has_raised() -> None:
+    Path("own.py").write_text(DEADLINE)
+    failed = call("run star-2 ./own.py:deadline --mode sim --output run")
+    assert failed.exit_code
+    printed = re.search(r"again in live: testbed (replay run) --mode live", failed.stderr)
+    assert printed is not None
+    again = call(f"{printed[1]} --mode sim")
+    assert again.exit_code == 10
+    assert "  n1: AssertionError: too early" in again.output.splitlines()
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own_and_a_refused_one_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.strftime", lambda _: "20250101-120000")
+    for _ in range(2):
+        assert call("run star-2 pingpong --mode sim --set count=1 --set sizes=0").exit_code == 0
+    assert isinstance(call("run star-2 pingpong --mode sim --set count=x").exception, TestbedError)
+    found = sorted(folder.name for folder in Path("results/runs").iterdir())
+    assert found == ["20250101-120000-star-2-pingpong", "20250101-120000-star-2-pingpong-2"]
+    assert call("run star-2 ./nowhere.py:f --mode sim").exit_code
+    assert len(list(Path("results/runs").iterdir())) == 2
+
+
+def test_a_folder_is_claimed_before_the_run_writes_into_it() -> None:
+    assert _new_place("star-2", "pingpong") != _new_place("star-2", "pingpong")
