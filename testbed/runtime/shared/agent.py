@@ -78,6 +78,7 @@ class SharedAgent:
         self._awake: list[Function] = []
         self._touched: set[Function] = set()
         self._due: int | None = None
+        self._known: int | None = None  # of deadlines, the one that the kernel knows
         self._turns = 0
         self._waiter = Waiter(0)
         self._strangers = 0  # connections of whom nothing is known yet
@@ -102,8 +103,10 @@ class SharedAgent:
         now, spin, give_way = time.monotonic_ns, self._offer.spin, os.sched_yield
         looked = until = now()
         spun = 0
+        gave_way = False
         while True:
             if self._turn():
+                gave_way = False
                 moment = now()
                 until = moment + spin
                 if moment - looked > _LOOK:
@@ -124,9 +127,22 @@ class SharedAgent:
                     self._look(moment)
                 give_way()
                 continue
+            if not gave_way:  # a host that was woken, or that woke us, may be about to ring
+                gave_way = True
+                give_way()
+                continue
             if self._doze():
-                self._handle(self._due)
+                self._handle(self._wake_by())
                 until = now() + spin
+                gave_way = False
+
+    def _wake_by(self) -> int | None:
+        """When the kernel shall wake us: at the next deadline, or at an earlier one that it knows of already. Most are put
+        off before they come, and to tell it each time would cost more than to wake once for nothing."""
+        known, due = self._known, self._due
+        if known is None or known <= time.monotonic_ns() or (due is not None and due < known):
+            self._known = known = due
+        return known
 
     def _turn(self) -> bool:
         """Something of everybody's; whether there was anything."""

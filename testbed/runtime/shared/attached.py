@@ -165,7 +165,7 @@ class HostDriver:
         come. Raises NicGoneError."""
         nic, loop, completed, now = self._nic, self.loop, self._completed, time.monotonic_ns
         take, doze, woken, heap = nic.completions.take, nic.completions.doze, loop.woken, loop.heap
-        until, looks, give_way = now() + self.spin, 0, os.sched_yield
+        until, looks, give_way, gave_way = now() + self.spin, 0, os.sched_yield, False
         while True:
             shown = take(_TAKEN)
             looks += 1
@@ -178,7 +178,7 @@ class HostDriver:
                         woken or heap or not loop.running
                     ):  # else nothing but a completion, or what is watched, can wake it
                         return ()
-                until = now() + self.spin
+                until, gave_way = now() + self.spin, False
             if not looks % _LOOK:
                 nic.look()
                 if ready := [descriptor for descriptor, _ in self._others.poll(0)]:
@@ -191,11 +191,15 @@ class HostDriver:
             if moment < until:
                 give_way()  # to the agent, where it has this processor, too
                 continue
+            if not gave_way:  # the agent may be about to answer
+                gave_way = True
+                give_way()
+                continue
             if not doze():
                 continue
             if others := self._sleep(deadline):
                 return others
-            until = now() + self.spin
+            until, gave_way = now() + self.spin, False
 
     def _sleep(self, deadline: int | None) -> list[int]:
         """Until we are woken, or the deadline has come, or something else is ready, which is returned."""
