@@ -43,9 +43,9 @@ class Actions(Protocol):
         """Put a frame on the wire, as it is, after what was sent before. The buffer is not touched any more."""
         ...
 
-    def send_later(self, frame: Buffer) -> None:
+    def send_later(self, make: Callable[[], bytes]) -> None:
         """Put a frame on the wire that nobody is in a hurry for: what the host does at once about what it is shown may go
-        before it. Frames sent so keep their order among themselves."""
+        before it, and before it is made. Frames sent so keep their order among themselves."""
         ...
 
     def store(self, piece: memoryview, data: Buffer) -> None:

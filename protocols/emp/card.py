@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, Protocol
 
 from protocols.core.firmware import Actions, Adapter, Buffer
@@ -156,11 +156,11 @@ class Card:
     def acknowledge(self, lane: Lane, message: int, frame: int) -> None:
         """Section 4.1: "the acknowledgement consists of the frame header of one of the frames for that collection.
         Essentially it is the header of the last received frame." """
-        lane.peer.send_later(self._pack_frame_behind(lane.answer, message, frame, STATUS_OK))
+        lane.peer.send_later(partial(self._pack_frame_behind, lane.answer, message, frame, STATUS_OK))
 
     def refuse_frame(self, peer: Peer, flags: int, unit: int, message: int, frame: int) -> None:
         """Tell its sender that it was meant for an earlier incarnation."""
-        peer.send_later(self._answer(peer, flags, unit, message, frame, STATUS_RESTARTED))
+        peer.send_later(partial(self._answer, peer, flags, unit, message, frame, STATUS_RESTARTED))
 
     def lane(self, peer: Peer, kind: int, flags: int, unit: int) -> Lane:
         """Of frames of that kind from a peer."""
@@ -180,6 +180,9 @@ class Card:
             frame,
             status,
         )
+
+    def _loop_later(self, make: Callable[[], bytes]) -> None:
+        self.looped.append(make())
 
     def _gather(self, span: Span, begin: int, end: int) -> Buffer:
         """A message's bytes from begin to end, where there are any, out of host memory."""
@@ -215,7 +218,7 @@ class Card:
         if found is None:
             address = self.adapter.addresses[number]
             own = number == self.number
-            send, later = (self.looped.append,) * 2 if own else (self.nic.send, self.nic.send_later)
+            send, later = (self.looped.append, self._loop_later) if own else (self.nic.send, self.nic.send_later)
             found = Peer(number, address, send, later)
             self.peers[number] = self.peers_by_address[address] = found
         return found

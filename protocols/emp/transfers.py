@@ -136,7 +136,7 @@ class Peer:
         number: int,
         address: bytes,
         send: Callable[[bytes], object],
-        send_later: Callable[[bytes], object],
+        send_later: Callable[[Callable[[], bytes]], object],
     ) -> None:
         self.number = number
         self.address = address

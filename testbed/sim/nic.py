@@ -7,7 +7,7 @@ it, when the firmware has returned.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from protocols.core.firmware import Agent, Buffer, Firmware
 from protocols.core.profile import Profile
@@ -153,7 +153,8 @@ class SimNic:
         self.sent += 1
         self._way.enter(self._now, frame)
 
-    send_later = send  # what the host does about what it is shown comes later, here
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self.send(make())  # what the host does about what it is shown comes later, here
 
     def store(self, piece: memoryview, data: Buffer) -> None:
         """Put bytes into host memory."""

@@ -9,7 +9,7 @@ the processor was behind. Latency, gap and overhead are nobody's input: they com
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from protocols.core.firmware import Buffer
 from protocols.core.profile import Profile, transfer_time
@@ -225,9 +225,9 @@ class PricedNic(SimNic):
         super().show(index)
         self._follow(self._spend(self._profile.show), index)
 
-    def send_later(self, frame: Buffer) -> None:
+    def send_later(self, make: Callable[[], bytes]) -> None:
         """Put a frame on the wire, after all else that the firmware does now. It waits for no frame of `send`."""
-        self._later.append(frame)
+        self._later.append(make())
 
     def _send_rest(self) -> None:
         """The firmware has returned."""

@@ -32,8 +32,8 @@ class InlineNic:
         self.busy = False
         self.rung: deque[int] = deque()
         """Descriptors whose doorbell was rung while the firmware was at work."""
-        self.later: list[Buffer] = []
-        """Frames that may leave after those of the program's next step."""
+        self.later: list[Callable[[], bytes]] = []
+        """What makes frames that may leave after those of the program's next step."""
         self.prompt = False
         """Whether programs answer quickly, so that frames may be kept in `later`."""
         self.unsent = 0
@@ -61,16 +61,16 @@ class InlineNic:
             else:
                 self.unsent += 1
 
-    def send_later(self, frame: Buffer) -> None:
+    def send_later(self, make: Callable[[], bytes]) -> None:
         if self.prompt:
-            self.later.append(frame)
+            self.later.append(make)
         else:
-            self.send(frame)
+            self.send(make())
 
     def flush(self) -> None:
         """Send what has waited."""
-        for frame in self.later:
-            self.send(frame)
+        for make in self.later:
+            self.send(make())
         self.later.clear()
 
     def store(self, piece: memoryview, data: Buffer) -> None:

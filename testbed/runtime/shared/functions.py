@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -115,7 +116,7 @@ class Function:
     """One of a NIC's functions: its firmware, once a host process has attached, which stays when that is gone. Is the
     firmware's `Actions`."""
 
-    __slots__ = ("adapter", "due", "fetch", "firmware", "host", "send", "send_later")
+    __slots__ = ("_later", "adapter", "due", "fetch", "firmware", "host", "send")
 
     def __init__(self, adapter: Adapter, wire: Wire) -> None:
         self.adapter = adapter
@@ -125,7 +126,10 @@ class Function:
         """The firmware's deadline, when it was looked at last."""
         self.fetch = b"".join
         self.send = wire.send
-        self.send_later = wire.later.append
+        self._later = wire.later
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self._later.append(make())
 
     def store(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from protocols.core.firmware import Adapter, Agent, Buffer, Plug
 
@@ -21,7 +21,8 @@ class ListNic:
     def send(self, frame: Buffer) -> None:
         self.sent.append(bytes(frame))
 
-    send_later = send
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self.send(make())
 
     def store(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
