@@ -44,9 +44,8 @@ class NodesNic:
         """Bring the counts up to date. Raises NicGoneError."""
         told = self._attachment.report()
         self._counted = dict(told["counted"])
-        self.taken, self.dropped, self.unsent, self.down, self.cpu = (
-            int(told[name]) for name in ("taken", "dropped", "unsent", "down", "cpu")
-        )
+        self.taken, self.unsent, self.down, self.cpu = (int(told[name]) for name in ("taken", "unsent", "down", "cpu"))
+        self.dropped = int(told["dropped"]) + int(told["overflowed"])  # from the wire, and between functions
 
     def counted(self) -> dict[str, int]:
         """The firmware's, up to the last look."""
