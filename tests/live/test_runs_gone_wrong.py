@@ -233,6 +233,20 @@ def test_the_whole_time_of_a_run_is_not_prolonged_by_progress() -> None:
         run.wait(1.0, patience=0.5)
 
 
+def test_a_node_process_that_ends_is_told_although_a_process_that_it_has_forked_goes_on() -> None:
+    async def leaving(_endpoint: EchoEndpoint, _node: Here) -> None:
+        if os.fork() == 0:
+            signal.pause()
+        os._exit(3)
+
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {"n1": leaving, "n2": idle}) as run,
+        pytest.raises(NodeDiedError, match="n1: its process ended with code 3"),
+    ):
+        run.wait(PATIENCE)
+
+
 # The parent of all node processes
 
 

@@ -7,6 +7,7 @@ one program, forked.
 from __future__ import annotations
 
 import pickle
+import select
 import socket
 from typing import Final
 
@@ -44,6 +45,12 @@ class Channel:
             self._socket.send(packet, socket.MSG_NOSIGNAL)
         else:
             socket.send_fds(self._socket, [packet], [end.fileno()], socket.MSG_NOSIGNAL)
+
+    def has_word(self) -> bool:
+        """Whether `hear` would not wait now."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def hear(self) -> tuple[str, object] | None:
         """The next word, waiting for it; None when the other end is gone."""

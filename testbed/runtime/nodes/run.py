@@ -312,8 +312,7 @@ class Run:
                 if said[0] == "forked":
                     self._pids[name] = number
                     continue
-                while name in self._lines and self._lines[name].fileno() in self._names:
-                    self._listen(name)  # what it said before it ended
+                self._listen_to_the_end(name)
                 self._ended[name] = number
             else:
                 raise NodeDiedError("the parent of all node processes has died, and they with it")
@@ -325,8 +324,20 @@ class Run:
         if said is not None:
             self._heard[name][said[0]] = said[1]
         else:
-            self._ready.unregister(line.fileno())
-            del self._names[line.fileno()]
+            self._forget(line)
+
+    def _listen_to_the_end(self, name: str) -> None:
+        """Hear what a process said before it ended. Its end of the line may outlive it, in a process that it has forked."""
+        line = self._lines.get(name)
+        while line is not None and line.fileno() in self._names:
+            if line.has_word():
+                self._listen(name)
+            else:
+                self._forget(line)
+
+    def _forget(self, line: Channel) -> None:
+        self._ready.unregister(line.fileno())
+        del self._names[line.fileno()]
 
     def _mute(self, name: str) -> str:
         """Of a process that does not answer: it is in the kernel, or in a library that lets no signal through."""
