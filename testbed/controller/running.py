@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import registry
-from testbed.controller.executing import Beside, Execution, Follow, Plan
+from testbed.controller.executing import Beside, Execution, Follow, Plan, names_of
 from testbed.controller.folders import Part, RunFolder
 from testbed.controller.profiles import in_words, profile_of
 from testbed.controller.recording import kept
@@ -166,6 +166,7 @@ def run(
             f"profile {prices.name}: in namespaces NICs take what this machine takes; sim and dilated price"
         )
     where = find(cluster, mode, seed)
+    names_of(where.layout, chosen, stack_of)  # refuses before anything starts
     if slow and where.up is not None:
         raise UnsupportedError(f"{where.name} is up already: a dilated run brings up its own, whose links are slowed")
     faults = _scenario(scenario, where, mode, stack_of)

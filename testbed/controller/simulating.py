@@ -92,7 +92,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
                 )
             except ProgramError:  # of a task that it has awaited
                 raise
-            except Exception as error:  # whatever a program raises; told with its place
+            except (Exception, SystemExit) as error:  # whatever a program raises; told with its place
                 raise ProgramError(f"{node.name}: {_trace(error)}") from error
 
         for name in names:
@@ -246,7 +246,7 @@ def _within(seconds: float, told: Callable[[], object] | None = None) -> Iterato
         signal.signal(signal.SIGALRM, usual)
 
 
-def _trace(error: Exception) -> str:
+def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).strip()
 
 

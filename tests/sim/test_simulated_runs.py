@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -185,11 +186,20 @@ def test_something_may_happen_beside_the_programs(tmp_path: Path) -> None:
     assert causes.get("rule", 0) > 5
 
 
-def test_nics_that_no_frame_of_each_other_reaches_are_refused_before_anything_waits() -> None:
+def test_nics_that_no_frame_of_each_other_reaches_are_refused_before_anything_starts(tmp_path: Path) -> None:
     ring = Cluster(
         name="ring",
         node=[{"name": name} for name in "abc"],
         link=[{"ends": ends} for ends in (["a", "b"], ["b", "c"], ["c", "a"])],
     )
     with pytest.raises(UnsupportedError, match="no frame gets from a:eth0 to c:eth0"):
-        testbed.run(ring, waiting, mode="sim")
+        testbed.run(ring, waiting, mode="sim", output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_program_that_leaves_python_is_an_error_with_its_node() -> None:
+    async def leaving(comm: Comm, node: Node) -> None:  # noqa: ARG001
+        sys.exit(3)
+
+    with pytest.raises(ProgramError, match=r"(?s)n1: .*SystemExit: 3"):
+        testbed.run(STAR, leaving, mode="sim")
