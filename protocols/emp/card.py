@@ -168,18 +168,9 @@ class Card:
         return Lane(peer, kind, flags, unit, answer)
 
     def _answer(self, peer: Peer, flags: int, unit: int, message: int, frame: int, status: int) -> bytes:
-        return self._pack_frame(
-            peer.address,
-            self.address,
-            TYPE_ACK,
-            flags,
-            unit,
-            peer.incarnation,
-            self.incarnation,
-            message,
-            frame,
-            status,
-        )
+        to, own = peer.address, self.address
+        sender, receiver = peer.incarnation, self.incarnation
+        return self._pack_frame(to, own, TYPE_ACK, flags, unit, sender, receiver, message, frame, status)
 
     def _loop_later(self, make: Callable[[], bytes]) -> None:
         self.looped.append(make())

@@ -120,11 +120,11 @@ class Receiving(Framing):
 
 class Peer:
     """Another host's NIC. incarnation: the last one heard of; 0: none. expected: the next message id to be admitted; None
-    until the first header of this incarnation. send, send_later: `Nic`'s, or where
-    frames to this NIC itself go.
+    until the first header of this incarnation. send, send_later: `Nic`'s, or where frames to this NIC itself go.
 
-    single, middle: how a frame that is a whole message begins, and one in a message's middle, in collections of `unit`; 0:
-    not known."""
+    unit: of the collections of messages whose frames begin as follows; 0: not known. single: how a frame that is a whole
+    message begins. middle: how one begins that is neither its message's first nor its last.
+    """
 
     __slots__ = (
         "address", "expected", "held", "incarnation", "middle", "next_id", "number", "queue", "receiving", "send",
