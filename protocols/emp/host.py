@@ -34,6 +34,7 @@ ANY_TAG: Final = -1
 
 _new: Final = tuple.__new__
 _DONE: Final = stat.DONE
+_READ_ONLY: Final = "a receive needs a buffer that can be written"
 _WORD: Final = 4  # bytes of a doorbell that has no descriptor behind it
 
 
@@ -135,7 +136,10 @@ class Endpoint:
         kind = stat.RECEIVE
         if not (0 <= tag <= 0xFFFF_FFFF and 0 <= source < self.size):
             kind, tag = self._wanted(source, tag)
-        return self._post(kind, source, tag, _writable(buffer))
+        view = memoryview(buffer).cast("B")
+        if view.readonly:
+            raise ValueError(_READ_ONLY)
+        return self._post(kind, source, tag, view)
 
     def post_claimed(self, found: Found, buffer: bytearray | memoryview) -> Completion[Received]:
         """Receive a message that a probe has claimed; as `post_receive`."""
@@ -310,7 +314,7 @@ def pages_of(sizes: Iterable[int]) -> int:
 def _writable(buffer: bytearray | memoryview) -> memoryview:
     view = memoryview(buffer).cast("B")
     if view.readonly:
-        raise ValueError("a receive needs a buffer that can be written")
+        raise ValueError(_READ_ONLY)
     return view
 
 

@@ -44,12 +44,13 @@ class Receiver:
 
     def post(self, posted: Posted) -> None:
         """A receive from the host: for the oldest message that fits, or for one that is still to come."""
-        for place, (peer, receiving) in enumerate(self._held):
-            if posted.takes(receiving.source, receiving.tag):
-                del self._held[place]
-                peer.held -= 1
-                receiving.goes_to(posted)
-                return
+        if self._held:
+            for place, (peer, receiving) in enumerate(self._held):
+                if posted.takes(receiving.source, receiving.tag):
+                    del self._held[place]
+                    peer.held -= 1
+                    receiving.goes_to(posted)
+                    return
         self._posted.append(posted)
 
     def post_claimed(self, posted: Posted) -> None:
@@ -128,7 +129,12 @@ class Receiver:
             return
         peer.expected = (message + 1) & _MASK
         counters.headers_admitted += 1
-        posted = self._matching(source, tag)
+        for place, posted in enumerate(self._posted):  # the oldest that takes such a message has it
+            if tag & posted.mask == posted.tag and (posted.source == source or posted.source == _ANY_SOURCE):
+                del self._posted[place]
+                break
+        else:
+            posted = None
         if posted is not None and last:  # all of it has come
             counters.data_stored += 1
             span = posted.span
@@ -193,14 +199,6 @@ class Receiver:
                 else:
                     out.append(f"{what}: {receiving.left} of {receiving.collections} collections are missing")
         return out
-
-    def _matching(self, source: int, tag: int) -> Posted | None:
-        """The oldest receive for such a message; it has its message."""
-        for place, posted in enumerate(self._posted):
-            if tag & posted.mask == posted.tag and (posted.source == source or posted.source == _ANY_SOURCE):
-                del self._posted[place]
-                return posted
-        return None
 
     def _answer(self, peer: Peer, receiving: Receiving) -> None:
         """Tell the probes that wait for such a message, the oldest first, until one claims it."""
