@@ -209,7 +209,7 @@ class Store:
         replace_file(self.directory(state.name) / "state.json", state.to_json())
 
     def choose(self, name: str | None) -> State:
-        """The state of the cluster of that name, or of the only one there is. NotFoundError says what there is."""
+        """The state of the cluster of that name, or of the only one: see `existing`. NotFoundError says what there is."""
         chosen = self.existing(name)
         state = self.read(chosen)
         if state is None:
@@ -217,12 +217,14 @@ class Store:
         return state
 
     def existing(self, name: str | None) -> str:
-        """The name of a cluster that has a directory, even if its state cannot be read; without a name, of the only one.
-        NotFoundError says what there is."""
+        """The name of a cluster that has a directory, even if its state cannot be read; without a name, of the only one, or
+        of the only one that stays: others are there for a run or a test. NotFoundError says what there is."""
         found = self.names()
         if name is None:
             if not found:
                 raise NotFoundError("no cluster is up; 'testbed up star-4' brings one up")
+            if len(found) > 1 and len(staying := self._lasting(found)) == 1:
+                return staying[0]
             if len(found) > 1:
                 raise NotFoundError(f"several clusters are up ({', '.join(found)}): choose one with --name")
             return found[0]
@@ -230,6 +232,17 @@ class Store:
             there = f"up are {', '.join(found)}" if found else "none is up"
             raise NotFoundError(f"no cluster is named {name}; {there}")
         return name
+
+    def _lasting(self, names: list[str]) -> list[str]:
+        """Of these clusters those that stay until they are taken down, and those of which nothing can be told."""
+        found = []
+        for name in names:
+            state = None
+            with contextlib.suppress(UnreadableStateError):
+                state = self.read(name)
+            if state is None or state.lasting:
+                found.append(name)
+        return found
 
     # Locks
 

@@ -62,7 +62,10 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
         return Execution(outcome.results, counted, outcome.verdict)
     used = {name: report.used for name, report in outcome.reports.items()}
     late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
-    told = replace(outcome.verdict, notes=(*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)))
+    notes = [*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)]
+    if plan.profile.is_free:
+        notes.append("no profile: NICs and hosts take no time, only links do; --profile names one")
+    told = replace(outcome.verdict, notes=tuple(notes))
     return Execution(outcome.results, counted, told, used=used, lateness=late)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from testbed import Cluster
 from testbed.cli.documents import schema_of
 from testbed.kernel import syscalls
 
@@ -88,6 +89,15 @@ def test_a_dry_run_of_a_change_prints_only_the_difference(tmp_path: Path) -> Non
         "add address 10.0.0.5/16 to n5:eth0",
         "set eth0 in n5 up",
     ]
+
+
+@pytest.mark.usefixtures("star")
+def test_beside_clusters_of_runs_and_tests_the_one_that_stays_is_meant() -> None:
+    with Cluster.star(2).up("another"):
+        assert testbed("exec", "n4", "--", "true").returncode == 0
+        assert testbed("inject", "n4", "--loss", "1%").returncode == 0
+        assert testbed("heal").returncode == 0
+        assert testbed("exec", "--name", "another", "n2", "--", "true").returncode == 0
 
 
 @pytest.mark.usefixtures("star")

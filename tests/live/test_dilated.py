@@ -39,6 +39,7 @@ def run() -> RunResult:
 
 def test_times_are_the_simulations_but_for_the_lateness_that_was_measured(run: RunResult) -> None:
     assert agree(pingpong("sim", EMP_2001), run)
+    assert not any("no profile" in note for note in run.verdict.notes)
     assert any("of the model's time late" in note for note in run.verdict.notes)
     for late in run.repetitions[0].lateness.values():
         assert late.frames > 2 * 2 * 40
@@ -81,8 +82,13 @@ def test_a_host_computes_in_model_time() -> None:
         return node.now() - begun, node.cpu() - used
 
     ideal = replace(EMP_2001, name="another")
-    results = testbed.run(WIRE, work, mode="dilated", profile=ideal, dilate=20).results
-    assert set(results.values()) == {(500_000, 300_000)}
+    result = testbed.run(WIRE, work, mode="dilated", profile=ideal, dilate=20)
+    assert set(result.results.values()) == {(500_000, 300_000)}
+
+
+def test_a_run_without_a_profile_says_so() -> None:
+    result = testbed.run(WIRE, "pingpong", mode="dilated", dilate=20, settings={"sizes": "4", "count": 5})
+    assert any("no profile" in note for note in result.verdict.notes)
 
 
 def test_what_cannot_be_dilated_is_refused_before_anything_starts() -> None:
