@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,8 @@ _notes = pytest.StashKey[list[str]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background: programs would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", f"requires(name, ...): what the machine must have: {', '.join(REQUIREMENTS)}")
     config.stash[_unexplained] = []
     config.stash[_unmet] = {}
