@@ -33,8 +33,11 @@ _notes = pytest.StashKey[list[str]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background: programs would inherit it
+    # What a shell has its jobs in the background ignore, programs of tests would inherit.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     config.addinivalue_line("markers", f"requires(name, ...): what the machine must have: {', '.join(REQUIREMENTS)}")
     config.stash[_unexplained] = []
     config.stash[_unmet] = {}

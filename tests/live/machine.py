@@ -112,7 +112,9 @@ def _mounts() -> frozenset[str]:
 def _files() -> frozenset[str]:
     found = []
     for directory, below, files in os.walk("/run"):
-        found += [f"{path} {os.lstat(path).st_mode:o}" for name in below + files if (path := f"{directory}/{name}")]
+        for name in below + files:
+            with contextlib.suppress(FileNotFoundError):  # it is just being removed
+                found.append(f"{directory}/{name} {os.lstat(f'{directory}/{name}').st_mode:o}")
     return frozenset(found)
 
 

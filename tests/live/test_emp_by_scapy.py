@@ -42,7 +42,8 @@ async def talk(endpoint: Endpoint, node: Here) -> list[bytes]:
 
 
 def exchange(cluster: RunningCluster, used: Codec) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
-    """What each program got, and the frames that came to each node, as if both NICs had run for the first time."""
+    """What each program got, and the frames that came to each node, as if both NICs had run for the first time: of messages,
+    then acknowledgements, which leave before or behind a program's answer, by how quick that is."""
     with ExitStack() as stack:
         ears = {
             node.name: stack.enter_context(opened(node.namespace, node.layout.nics[0].name, codec.ETHERTYPE))
@@ -51,7 +52,10 @@ def exchange(cluster: RunningCluster, used: Codec) -> tuple[dict[str, list[bytes
         programs = {node.name: talk for node in cluster}
         with agents(cluster, plug(PATIENT, used), codec.ETHERTYPE, programs) as run:
             outcome = run.wait(PATIENCE)
-        heard = {name: [at_first(frame) for frame in received(ear)] for name, ear in ears.items()}
+        heard = {
+            name: sorted(map(at_first, received(ear)), key=lambda frame: codec.type_of(frame) == codec.TYPE_ACK)
+            for name, ear in ears.items()
+        }
     return dict(outcome.results), heard
 
 

@@ -16,7 +16,6 @@ COMMAND = [
     "--mode",
     "sim",
     "--set",
-    "messages=1200",
 ]
 
 
@@ -24,7 +23,9 @@ def in_a_terminal(folder: Path) -> str:
     """What standard error shows."""
     shown, terminal = pty.openpty()
     try:
-        process = subprocess.Popen([*COMMAND, "--output", str(folder)], stdout=subprocess.DEVNULL, stderr=terminal)
+        process = subprocess.Popen(
+            [*COMMAND, "messages=6000", "--output", str(folder)], stdout=subprocess.DEVNULL, stderr=terminal
+        )
     finally:
         os.close(terminal)
     text = b""
@@ -47,6 +48,8 @@ def test_a_long_simulation_shows_how_far_it_is_in_a_terminal(tmp_path: Path) -> 
 
 
 def test_it_shows_nothing_where_nobody_looks(tmp_path: Path) -> None:
-    done = subprocess.run([*COMMAND, "--output", str(tmp_path / "run")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*COMMAND, "messages=1200", "--output", str(tmp_path / "run")], capture_output=True, text=True, check=True
+    )
     assert "simulated" not in done.stderr
     assert "\x1b" not in done.stdout + done.stderr

@@ -28,6 +28,7 @@ _QUIET = 2.0  # s in which nobody does anything
 _SIZE = 64  # bytes of a message
 _UNDER_WAY = 4  # messages of one host process
 _POSTED = 256  # receives
+_LINGER = 1_000_000_000  # ns
 _APART = apart()
 
 
@@ -189,6 +190,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
             sending = driver.loop.spawn(_send(endpoint, peer, share), "send")
             wrong = await _check(endpoint, peer, share)
             await sending
+            await driver.loop.sleep(_LINGER)  # for a peer whose last message's acknowledgement was lost
             return wrong
 
         return both_ways
