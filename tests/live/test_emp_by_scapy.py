@@ -28,16 +28,22 @@ PATIENT = Settings(
 
 
 async def talk(endpoint: Endpoint, node: Here) -> list[bytes]:
-    """To and fro, one message at a time, so that what a node sends has one order."""
+    """To and fro, one message at a time, so that what a node sends has one order. All receives are posted at once: data that
+    came before its receive would be sent again."""
     peer, came = 1 - node.number, []
+    buffers = [bytearray(size) for size in SIZES]
+    posted = {
+        number: endpoint.post_receive(peer, number, buffer)
+        for number, buffer in enumerate(buffers)
+        if not (number + node.number) % 2
+    }
     for number, size in enumerate(SIZES):
-        buffer = bytearray(size)
         message = bytes((place * 7 + number) & 0xFF for place in range(size))
         if (number + node.number) % 2:
             await endpoint.send(peer, number, message)
         else:
-            await endpoint.receive(peer, number, buffer)
-            came.append(bytes(buffer))
+            await posted[number]
+            came.append(bytes(buffers[number]))
     return came
 
 
