@@ -93,7 +93,7 @@ def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
     """Check what each application of a run sent, received and was told: nothing lost, nothing twice, order, content, errors,
     progress, recovery. The run's folder must have a history. Exit code 10: a check has failed."""
     from testbed.controller.checkers.runs import check_again
-    from testbed.controller.folders import recorded
+    from testbed.observe.recorded import recorded
 
     reports = check_again(recorded(folder))
     if as_json:
@@ -110,7 +110,7 @@ def tell_checks(place: Path) -> None:
     """What the checks of a run have come to, on standard error; and the command that runs again what has failed."""
     from testbed.controller.checkers.promises import LOST
     from testbed.controller.checkers.runs import written_reports
-    from testbed.controller.folders import recorded
+    from testbed.observe.recorded import recorded
 
     run = recorded(place)
     reports = written_reports(run)

@@ -169,7 +169,7 @@ def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
     if workloads:
         _list_workloads(as_json)
         return
-    from testbed.controller.folders import recorded, runs
+    from testbed.observe.recorded import recorded, runs
 
     place = folder or _PLACE
     if (place / "run.json").exists():

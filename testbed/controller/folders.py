@@ -21,22 +21,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError, reason_of
-from testbed.runtime.journal import Journal, UnwritableError, read
-
-FORMAT: Final = 1
-USUAL: Final = Path("results/runs")
-"""Where the command puts runs, seen from where it is called."""
-
-FATES: Final = "fates.jsonl"
-"""In a repetition's folder, or the run's own: every fate that was not a pass."""
-
-_RUN, _RESULT, _ROWS, _EVENTS = "run.json", "result.json", "rows.jsonl", "events.jsonl"
+from testbed.errors import ConflictError, reason_of
+from testbed.observe.recorded import EVENTS, FORMAT, RESULT, ROWS, RUN
+from testbed.runtime.journal import Journal, UnwritableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +58,14 @@ class RunFolder:
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise ConflictError(f"{path} is there already, and not empty: a run has a folder of its own")
             self.path.mkdir(parents=True, exist_ok=True)
-        self._put(_RUN, {"format": FORMAT, **asked})
+        self._put(RUN, {"format": FORMAT, **asked})
         self._put("cluster.json", layout)
         with _writing(self.path):
             if description:
                 (self.path / "cluster.toml").write_text(description, encoding="utf-8")
-            (self.path / _ROWS).touch()
-        self.rows: Final = Journal(self.path / _ROWS)
-        self._events = Journal(self.path / _EVENTS)
+            (self.path / ROWS).touch()
+        self.rows: Final = Journal(self.path / ROWS)
+        self._events = Journal(self.path / EVENTS)
 
     def scenario(self, text: str) -> None:
         """What is to go wrong, in TOML."""
@@ -100,7 +92,7 @@ class RunFolder:
         """The run is over."""
         self.rows.close()
         self._events.close()
-        self._put(_RESULT, {"format": FORMAT, **result})
+        self._put(RESULT, {"format": FORMAT, **result})
 
     def _put(self, name: str, document: Mapping[str, object]) -> None:
         """The whole file, or none of it."""
@@ -113,67 +105,6 @@ class RunFolder:
             except OSError:
                 draft.unlink(missing_ok=True)
                 raise
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A run as its folder tells of it. result: empty where the run has not ended, or was killed."""
-
-    folder: Path
-    asked: Mapping[str, Any]
-    result: Mapping[str, Any]
-
-    @property
-    def status(self) -> str:
-        return str(self.result.get("status", "unfinished"))
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        return read(self.folder / _ROWS)
-
-    def events(self) -> Iterator[Mapping[str, Any]]:
-        return read(self.folder / _EVENTS)
-
-
-def recorded(folder: Path) -> Recorded:
-    """Raises NotFoundError where there is no run, UnsupportedError for one of a newer version, TestbedError for a broken
-    file."""
-    asked = _take(folder / _RUN)
-    if asked is None:
-        raise NotFoundError(f"{folder} is no folder of a run: it has no {_RUN}")
-    return Recorded(folder, asked, _take(folder / _RESULT) or {})
-
-
-def runs(place: Path) -> tuple[list[Recorded], list[str]]:
-    """The runs in a directory, the oldest first, and a sentence for each that cannot be read."""
-    found, unreadable = [], []
-    try:
-        folders = sorted(each for each in place.iterdir() if (each / _RUN).exists())
-    except OSError:
-        folders = []
-    for folder in folders:
-        try:
-            found.append(recorded(folder))
-        except TestbedError as error:
-            unreadable.append(str(error))
-    return sorted(found, key=lambda run: float(run.asked.get("began", 0))), unreadable
-
-
-def _take(path: Path) -> Mapping[str, Any] | None:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        version = document["format"]
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise TestbedError(f"{path} cannot be read: {reason_of(error)}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise TestbedError(f"{path} cannot be understood: it is damaged, or no run's") from error
-    if not isinstance(version, int) or version > FORMAT:
-        raise UnsupportedError(
-            f"{path.parent} was written by a newer version of testbed (format {version}; this one reads up to {FORMAT})"
-        )
-    found: Mapping[str, Any] = document
-    return found
 
 
 class _writing:  # noqa: N801  a context manager, named as what happens in it

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from testbed.controller.folders import FATES, Recorded, recorded
 from testbed.controller.running import Mode, run
 from testbed.controller.shrinking import Cause, Shrunk, shrunk
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
+from testbed.observe.recorded import FATES, Recorded, recorded
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.layout_json import from_json

@@ -16,10 +16,10 @@ from statistics import median
 from typing import Any, Final
 
 from protocols.core.profile import Profile
-from testbed.controller.papers import UNITS, Measured, Paper, Row, Shape, paper_of
 from testbed.controller.profiles import profile_of
 from testbed.controller.running import Mode, protocol_of, run
 from testbed.errors import TestbedError, UnsupportedError
+from testbed.observe.papers import UNITS, Measured, Paper, Row, Shape, paper_of
 
 MOST: Final = 0.03
 """By what share a calibrated row may differ."""

@@ -16,11 +16,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from testbed.controller.executing import Execution, Follow, Plan, TimeIsUpError, names_of, one_rank
-from testbed.controller.folders import FATES, Part
+from testbed.controller.folders import Part
 from testbed.controller.verdicts import Grade, Verdict
 from testbed.engine.loop import Loop
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.fields import known_fields
+from testbed.observe.recorded import FATES
 from testbed.runtime.journal import Lines
 from testbed.runtime.nodes.run import ProgramError
 from testbed.sim.node import SimNode

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from testbed.controller.folders import FATES
 from testbed.errors import ConflictError, NotFoundError, UnsupportedError
+from testbed.observe.recorded import FATES
 from testbed.spec.layout import Layout
 
 if TYPE_CHECKING:

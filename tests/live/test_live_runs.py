@@ -13,10 +13,10 @@ from test_node_processes import offloads_on
 import testbed
 from testbed import Cluster, Grade, RunningCluster
 from testbed.cluster.state import Store
-from testbed.controller.folders import recorded
 from testbed.errors import ConflictError
 from testbed.fields import known_fields
 from testbed.kernel import syscalls
+from testbed.observe.recorded import recorded
 from testbed.runtime.journal import UnwritableError
 from testbed.runtime.nodes.run import NodeDiedError, ProgramError, StuckError
 from testbed.workloads.form import Comm, Node

@@ -12,7 +12,7 @@ import testbed
 from testbed import Cluster
 from testbed.cluster.state import Store
 from testbed.controller.commands import run_commands
-from testbed.controller.folders import FATES, recorded
+from testbed.observe.recorded import FATES, recorded
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 

@@ -14,7 +14,7 @@ from test_command import TESTBED, refused
 from test_command import testbed as command
 
 from testbed.cli.documents import schema_of
-from testbed.controller.folders import recorded
+from testbed.observe.recorded import recorded
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

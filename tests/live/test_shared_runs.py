@@ -18,9 +18,9 @@ from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from testbed import Cluster, Grade, run
 from testbed.controller.agents import agents
-from testbed.controller.folders import recorded
 from testbed.controller.running import Codec, Mode, Nics
 from testbed.errors import UnsupportedError
+from testbed.observe.recorded import recorded
 from testbed.runtime.nodes.places import Here
 from testbed.runtime.nodes.run import ProgramError, StuckError
 

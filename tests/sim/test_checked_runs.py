@@ -16,7 +16,7 @@ from protocols.mpi.comm import Comm
 from testbed import Cluster, Grade, TestbedError
 from testbed.controller.checkers.disturbances import CUT, Disturbance
 from testbed.controller.checkers.runs import check_again
-from testbed.controller.folders import recorded
+from testbed.observe.recorded import recorded
 from testbed.pytest_plugin.under_test import SimulatedCluster
 from testbed.sim.simulation import Simulation
 from testbed.wire.rules import RuleSet

@@ -9,8 +9,8 @@ from mpi_script_files import ours, written
 
 import testbed
 from testbed import Cluster
-from testbed.controller.folders import recorded
 from testbed.errors import DescriptionError, TestbedError
+from testbed.observe.recorded import recorded
 from testbed.runtime.journal import read
 from testbed.runtime.nodes.run import ProgramError
 from testbed.sim.simulation import StalledError

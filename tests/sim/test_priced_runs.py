@@ -12,8 +12,8 @@ import testbed
 from protocols.core.profile import Profile
 from protocols.emp.profile import EMP_2001
 from testbed.cli.main import testbed as command
-from testbed.controller.folders import recorded
 from testbed.errors import UnsupportedError
+from testbed.observe.recorded import recorded
 from testbed.spec.faults import Slow
 from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node

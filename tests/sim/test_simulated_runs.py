@@ -13,8 +13,8 @@ import testbed
 from protocols.mpi.errors import MPIError
 from testbed import Cluster
 from testbed.controller.executing import TimeIsUpError
-from testbed.controller.folders import recorded
 from testbed.errors import ConflictError, NotFoundError, UnsupportedError
+from testbed.observe.recorded import recorded
 from testbed.runtime.journal import read
 from testbed.runtime.nodes.run import ProgramError
 from testbed.sim.simulation import Simulation, StalledError

@@ -15,10 +15,11 @@ from testbed.controller.checkers.histories import read_histories
 from testbed.controller.checkers.promises import BOUND, Circumstances, Ending, checked
 from testbed.controller.checkers.report import Report
 from testbed.controller.executing import Execution
-from testbed.controller.folders import Part, Recorded
+from testbed.controller.folders import Part
 from testbed.controller.recording import KeptFolder
 from testbed.controller.verdicts import verdict_of
 from testbed.errors import NotFoundError, TestbedError, reason_of
+from testbed.observe.recorded import Recorded
 from testbed.runtime.journal import UnwritableError
 from testbed.runtime.nodes.run import StuckError
 from testbed.sim.simulation import StalledError

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.folders import FORMAT, RunFolder, recorded, runs
+from testbed.controller.folders import RunFolder
 from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError
 from testbed.kernel.children import in_child
+from testbed.observe.recorded import FORMAT, recorded, runs
 from testbed.runtime.journal import Journal, UnwritableError, read
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.controller.papers import paper_of, parse
 from testbed.errors import DescriptionError, NotFoundError
+from testbed.observe.papers import paper_of, parse
 
 GOOD = """
 title = "A title"

@@ -1,0 +1,1 @@
+"""A running cluster as it looks at one moment, gathered every second at little cost."""
