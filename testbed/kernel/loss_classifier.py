@@ -21,7 +21,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from testbed.errors import KernelError, PermissionDeniedError, UnsupportedError
@@ -124,10 +124,7 @@ class Classifier:
         self.close()
 
     def counters(self) -> Counters:
-        value = self.maps["counters"].lookup(_KEY)
-        if value is None:
-            raise AssertionError("an array has all its values")
-        return Counters(*struct.unpack(f"={len(COUNTERS)}Q", value))
+        return counters_in(self.maps["counters"])
 
     def flows(self) -> dict[Flow, int]:
         """The flows that it has met -> how many of their frames; empty where only the direction's frames are counted."""
@@ -284,6 +281,24 @@ def read_counters(route: RouteSocket, index: int) -> Counters | None:
     """What the classifier on an interface has counted; None where there is none."""
     with opened(route, index) as classifier:
         return None if classifier is None else classifier.counters()
+
+
+def open_counters(route: RouteSocket, index: int) -> bpf.Map | None:
+    """For whoever reads them often, with `counters_in`: of the classifier on an interface, None where there is none. They
+    are those of its successors, too, until the last is taken off."""
+    with opened(route, index) as classifier:
+        if classifier is None:
+            return None
+        found = classifier.maps["counters"]
+        return replace(found, descriptor=os.dup(found.descriptor))
+
+
+def counters_in(table: bpf.Map) -> Counters:
+    """What a classifier has counted in its table."""
+    value = table.lookup(_KEY)
+    if value is None:
+        raise AssertionError("an array has all its values")
+    return Counters(*struct.unpack(f"={len(COUNTERS)}Q", value))
 
 
 def probe() -> str:

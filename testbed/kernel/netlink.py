@@ -59,7 +59,11 @@ class RequestError(Exception):
 class RouteSocket:
     """A netlink socket, bound to the network namespace in which it was opened, whoever uses it later."""
 
-    def __init__(self) -> None:
+    def __init__(self, opened: int | None = None) -> None:
+        """opened: the descriptor of one that somebody else has opened, in another namespace; it is ours from now on."""
+        if opened is not None:
+            self._socket = socket.socket(fileno=opened)
+            return
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK):
             self._socket.setsockopt(SOL_NETLINK, option, 1)

@@ -27,6 +27,13 @@ class News:
             os.close(handle)
         self._socket.bind((0, _GROUPS))
 
+    @classmethod
+    def of(cls, opened: int) -> News:
+        """What somebody else has opened: its descriptor, which is the news's from now on."""
+        news = cls.__new__(cls)
+        news._socket = socket.socket(fileno=opened)
+        return news
+
     def fileno(self) -> int:
         return self._socket.fileno()
 

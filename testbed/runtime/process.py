@@ -24,12 +24,14 @@ from testbed.runtime import events
 from testbed.runtime.calls import Later, Listener
 from testbed.runtime.logs import ROOM, LogFile
 from testbed.runtime.orders import Orders, Places
-from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, Relay
+from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, LinkCarriage, Relay
 from testbed.runtime.watching import Watchers
+from testbed.wire.counters import CAUSES
 from testbed.wire.fates import Record
 
 _WATCH: Final = 1_000_000_000  # ns between two looks at whether we keep up
 _NICENESS: Final = -10  # where the kernel keeps real time from us
+_COUNTERS: Final = (*CAUSES, "corrupted", "duplicated", "reordered", "delayed")
 
 
 class Process:
@@ -79,6 +81,9 @@ class Process:
             case "report":
                 replace_file(self._places.report(self._number), json.dumps(self._report()))
                 return {}
+            case "count":
+                links = self._relay.links
+                return {"links": {name: _counted(links[name]) for name in request["links"] if name in links}}
             case "watch":
                 self._watchers.attend(self._relay.links)
                 for name in request["links"]:
@@ -170,6 +175,16 @@ def _go_first() -> None:
         return
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+
+
+def _counted(link: LinkCarriage) -> dict[str, dict[str, int]]:
+    """The counters of both directions, without those that are 0. While this is gathered no frame is carried, so it is but
+    what somebody who looks every second needs; a report is ten times as much work."""
+    found = {}
+    for direction, carriage in link.directions.items():
+        counters = carriage.model.counters
+        found[direction] = {name: value for name in _COUNTERS if (value := getattr(counters, name))}
+    return found
 
 
 def _direction(carriage: Carriage, source: PacketSocket, now: int) -> dict[str, object]:

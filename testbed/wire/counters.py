@@ -6,6 +6,7 @@ What goes in comes out: offered + duplicated = delivered + dropped + held, at ev
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 
 class Outcome(Enum):
@@ -23,6 +24,10 @@ class Outcome(Enum):
     @property
     def dropped(self) -> bool:
         return self is not Outcome.ACCEPTED and self is not Outcome.BLOCKED
+
+
+CAUSES: Final = ("rule", "loss", "gemodel", "loss_pattern", "queue")
+"""Of drops: the counters' names."""
 
 
 class Counters:

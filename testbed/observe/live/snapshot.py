@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from testbed.observe.events import Told
+from testbed.observe.telling import Told
 
 
 @dataclass(frozen=True, slots=True)
