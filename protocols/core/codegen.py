@@ -3,7 +3,8 @@
 A protocol's `frames.py` says, beside its layers: ETHERTYPE; STACKS, name -> the layers of a frame from Ethernet on; FLOW,
 the fields that tell flows apart; and, if it has them, LENGTH, the field for the bytes of payload, CHECK, the 32-bit field
 for the CRC-32 of the frame up to the payload's end, without itself, and PREFIX, the field up to which all frames of one
-kind between two NICs begin alike. What binds one layer to the next is read from Scapy's bindings.
+kind between two NICs begin alike; KIND and KINDS, how its frames are told of to people (`protocols.core.telling`). What
+binds one layer to the next is read from Scapy's bindings.
 
 With PREFIX there is a second pair of functions for each stack, for frames whose first bytes are known: they take and give
 only what is behind these.
@@ -42,6 +43,9 @@ from scapy.fields import (
     ShortField,
 )
 from scapy.packet import Packet
+
+from protocols.core.telling import Kind
+from protocols.core.wording import fields_of
 
 _BITS: Final = (BitField, BitEnumField, FlagsField)
 _WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
@@ -112,6 +116,8 @@ class Format:
         self.length: str = getattr(frames, "LENGTH", "")
         self.check: str = getattr(frames, "CHECK", "")
         self.prefix: str = getattr(frames, "PREFIX", "")
+        self.kind: str = getattr(frames, "KIND", "")
+        self.kinds: dict[int, Kind] = getattr(frames, "KINDS", {})
         self.layers: dict[str, tuple[type[Packet], ...]] = frames.STACKS
         for name in (self.length, self.check, self.prefix):
             if self._names()[name] > 1:
@@ -119,6 +125,7 @@ class Format:
         self.stacks = [self._stack(name, layers) for name, layers in self.layers.items()]
         self.prefix_size = self._prefix_size() if self.prefix else 0
         """Bytes, PREFIX among them; 0: there is none."""
+        self._check_kinds()
 
     def own(self, layer: type[Packet]) -> bool:
         """The layer is the protocol's, not Ethernet."""
@@ -179,6 +186,25 @@ class Format:
                         if places.setdefault(own, place) != place:
                             raise TypeError(f"{own} stands in several places")
         return places
+
+    def _check_kinds(self) -> None:
+        """What is told of frames names their fields."""
+        fields = self.rule_fields()
+        for kind in self.kinds.values():
+            for name in (self.kind, *fields_of(kind)):
+                if name not in fields:
+                    raise TypeError(f"{self.name} tells of {name!r}, which is no field: {kind.words!r}")
+
+    def value_names(self) -> dict[str, dict[int, str]]:
+        """What the values of fields are called that have several, by the names of `rule_fields`."""
+        names = self._names()
+        layers = {layer: None for layers in self.layers.values() for layer in layers if self.own(layer)}
+        return {
+            _rule_name(layer, field.name, names): values
+            for layer in layers
+            for field in layer.fields_desc
+            if len(values := _enumeration(field)) > 1
+        }
 
     def _prefix_size(self) -> int:
         ends = set()
@@ -298,6 +324,7 @@ def generate(frames: ModuleType, command: str) -> str:
 def _head(format_: Format, command: str) -> str:
     package = format_.name.rpartition(".")[0]
     crc = "from zlib import crc32\n" if format_.check else ""
+    kinds = "from protocols.core.telling import Kind\n" if format_.kinds else ""
     behind = ""
     if format_.prefix:
         behind = """
@@ -319,7 +346,7 @@ from typing import Final
 {crc}
 from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
-'''
+{kinds}'''
 
 
 def _constants(format_: Format) -> str:
@@ -357,11 +384,31 @@ def _constants(format_: Format) -> str:
         lines.append(f"    {name!r}: ({place}),")
     lines += ["}", '"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""', ""]
     lines += [f"FLOW: Final = {format_.flow!r}", '"""The fields that tell flows apart."""', ""]
+    names = format_.value_names()
+    lines += [f"NAMES: Final[dict[str, dict[int, str]]] = {names!r}", '"""What values of fields are called."""', ""]
+    if format_.kinds:
+        lines += [f"KIND: Final = {format_.kind!r}"]
+        lines.append("KINDS: Final[dict[int, Kind]] = {")
+        for value, kind in format_.kinds.items():
+            text = names.get(format_.kind, {}).get(value)
+            constant = f"{format_.kind}_{text}".upper() if text else value
+            lines.append(f"    {constant}: {_told(kind)},")
+        lines += ["}", '"""How the sorts of frames are told of, by the values of KIND."""', ""]
     for stack in format_.stacks:
         lines += _structs(format_, stack)
     if format_.check:
         lines.append("_pack_check = struct.Struct('!I').pack")
     return "\n".join(lines)
+
+
+def _told(kind: Kind) -> str:
+    """Without what has its default."""
+    words = "".join(f"\n{line!r}" for line in textwrap.wrap(kind.words, 90, drop_whitespace=False))
+    said = [repr(kind.role), words]
+    for name in ("message", "within", "part", "total", "back", "handles"):
+        if value := getattr(kind, name):
+            said.append(f"{name}={value!r}")
+    return f"Kind({', '.join(said)})"
 
 
 def _structs(format_: Format, stack: Stack) -> Iterator[str]:

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
+from protocols.core.telling import Kind
 
 ETHERTYPE: Final = 0x88B5
 VERSION: Final = 1
@@ -59,6 +60,41 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
 
 FLOW: Final = ("type",)
 """The fields that tell flows apart."""
+
+NAMES: Final[dict[str, dict[int, str]]] = {
+    "type": {1: "MESSAGE", 2: "DATA", 3: "ACK"},
+    "status": {0: "OK", 1: "RESTARTED"},
+}
+"""What values of fields are called."""
+
+KIND: Final = "type"
+KINDS: Final[dict[int, Kind]] = {
+    TYPE_MESSAGE: Kind(
+        "data",
+        "EMP MESSAGE[ {flags}] message {message} frame {frame}, node {source} to {destination}, tag"
+        " {tag:#x}, {length} of {total} bytes",
+        message=("message",),
+        within=("sender",),
+        part="frame",
+        total="total",
+    ),
+    TYPE_DATA: Kind(
+        "data",
+        "EMP DATA[ {flags}] message {message} frame {frame}, {length} bytes",
+        message=("message",),
+        within=("sender",),
+        part="frame",
+    ),
+    TYPE_ACK: Kind(
+        "ack",
+        "EMP ACK[ {flags}] message {message} frame {frame}[, {status}]",
+        message=("message",),
+        within=("sender",),
+        part="frame",
+        back=True,
+    ),
+}
+"""How the sorts of frames are told of, by the values of KIND."""
 
 _pack_frame = struct.Struct("!6s6sHBBBBIIIIHH").pack
 _unpack_frame = FRAME.unpack_from

@@ -25,6 +25,8 @@ from scapy.fields import (
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
+from protocols.core.telling import Kind
+
 ETHERTYPE: Final = 0x88B5
 """IEEE Std 802 - Local Experimental Ethertype 1."""
 
@@ -106,3 +108,32 @@ LENGTH: Final = "length"
 CHECK: Final = "check"
 PREFIX: Final = "receiver"
 FLOW: Final = ("type",)
+
+# For people: a frame in words, and what belongs to one message. An id is counted per pair of NICs, anew after a restart.
+KIND: Final = "type"
+KINDS: Final = {
+    MESSAGE: Kind(
+        "data",
+        "EMP MESSAGE[ {flags}] message {message} frame {frame}, node {source} to {destination}, tag {tag:#x}, "
+        "{length} of {total} bytes",
+        message=("message",),
+        within=("sender",),
+        part="frame",
+        total="total",
+    ),
+    DATA: Kind(
+        "data",
+        "EMP DATA[ {flags}] message {message} frame {frame}, {length} bytes",
+        message=("message",),
+        within=("sender",),
+        part="frame",
+    ),
+    ACK: Kind(
+        "ack",
+        "EMP ACK[ {flags}] message {message} frame {frame}[, {status}]",
+        message=("message",),
+        within=("sender",),
+        part="frame",
+        back=True,
+    ),
+}
