@@ -8,8 +8,7 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from protocols.core.malformed import MalformedError
-from protocols.emp import codec as emp
+from testbed.observe.wording import told
 from testbed.wire.fields import ETHERNET_HEADER, IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, locate
 
 _ARP: Final = 0x0806
@@ -24,8 +23,6 @@ _ECHO: Final = {
     (_ICMP6, 135): "who has",
     (_ICMP6, 136): "neighbour is at",
 }
-_EMP: Final = {emp.TYPE_MESSAGE: "MESSAGE", emp.TYPE_DATA: "DATA", emp.TYPE_ACK: "ACK"}
-_EMP_ANOTHERS: Final = ("short", "version")  # what says that the frame is of another protocol with that EtherType
 
 
 def named(frame: bytes) -> str:
@@ -51,7 +48,8 @@ def _described(frame: bytes) -> str:
         return f"{between} {_internet(frame, protocol, transport)}"
     if ethertype == _ARP:
         return _arp(frame, network)
-    if ethertype == emp.ETHERTYPE and network == ETHERNET_HEADER and (words := _emp(frame)):
+    one = told().get(ethertype)
+    if one is not None and network == ETHERNET_HEADER and (words := one.words(frame)):
         return f"{between} {words}"
     if ethertype < 0:
         return "no Ethernet frame"
@@ -86,25 +84,6 @@ def _arp(frame: bytes, at: int) -> str:
             return f"ARP {sender} is at {frame[at + 8 : at + 14].hex(':')}"
         case other:
             return f"ARP operation {other}"
-
-
-def _emp(frame: bytes) -> str:
-    """Empty for what is not EMP's."""
-    try:
-        kind = emp.type_of(frame)
-        if kind == emp.TYPE_MESSAGE:
-            _, _, flags, _, _, _, message, number, _, source, destination, tag, total, _, payload = emp.unpack_message(
-                frame
-            )
-            more = f", node {source} to {destination}, tag 0x{tag:x}, {len(payload)} of {total} bytes"
-        else:
-            _, _, _, flags, _, _, _, message, number, status, payload = emp.unpack_frame(frame)
-            restarted = ", RESTARTED" if status == emp.STATUS_RESTARTED else ""
-            more = f", {len(payload)} bytes" if kind == emp.TYPE_DATA else restarted
-    except MalformedError as error:
-        return "" if error.reason in _EMP_ANOTHERS else f"EMP, broken ({error.reason})"
-    last = " LAST" if flags & emp.FLAGS_LAST else ""
-    return f"EMP {_EMP[kind]}{last} message {message} frame {number}{more}"
 
 
 def _address(frame: bytes, at: int, size: int) -> str:

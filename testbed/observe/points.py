@@ -20,7 +20,7 @@ from testbed.spec.layout import End, Link
 class Point:
     """An interface of the kernel's that stands for an end of a link. namespace: its path. mirrored: it is the other end of
     a cable from there, so that what leaves the end comes in here. direction: the link's direction that enters at the end.
-    datapath: who carries the link."""
+    datapath: who carries the link. mac: of the NIC that the end is; empty: it is a switch's port."""
 
     link: str
     end: End
@@ -29,12 +29,14 @@ class Point:
     device: str
     mirrored: bool
     datapath: str
+    mac: str = ""
 
 
 def points(state: State, links: list[Link]) -> list[Point]:
     """Of these links; of both ends where there are two places."""
     ends = dict(zip((link.name for link in state.layout.links), wire_ends(state.layout), strict=True))
     switches = {switch.name for switch in state.layout.switches}
+    macs = state.layout.macs()
     wire = state.namespaces[names.WIRE]
     found: list[Point] = []
     for link in links:
@@ -49,5 +51,5 @@ def points(state: State, links: list[Link]) -> list[Point]:
         for end, direction, place, port in zip((link.a, link.b), BOTH, places, at_switch, strict=True):
             # A NIC's cable is plugged into the switch: there is no second place.
             if carrier != "direct" or not port or all(at_switch):
-                found.append(Point(link.name, end, direction, *place, carrier))
+                found.append(Point(link.name, end, direction, *place, carrier, macs.get(end, "")))
     return found

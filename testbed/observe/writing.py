@@ -45,7 +45,7 @@ class CaptureFile:
         for point in points:
             if (str(point.end), point.link) not in self._numbers:
                 self._numbers[str(point.end), point.link] = len(self._numbers)
-                blocks.append(pcapng.interface(str(point.end), point.link))
+                blocks.append(pcapng.interface(str(point.end), point.link, point.mac))
         if blocks:
             self._write(blocks)
 

@@ -14,7 +14,7 @@ from protocols.core.firmware import Agent
 from testbed.sim.nic import SimNic
 from testbed.sim.priced import PricedNic
 from testbed.sim.way import DirectionName, Receive, Shared, Way
-from testbed.spec.layout import End, Link
+from testbed.spec.layout import End, Layout, Link
 from testbed.wire import pcapng
 from testbed.wire.fates import Record
 from testbed.wire.flows import Known
@@ -34,7 +34,7 @@ class Recording:
     in nanoseconds, node, what.
     """
 
-    def __init__(self, folder: Path, nics: list[End]) -> None:
+    def __init__(self, folder: Path, nics: list[End], layout: Layout) -> None:
         """nics: what is captured, as interfaces in this order; others follow when something happens there."""
         folder.mkdir(parents=True, exist_ok=True)
         self._capture = (folder / CAPTURE).open("wb")
@@ -43,6 +43,8 @@ class Recording:
         self._captured = [pcapng.section_header("testbed sim")]  # not written yet
         self._told: list[str] = []
         self._interfaces: dict[End, int] = {}
+        self._links = {end: link.name for link in layout.links for end in (link.a, link.b)}
+        self._macs = layout.macs()
         self.nics: Final = frozenset(nics)
         self.met: Final[list[str]] = []
         """What has happened to the frame that is entering a direction."""
@@ -63,7 +65,7 @@ class Recording:
         number = self._interfaces.get(end)
         if number is None:
             number = self._interfaces[end] = len(self._interfaces)
-            self._captured.append(pcapng.interface(str(end)))
+            self._captured.append(pcapng.interface(str(end), self._links.get(end, ""), self._macs.get(end, "")))
         return number
 
     def fate(self, record: Record) -> None:

@@ -100,7 +100,7 @@ class Simulation:
         self._programs: dict[str, list[tuple[Task[object], Callable[[], Task[object]]]]] = {}
         self._open = 0  # programs that have not ended
         self._nics = {node.name: End(node.name, node.nics[0].name) for node in self.layout.nodes if node.nics}
-        self._recording = Recording(folder, list(self._nics.values())) if folder is not None else None
+        self._recording = Recording(folder, list(self._nics.values()), self.layout) if folder is not None else None
         self.network: Final = Network(
             self.loop,
             self.layout,

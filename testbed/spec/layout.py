@@ -145,3 +145,7 @@ class Layout:
     nodes: tuple[Node, ...]
     switches: tuple[Switch, ...]
     links: tuple[Link, ...]
+
+    def macs(self) -> dict[End, str]:
+        """The hardware address of each NIC."""
+        return {End(node.name, nic.name): nic.mac for node in self.nodes for nic in node.nics}

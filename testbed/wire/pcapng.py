@@ -37,10 +37,11 @@ def section_header(application: str) -> bytes:
     return _SECTION.pack(0x0A0D0D0A, size, 0x1A2B3C4D, 1, 0, -1) + options + _LENGTH.pack(size)
 
 
-def interface(name: str, description: str = "") -> bytes:
-    """An interface of Ethernet; the first of a file has number 0."""
+def interface(name: str, description: str = "", mac: str = "") -> bytes:
+    """An interface of Ethernet; the first of a file has number 0. mac: its address, if it is a NIC's."""
     said = _option(3, description.encode()) if description else b""
-    options = _option(2, name.encode()) + said + _option(9, bytes([_NANOSECONDS])) + _END
+    address = _option(6, bytes.fromhex(mac.replace(":", ""))) if mac else b""
+    options = _option(2, name.encode()) + said + address + _option(9, bytes([_NANOSECONDS])) + _END
     size = _INTERFACE.size + len(options) + 4
     return _INTERFACE.pack(1, size, _ETHERNET, 0, 0) + options + _LENGTH.pack(size)
 
