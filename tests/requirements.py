@@ -19,6 +19,8 @@ from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
 from testbed.pytest_plugin import requirements as plugin
 
+_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # where daemons are
+
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
@@ -29,7 +31,7 @@ class Requirement:
 
 
 def _tool(name: str) -> Requirement:
-    return Requirement(lambda: "" if shutil.which(name) else f"there is no program {name}", ours=True)
+    return Requirement(lambda: "" if shutil.which(name, path=_PATH) else f"there is no program {name}", ours=True)
 
 
 def _user_namespace() -> str:
@@ -90,6 +92,8 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
     "strace": Requirement(_strace, ours=bool(not shutil.which("strace"))),
     "compiler": Requirement(lambda: "" if shutil.which("cc") else "there is no C compiler (cc)"),
     "ip": _tool("ip"),
+    "ssh": _tool("ssh"),
+    "sshd": _tool("sshd"),
     "ping": _tool("ping"),
     "tcpdump": _tool("tcpdump"),
 }

@@ -273,6 +273,7 @@ DOCUMENTS: Mapping[str, Schema] = {
             _object(
                 at=_said(_NUMBER, "nanoseconds since the programs go"),
                 begins=_FLAG,
+    "ssh": _object(cluster=_TEXT, configuration=_said(_TEXT, "the path of a file for 'ssh -F'")),
                 fault=_TEXT,
                 kind=_TEXT,
                 what=_TEXT,

@@ -35,6 +35,7 @@ _COMMANDS = {
     "nics": ("nics", "Share the NICs of a cluster, for scripts that attach."),
     "exec": ("enter", "Run a program in a node."),
     "shell": ("enter", "Open a shell in a node."),
+    "ssh": ("ssh", "Have an sshd in every node; log in to one."),
     "validate": ("describe", "Check a description; all errors at once."),
     "topologies": ("describe", "List the clusters that come with testbed."),
     "graph": ("describe", "Draw a cluster, for Graphviz or in the terminal."),

@@ -61,12 +61,15 @@ def surroundings(store: Store, state: State, name: str) -> Surroundings:
             f"'testbed up' makes it again, 'testbed down --name {state.name}' removes the rest"
         )
     directory = store.directory(state.name)
+    files = {target: directory / file_source(name, target) for target in node.files}
+    if (clients := store.ssh(state.name) / "config").exists():
+        files.setdefault("/etc/ssh/ssh_config", clients)
     return Surroundings(
         namespace=path,
         host_name=name,
         hosts=directory / "hosts",
         keeper=state.keeper.pid if hidden and state.keeper is not None else 0,
-        files={target: directory / file_source(name, target) for target in node.files},
+        files=files,
         environment={STATE: str(directory), "TESTBED_CLUSTER": state.name, NODE: name, **node.environment},
         cpus=node.cpus,
         group=cgroups.group(state.name, name) if node.cpu_share or node.memory else None,

@@ -15,6 +15,7 @@ from testbed.cluster.state import State, Store
 from testbed.spec.layout import Node
 
 if TYPE_CHECKING:
+    from testbed.machines.connections import Connection, Group
     from testbed.observe.capturing import Capture
     from testbed.spec.elements import ImpairmentKeys
 
@@ -26,6 +27,7 @@ class RunningNode:
         self._store = store
         self._state = state
         self._node = node
+        self._connection: Connection | None = None
 
     def __repr__(self) -> str:
         return f"<node {self.name} of {self._state.name}>"
@@ -102,6 +104,27 @@ class RunningNode:
         """Start a program in the node and return at once. It ends with the cluster at the latest."""
         place = programs.surroundings(self._store, self._state, self.name)
         return programs.start(place, command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+
+    @property
+    def connection(self) -> Connection:
+        """A Fabric connection to the node, by ssh; the node gets an sshd when it is first asked for::
+
+            cluster["n1"].connection.run("hostname")
+
+        It closes with the cluster, or by its own `close`, and opens again when it is used. As root. Raises what
+        `secure_shell.ensure` does.
+        """
+        if self._connection is None:
+            from testbed.cluster import secure_shell
+
+            secure_shell.ensure(self._store, self._state.name, [self.name])
+            self._connection = secure_shell.connect(self._store, self._state, self.name)
+        return self._connection
+
+    def disconnect(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
 
 
 class Fault:
@@ -245,6 +268,22 @@ class RunningCluster:
 
         return Capture(self._store, self.name, target, path)
 
+    def group(self, *nodes: str, threads: bool = False) -> Group:
+        """Fabric's group of the connections to these nodes, names or ``@tag``, or to all::
+
+            cluster.group("n1", "n2").run("uptime")
+
+        threads: they work at the same time (ThreadingGroup), else one after the other (SerialGroup). Raises NotFoundError,
+        and what `RunningNode.connection` does.
+        """
+        from testbed.cluster import secure_shell
+        from testbed.machines.connections import group
+        from testbed.spec.selecting import nodes_of
+
+        meant = nodes_of(self._state.layout, nodes or ["all"])
+        secure_shell.ensure(self._store, self.name, meant)
+        return group([self[name].connection for name in meant], threads=threads)
+
     def round_trip(self, one: str, other: str) -> RoundTrip | None:
         """What a round trip between two nodes sees of declared and injected impairments; None where there is no way."""
         return round_trip(self.state, self[one].name, self[other].name)
@@ -254,6 +293,8 @@ class RunningCluster:
 
     def down(self, grace: float = removal.GRACE) -> None:
         """End all programs in the nodes (SIGTERM, then SIGKILL after `grace` seconds) and remove the cluster."""
+        for node in self:
+            node.disconnect()
         removal.down(self._store, self.name, grace)
 
     def __enter__(self) -> RunningCluster:

@@ -3,6 +3,7 @@
     ROOT/CLUSTER/state.json     what it is, who owns it, where its namespaces are
     ROOT/CLUSTER/hosts          shown as /etc/hosts in its nodes
     ROOT/CLUSTER/files/NODE/*   shown at the paths that the description gives
+    ROOT/CLUSTER/ssh/           what `secure_shell` has for its servers and clients, once somebody has asked for them
 
 The lock of a cluster is an flock on its directory: it vanishes with its holder, and there is no lock file to leave
 behind. ROOT is /run/netns-testbed for root; for a user without root it is in $XDG_RUNTIME_DIR, or in /tmp.
@@ -178,6 +179,10 @@ class Store:
         """The clusters that have a directory, in order."""
         try:
             self._check_owner()
+    def ssh(self, name: str) -> Path:
+        """Where keys, configuration and logs of the cluster's ssh are, if it has any."""
+        return self.directory(name) / "ssh"
+
             with os.scandir(self.root) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except FileNotFoundError:

@@ -18,7 +18,8 @@ class Surroundings:
 
     namespace: the path of the node's network namespace. keeper: the process that holds the cluster's user and mount
     namespaces where it has its own (rootless), else 0. hosts: the file shown as /etc/hosts. files: further files to
-    show, target -> source. cpus: the processors it may use, empty for all. group: its cgroup, None for none.
+    show, target -> source. directories: further ones that are there, empty and its own. cpus: the processors it may use,
+    empty for all. group: its cgroup, None for none.
     """
 
     namespace: str
@@ -26,6 +27,7 @@ class Surroundings:
     hosts: Path
     keeper: int = 0
     files: Mapping[str, Path] = field(default_factory=dict)
+    directories: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
     group: Path | None = None
@@ -69,6 +71,8 @@ def enter(surroundings: Surroundings) -> None:
     mounts.leave_propagation()
     _show_sys(surroundings.group is not None)
     mounts.lay_file(surroundings.hosts, Path("/etc/hosts"))
+    for directory in surroundings.directories:
+        mounts.lay_directory(Path(directory))
     for target, source in surroundings.files.items():
         mounts.lay_file(source, Path(target))
     syscalls.sethostname(surroundings.host_name)

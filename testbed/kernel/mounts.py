@@ -1,4 +1,4 @@
-"""Laying files over the machine's own, in a mount namespace of one's own."""
+"""Laying files and directories over the machine's own, in a mount namespace of one's own."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ def lay_file(source: Path, target: Path) -> None:
         make_room(target.parent)
         target.touch()
     bind(source, target)
+
+
+def lay_directory(target: Path) -> None:
+    """Show an empty directory at `target`, whether or not the machine has one there."""
+    if not target.exists():
+        make_room(target)
+    syscalls.mount("netns-testbed", str(target), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")
 
 
 def make_room(directory: Path) -> None:

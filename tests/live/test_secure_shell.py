@@ -1,0 +1,168 @@
+"""sshd in the nodes: from outside, between nodes, again and again, and nothing of the machine's or the user's is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_command import refused, testbed
+from test_rootless import as_user, finish, home
+from tools import tell
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster import secure_shell
+from testbed.cluster.state import Store
+from testbed.errors import ConflictError, UnsupportedError
+from testbed.spec.writing import to_toml
+
+__all__ = ["home"]  # a fixture
+
+pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd"), pytest.mark.usefixtures("machine")]
+
+
+@pytest.fixture
+def star() -> Iterator[RunningCluster]:
+    with Cluster.star(2).up() as cluster:
+        yield cluster
+
+
+def ssh(config: Path, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["ssh", "-F", str(config), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **options,  # type: ignore[call-overload,no-any-return]
+    )
+
+
+def test_the_command_logs_in_and_its_sshds_end_with_the_cluster() -> None:
+    testbed("up", "star-2")
+    try:
+        told = testbed("ssh", "--json", "star-2")
+        config = Path(json.loads(told.stdout)["configuration"])
+        assert testbed("ssh", "star-2").stdout == f"ssh -F {config} NODE\n"
+        assert testbed("ssh", "star-2", "n2", "hostname").stdout == "n2\n"
+        assert testbed("ssh", "star-2", "n1", "exit 7").returncode == 7
+        (seen,) = json.loads(testbed("status", "--json").stdout)["clusters"]
+        assert [len(node["programs"]) for node in seen["nodes"]] == [1, 1]
+        assert {path.stat().st_mode & 0o077 for path in config.parent.iterdir() if path.suffix != ".pub"} == {0}
+        refused(testbed("ssh", "star-2", "n3"), 4, "no node 'n3'")
+    finally:
+        assert testbed("down").returncode == 0
+    assert not config.parent.exists()
+    refused(testbed("ssh", "star-2"), 4, "no cluster")
+
+
+def test_from_outside_a_connection_is_made_in_the_node_and_between_nodes_it_crosses_the_link(
+    star: RunningCluster,
+) -> None:
+    config = secure_shell.ensure(Store(), star.name)
+    assert ssh(config, "n1", "hostname; echo $SSH_CONNECTION").stdout.split()[:2] == ["n1", "127.0.0.1"]
+    with star.inject("n2", rules=["drop tcp.dport == 22"]):
+        assert ssh(config, "n2", "hostname").stdout == "n2\n"
+        beside = star["n1"].run(["ssh", "-oConnectTimeout=1", "n2", "hostname"], check=False)
+        assert "timed out" in beside.stderr
+    there = star["n1"].run(["ssh", "n2", "echo $SSH_CONNECTION $TESTBED_NODE"], timeout=60).stdout.split()
+    assert there[:1] + there[2:] == [star["n1"].address, star["n2"].address, "22", "n2"]
+    assert star["n1"].run(["ssh", "-F", str(config), star["n2"].address, "hostname"], timeout=60).stdout == "n2\n"
+
+
+def test_files_and_a_terminal_come_through(star: RunningCluster, tmp_path: Path) -> None:
+    config = secure_shell.ensure(Store(), star.name)
+    content = os.urandom(300_000)
+    (tmp_path / "here").write_bytes(content)
+    subprocess.run(["scp", "-q", "-F", config, tmp_path / "here", f"n1:{tmp_path}/there"], check=True, timeout=60)
+    assert (tmp_path / "there").read_bytes() == content
+    assert "/dev/pts/" in ssh(config, "-tt", "n1", "tty").stdout
+
+
+def test_nothing_of_the_user_or_the_machine_is_read_or_written(star: RunningCluster) -> None:
+    places = [Path(path).expanduser() for path in ("~/.ssh", "/etc/ssh", "/var/log", "/var/run", "/run")]
+
+    def seen() -> list[tuple[str, int, int]]:
+        files = [file for place in places for file in (place, *place.glob("*")) if file.exists()]
+        return [
+            (str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.name != "netns-testbed"
+        ]
+
+    before = seen()
+    config = secure_shell.ensure(Store(), star.name)
+    assert ssh(config, "-tt", "n1", "tty").returncode == 0
+    star["n1"].run(["ssh", "n2", "true"], timeout=60)
+    assert seen() == before
+
+
+def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCluster) -> None:
+    def programs() -> dict[str, str]:
+        return {node: (place / f"{node}.pid").read_text() for node in ("n1", "n2")}
+
+    place = secure_shell.ensure(Store(), star.name).parent
+    before, key = programs(), (place / "host_key.pub").read_text()
+    secure_shell.ensure(Store(), star.name)
+    assert programs() == before
+    star["n2"].run(["sh", "-c", "kill $(cut -d: -f3 $TESTBED_STATE/ssh/n2.pid)"])
+    while_it_ends = ["sh", "-c", "while ss -Hltn | grep -q :22; do :; done"]
+    star["n2"].run(while_it_ends, timeout=30)
+    config = secure_shell.ensure(Store(), star.name)
+    assert programs()["n1"] == before["n1"]
+    assert programs()["n2"] != before["n2"]
+    assert (place / "host_key.pub").read_text() == key
+    assert ssh(config, "n2", "hostname").stdout == "n2\n"
+
+
+def test_a_server_with_another_key_is_not_trusted(star: RunningCluster) -> None:
+    config = secure_shell.ensure(Store(), star.name)
+    place = config.parent
+    for old in ("host_key", "host_key.pub"):
+        (place / old).unlink()
+    (place / "n1.conf").unlink()
+    kept = (place / "known_hosts").read_text()
+    secure_shell.ensure(Store(), star.name, ["n1"])
+    (place / "known_hosts").write_text(kept)
+    answer = ssh(config, "n1", "hostname")
+    assert answer.returncode == 255
+    assert "Host key verification failed" in answer.stderr
+
+
+def test_a_port_that_is_taken_is_said(star: RunningCluster) -> None:
+    listen = "import socket; one = socket.create_server(('', 22)); print('ready', flush=True); one.accept()"
+    server = star["n2"].popen(["python3", "-c", listen], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    with server, server.stdout as said:
+        assert said.readline() == "ready\n"
+        with pytest.raises(ConflictError, match="something else listens on port 22 of node n2"):
+            secure_shell.ensure(Store(), star.name)
+        server.kill()
+
+
+def test_variables_of_the_node_and_a_locked_password_are_no_hindrance() -> None:
+    cluster = Cluster.star(2)
+    described = to_toml(cluster).replace(
+        'name = "n1"\n',
+        'name = "n1"\nenvironment = { ROLE = "a \\"b\\" \\\\c" }\nfiles = { "/etc/shadow" = "root:!:19000::::::\\n" }\n',
+    )
+    with Cluster.from_toml(described).up() as running:
+        config = secure_shell.ensure(Store(), running.name)
+        assert ssh(config, "n1", 'echo "$ROLE"; cat /etc/shadow').stdout == 'a "b" \\c\nroot:*:19000::::::\n'
+
+
+def test_without_root_it_is_refused_with_the_reason(home: Path) -> None:
+    def story() -> None:
+        with Cluster.star(2).up() as cluster:
+            with pytest.raises(UnsupportedError, match="needs root: sshd becomes another user"):
+                secure_shell.ensure(Store(), cluster.name)
+            assert not Store().ssh(cluster.name).exists()
+
+    finish(as_user(home, story))
+
+
+def test_the_machine_gets_no_interface(star: RunningCluster) -> None:
+    before = tell("/proc/self/ns/net", "ip", "link")
+    secure_shell.ensure(Store(), star.name)
+    assert tell("/proc/self/ns/net", "ip", "link") == before
