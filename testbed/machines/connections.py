@@ -1,7 +1,8 @@
 """Fabric connections to nodes: what a script that deploys to machines by ssh uses, on nodes instead.
 
 A connection is verified by its cluster's own host key, logs in with its cluster's own key, and knows nothing of the user's
-~/.ssh. It needs no network of the machine's: its socket is made inside the node.
+~/.ssh. It needs no network of the machine's: its socket is made inside the node. A command's standard input is empty unless
+``in_stream`` is given: under pytest, for one, there is none to read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Door:
 
 class _NodeConnection(Connection):  # type: ignore[misc]  # Fabric has no types
     def __init__(self, door: Door) -> None:
-        own = Config(overrides={"load_ssh_configs": False})
+        own = Config(overrides={"load_ssh_configs": False, "run": {"in_stream": False}})
         keys = {"key_filename": str(door.key), "allow_agent": False, "look_for_keys": False}
         super().__init__(door.host, user=door.user, port=door.port, config=own, connect_kwargs=keys)
         self.client.load_system_host_keys(str(door.known_hosts))

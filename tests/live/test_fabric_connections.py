@@ -1,0 +1,77 @@
+"""Scripts that deploy by ssh, on nodes: Fabric's own command with a fabfile that knows nothing of us, and from Python."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster import secure_shell
+from testbed.cluster.state import Store
+
+pytestmark = [pytest.mark.requires("root", "ssh", "sshd"), pytest.mark.usefixtures("machine")]
+
+FABFILE = '''
+from fabric import task
+
+
+@task
+def deploy(c):
+    """Put a service on a machine, start it, and see that it is there."""
+    c.put("service.sh", "/tmp/{directory}/service-of-" + c.host)
+    c.run("sh /tmp/{directory}/service-of-" + c.host + " >/tmp/{directory}/said-by-" + c.host)
+'''
+
+
+@pytest.fixture
+def star() -> Iterator[RunningCluster]:
+    with Cluster.star(3).up() as cluster:
+        yield cluster
+
+
+def test_a_fabfile_runs_as_it_is(star: RunningCluster, tmp_path: Path) -> None:
+    config = secure_shell.ensure(Store(), star.name)
+    (tmp_path / "fabfile.py").write_text(FABFILE.replace("/tmp/{directory}", str(tmp_path)))
+    (tmp_path / "service.sh").write_text("hostname\n")
+    fab = [sys.executable, "-m", "fabric", "-H", "n1,n3", "--ssh-config", str(config), "deploy"]
+    done = subprocess.run(
+        fab, cwd=tmp_path, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = {file.name: file.read_text() for file in tmp_path.glob("said-by-*")}
+    assert said == {"said-by-n1": "n1\n", "said-by-n3": "n3\n"}
+
+
+def test_a_node_has_a_connection_that_ends_with_the_cluster(star: RunningCluster) -> None:
+    node, before = star["n2"], threading.active_count()
+    done = node.connection.run("hostname; echo $TESTBED_NODE >&2", hide=True)
+    assert (done.stdout, done.stderr) == ("n2\n", "n2\n")
+    assert node.connection is node.connection
+    kept = io.BytesIO()
+    node.connection.get("/etc/hosts", kept)
+    assert kept.getvalue().decode() == node.run(["cat", "/etc/hosts"]).stdout
+    assert node.connection.run("exit 3", warn=True).exited == 3
+    node.connection.close()
+    assert node.connection.run("hostname", hide=True).stdout == "n2\n"
+    star.down()
+    assert not node.connection.is_connected
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_group_of_nodes_runs_a_command(star: RunningCluster, threads: bool) -> None:
+    done = star.group("n3", "n1", threads=threads).run("hostname", hide=True)
+    assert {one.host: result.stdout for one, result in done.items()} == {"n1": "n1\n", "n3": "n3\n"}
+    assert len(star.group(threads=threads)) == 3
+
+
+def test_who_uses_no_connection_does_not_import_fabric() -> None:
+    found = "import sys, testbed.cli.main, testbed.cli.ssh, testbed.controller.running, testbed.cluster.running as r\n"
+    found += "import testbed.cluster.secure_shell\nprint(sorted({'fabric', 'paramiko', 'invoke'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True).stdout == "[]\n"
