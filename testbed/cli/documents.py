@@ -69,12 +69,24 @@ _NIC = _object(
     addresses=_said(_list(_TEXT), "with prefix length"),
     link=_said(_TEXT, "the name of its link"),
 )
+_AGENT = _said(
+    {
+        **_object(
+            pid=_said(_NUMBER, "its process; 0: it does not answer"),
+            hosts=_list(_object(function=_NUMBER, pid=_said(_NUMBER, "of the process that has attached"))),
+            lost=_said(_NUMBER, "frames that were not read in time, or not sent"),
+        ),
+        "type": ["object", "null"],
+    },
+    "of its NIC, where that is shared",
+)
 _NODE = _object(
     name=_TEXT,
     tags=_list(_TEXT),
     namespace=_said(_TEXT, "the path of its network namespace"),
     there=_said(_FLAG, "whether the namespace exists"),
     programs=_said(_list(_NUMBER), "process numbers of the programs in it"),
+    agent=_AGENT,
     nics=_list(_NIC),
 )
 _PORT = _object(number=_NUMBER, link=_TEXT)
@@ -106,7 +118,76 @@ _CLUSTER = _object(
     nodes=_list(_NODE),
     switches=_list(_SWITCH),
     links=_list(_LINK),
+    shared=_said({"type": ["object", "null"]}, "its NICs are: protocol, functions, owner"),
     injected=_said(_list(_INJECTED), "what is laid over what the description declares"),
+)
+_PROGRAM = _object(
+    pid=_NUMBER,
+    name=_TEXT,
+    cpu=_said({"type": "number"}, "of one processor: 0.5 is half of it"),
+    memory=_said(_NUMBER, "bytes that are resident"),
+)
+_FLOW = _object(
+    frames=_said(_NUMBER, "since the link was made"),
+    bytes=_NUMBER,
+    rate=_said({"type": "number"}, "frames/s"),
+    bits=_said({"type": "number"}, "bit/s"),
+    dropped=_said({"type": "object"}, "frames by cause"),
+    drop_rate=_said({"type": "number"}, "frames/s"),
+    met=_said({"type": "object"}, "what else was done to frames: corrupted, duplicated, reordered, delayed"),
+    declared=_said(_TEXT, "impairments in words"),
+    injected=_said(_TEXT, "impairments in words"),
+)
+_SNAPSHOT = _object(
+    cluster=_TEXT,
+    origin=_TEXT,
+    time=_said(_NUMBER, "wall clock, ns"),
+    age=_said({"type": "number"}, "seconds since the cluster came up"),
+    span=_said({"type": "number"}, "seconds that the rates are of"),
+    summary=_TEXT,
+    phase=_TEXT,
+    warning=_said(_TEXT, "what is wrong with the cluster, or empty"),
+    nodes=_list(
+        _object(
+            name=_TEXT,
+            state={"enum": ["up", "GONE"]},
+            nics=_list(
+                _object(
+                    name=_TEXT,
+                    mac=_TEXT,
+                    addresses=_list(_TEXT),
+                    link=_TEXT,
+                    out=_FLOW,
+                    back=_FLOW,
+                    agent=_said({"type": "object"}, "what a shared NIC's firmware has counted"),
+                )
+            ),
+            programs=_list(_PROGRAM),
+            tags=_list(_TEXT),
+        )
+    ),
+    links=_list(
+        _object(
+            name=_TEXT,
+            a=_TEXT,
+            b=_TEXT,
+            state={"enum": ["up", "down", "GONE"]},
+            datapath=_TEXT,
+            forward=_said(_FLOW, "a to b"),
+            backward=_said(_FLOW, "b to a"),
+            tags=_list(_TEXT),
+        )
+    ),
+    faults=_list(
+        _object(
+            number=_NUMBER,
+            what=_TEXT,
+            links=_list(_TEXT),
+            seconds_left=_said({"type": ["number", "null"]}, "until it heals by itself; null: never"),
+        )
+    ),
+    carriers=_said(_list(_PROGRAM), "processes beside the cluster, such as its relay's"),
+    events=_said(_list(_object(time=_NUMBER, kind=_TEXT, where=_TEXT, what=_TEXT)), "the last ones"),
 )
 _LAYOUT: Schema = {
     "type": "object",
@@ -131,6 +212,7 @@ _PROBLEM = _object(path=_TEXT, found=_TEXT, expected=_TEXT, suggestion=_TEXT)
 
 DOCUMENTS: Mapping[str, Schema] = {
     "status": _object(clusters=_list(_CLUSTER)),
+    "top": _SNAPSHOT,
     "up": _object(
         cluster=_TEXT,
         origin=_TEXT,
@@ -230,6 +312,19 @@ DOCUMENTS: Mapping[str, Schema] = {
         causes=_said(_list(_TEXT), "who decided a fate of it: loss, rule, queue full, ..."),
         met=_said(_TEXT, "what it met, in words; empty for most"),
     ),
+    "decoded": _object(
+        capture=_said(_TEXT, "which one of several of a folder; empty where there is one"),
+        time=_said(_NUMBER, "ns, of the wall clock or since a simulation's beginning"),
+        interface=_said(_TEXT, "the end of a link where it was seen"),
+        link=_said(_TEXT, "empty where the capture does not say it"),
+        direction=_said({"enum": ["forward", "backward", ""]}, "of the link, as in rules"),
+        way=_said({"enum": ["out", "in", ""]}, "it leaves that end, or comes to it"),
+        bytes=_said(_NUMBER, "of the frame"),
+        what=_said(_TEXT, "the frame in words"),
+        protocol=_said(_TEXT, "the innermost header whose fields are known"),
+        fields=_said({"type": "object"}, "by the names that filters and rules use; numbers, addresses as text"),
+        met=_said(_TEXT, "what it met, in words; empty for most"),
+    ),
     "capture": _object(
         cluster=_TEXT,
         target=_TEXT,
@@ -259,7 +354,15 @@ DOCUMENTS: Mapping[str, Schema] = {
         workloads=_said({"type": "object"}, "by name: a summary, and the settings with their defaults"),
         protocols=_list(_TEXT),
     ),
-    "events": _object(cluster=_TEXT, events=_list({"type": "object"})),
+    "event": _object(
+        of=_said(_TEXT, "the cluster, or the run's folder"),
+        time=_said(_NUMBER, "wall clock, ns"),
+        event=_said(_TEXT, "its kind"),
+        where=_said(_TEXT, "links or nodes, or empty"),
+        what=_said(_TEXT, "the rest in words"),
+        facts=_said({"type": "object"}, "as they were recorded; clock: monotonic ns"),
+    ),
+    "ssh": _object(cluster=_TEXT, configuration=_said(_TEXT, "the path of a file for 'ssh -F'")),
     "down": _object(clusters=_list(_TEXT)),
     "gc": _object(findings=_list(_object(what=_TEXT, removed=_FLAG, reason=_TEXT))),
     "validate": {
@@ -273,7 +376,6 @@ DOCUMENTS: Mapping[str, Schema] = {
             _object(
                 at=_said(_NUMBER, "nanoseconds since the programs go"),
                 begins=_FLAG,
-    "ssh": _object(cluster=_TEXT, configuration=_said(_TEXT, "the path of a file for 'ssh -F'")),
                 fault=_TEXT,
                 kind=_TEXT,
                 what=_TEXT,

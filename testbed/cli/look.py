@@ -47,32 +47,6 @@ def status_command(name: str | None, as_json: bool) -> None:
         raise failures[0]
 
 
-@click.command("events")
-@name_option
-@json_option
-def events_command(name: str | None, as_json: bool) -> None:
-    """Show what was done to a cluster that is up and what happened to it, the oldest first."""
-    from testbed.cluster.state import Store
-    from testbed.runtime import events
-
-    store = Store()
-    cluster = store.existing(name)
-    found = list(events.read(store.directory(cluster)))
-    if as_json:
-        print_json("events", {"cluster": cluster, "events": found})
-        return
-    for event in found:
-        when = time.strftime("%H:%M:%S", time.localtime(event["time"] // 10**9))
-        facts = {key: value for key, value in event.items() if key not in ("time", "clock", "event")}
-        click.echo(f"{when}.{event['time'] // 10**6 % 1000:03} {event['event']}: {_facts(facts)}")
-
-
-def _facts(facts: Mapping[str, object]) -> str:
-    return ", ".join(
-        f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}" for key, value in facts.items()
-    )
-
-
 def _document(found: ClusterStatus) -> Mapping[str, object]:
     state = found.state
     by_end = {(end.owner, end.port): each.link.name for each in found.links for end in (each.link.a, each.link.b)}

@@ -160,6 +160,7 @@ class _Watched:
             8 * _rate(before.bytes, now.bytes, span),
             now.dropped,
             _rate(dropped, drops, span),
+            now.met,
             declared,
             injected,
         )

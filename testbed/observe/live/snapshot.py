@@ -25,8 +25,9 @@ class Program:
 class Direction:
     """One direction of a link: frames and bytes since it was made, what was dropped by cause, and what is in force.
 
-    Causes: those of `wire.counters`, "kernel", and "queue" where a queueing discipline of the kernel's dropped. rate in
-    frames/s, bits in bit/s, drop_rate in frames/s. declared and injected: in words, empty for nothing.
+    Causes: those of `wire.counters`, "kernel", and "queue" where a queueing discipline of the kernel's dropped. met: what
+    else was done to frames, as counted there. rate in frames/s, bits in bit/s, drop_rate in frames/s. declared and injected:
+    in words, empty for nothing.
     """
 
     frames: int = 0
@@ -35,6 +36,7 @@ class Direction:
     bits: float = 0.0
     dropped: Mapping[str, int] = field(default_factory=dict)
     drop_rate: float = 0.0
+    met: Mapping[str, int] = field(default_factory=dict)
     declared: str = ""
     injected: str = ""
 

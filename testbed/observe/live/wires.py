@@ -24,6 +24,7 @@ from testbed.kernel.netlink import RequestError
 from testbed.runtime.calls import NotThereError, call
 from testbed.runtime.orders import Places
 from testbed.spec.layout import Link
+from testbed.wire.counters import CAUSES
 
 _AT_ONCE: Final = 50  # links that the relay is asked for in one turn of its
 _PATIENCE: Final = 0.5  # s for an answer of the relay's
@@ -50,11 +51,12 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """One direction until now. dropped: frames by cause."""
+    """One direction until now. dropped: frames by cause. met: what else was done to frames, as `wire.counters` has it."""
 
     frames: int = 0
     bytes: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    met: Mapping[str, int] = field(default_factory=dict)
 
 
 class Wires:
@@ -95,7 +97,7 @@ class Wires:
             self._work_out(state)
         counts = {key: counted(one.route) for key, one in self._ears.items()}
         carriers = set(state.datapaths.values())
-        dropped = self._relay_drops(state) if "relay" in carriers else {}
+        relayed = self._relayed(state) if "relay" in carriers else {}
         queues = queue_drops(self._ears[names.WIRE].route) if carriers & {"netem", "tc"} else {}
         found = {}
         for link, wire in self._wires.items():
@@ -104,12 +106,14 @@ class Wires:
                 if one is None:
                     continue
                 place = link, direction
-                causes = dict(dropped.get(place, {}))
+                told = relayed.get(place, {})
+                causes = {name: told[name] for name in CAUSES if name in told}
+                met = {name: count for name, count in told.items() if name not in causes}
                 if place in self._classifiers:
                     causes |= _lost(loss_classifier.counters_in(self._classifiers[place]))
                 if queues and (full := queues.get(self._free.get(_other(place), 0))):
                     causes["queue"] = causes.get("queue", 0) + full
-                found[place] = _carried(one, counter.receives, causes)
+                found[place] = _carried(one, counter.receives, causes, met)
         return dict(self._wires), found
 
     def _hear(self, key: str) -> Ears | None:
@@ -157,7 +161,7 @@ class Wires:
             one.close()
         self._classifiers.clear()
 
-    def _relay_drops(self, state: State) -> dict[Place, Mapping[str, int]]:
+    def _relayed(self, state: State) -> dict[Place, Mapping[str, int]]:
         """What the relay says; nothing of a process of it that does not answer in time."""
         self._shares = self._shares or self._shared_out(state)
         found: dict[Place, Mapping[str, int]] = {}
@@ -223,10 +227,10 @@ def _lost(counters: loss_classifier.Counters) -> dict[str, int]:
     return {cause: count for cause, count in causes.items() if count}
 
 
-def _carried(one: Counted, receives: bool, causes: dict[str, int]) -> Carried:
+def _carried(one: Counted, receives: bool, causes: dict[str, int], met: dict[str, int]) -> Carried:
     frames, size, lost = (
         (one.rx_frames, one.rx_bytes, one.rx_dropped) if receives else (one.tx_frames, one.tx_bytes, one.tx_dropped)
     )
     if lost:
         causes["kernel"] = lost
-    return Carried(frames, size, causes)
+    return Carried(frames, size, causes, met)

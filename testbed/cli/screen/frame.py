@@ -1,0 +1,231 @@
+"""A snapshot as a picture of so many lines and columns: what `testbed top` shows.
+
+Pure: what comes in is the snapshot and what the user has chosen, what goes out is something that rich renders. It is made
+of lines and not of rich's tables, which measure every cell of every row twice: a hundred nodes are drawn each second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
+from rich.style import Style
+
+from testbed.cli.screen.panels import PANELS, Column, Panel, Row, clock, ordered
+from testbed.cli.screen.quantities import duration, scaled, share
+from testbed.cli.screen.view import HELP, View
+from testbed.observe.live.snapshot import Absent, Snapshot
+
+Span = tuple[str, Style]
+Line = list[Span]
+
+PLAIN = Style()
+DIM = Style(dim=True)
+BOLD = Style(bold=True)
+TITLE = Style(bold=True, color="cyan")
+HEADING = Style(underline=True)
+CHOSEN = Style(reverse=True)
+TAB = Style(bold=True, reverse=True)
+ALARM = Style(color="red")
+CHANGED = Style(color="yellow")
+PROMPT = Style(bold=True, color="cyan")
+
+_GAP = "  "
+_LEAST_WIDE = 12  # columns that a wide one needs to be of use
+_ASCII = str.maketrans({"→": ">", "▸": ">", "─": "-", "·": "-", "…": "~", "↓": "v", "↑": "^"})
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Lines, each no wider than the screen."""
+
+    lines: Sequence[Line]
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        end = Segment.line()
+        for number, line in enumerate(self.lines):
+            if number:
+                yield end
+            for text, style in line:
+                yield Segment(text.translate(_ASCII) if options.ascii_only else text, style)
+
+
+def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> Frame:
+    """The whole screen."""
+    if isinstance(snapshot, Absent):
+        body = [[("", PLAIN)], *([(f" {line}", BOLD)] for line in _wrapped(snapshot.why, width - 2))]
+        lines = [_spread([(" testbed top", TITLE)], [], width), *body]
+        return _finished(lines, view, width, height)
+    lines = _head(snapshot, view, width)
+    if view.help:
+        return _finished([*lines, *([(f" {line}", PLAIN)] for line in HELP)], view, width, height)
+    panel = PANELS[view.panel]
+    rows = ordered(panel, snapshot, view.sort, reverse=view.reverse)
+    below = _below(snapshot, panel, rows, view, width, height)
+    room = max(1, height - len(lines) - 1 - len(below) - 1)
+    return _finished([*lines, *_table(panel, rows, view, width, room), *below], view, width, height)
+
+
+def page(snapshot: Snapshot, width: int) -> Frame:
+    """All of it below one another, for paper: the panels that have something to tell."""
+    lines = _head(snapshot, View(), width)[:2]
+    for panel in PANELS:
+        rows = panel.rows(snapshot)
+        if rows:
+            lines += [[], [(f" {panel.name}", TITLE)], *_table(panel, rows, None, width, len(rows))]
+    return Frame([_cut(line, width) for line in lines], width)
+
+
+def _finished(lines: list[Line], view: View, width: int, height: int) -> Frame:
+    """Cut or filled up to the height, with the foot in the last line."""
+    kept = lines[: height - 1]
+    kept += [[]] * (height - 1 - len(kept))
+    return Frame([_cut(line, width) for line in [*kept, _foot(view, width)]], width)
+
+
+def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
+    title: Line = [(f" {clean(snapshot.cluster)}", TITLE), (f"  {snapshot.summary}", PLAIN)]
+    first = _spread(title, [(f"up for {duration(snapshot.age)}  {clock(snapshot.time)[:8]} ", DIM)], width)
+    if snapshot.warning:
+        second: Line = [(f" {clean(snapshot.warning)}", ALARM)]
+    else:
+        ways = [one for link in snapshot.links for one in (link.forward, link.backward)]
+        drops = sum(one.drop_rate for one in ways)
+        second = [
+            (
+                f" {scaled(sum(one.rate for one in ways))} frames/s  {scaled(sum(one.bits for one in ways))}bit/s  ",
+                PLAIN,
+            ),
+            (f"{scaled(drops)} drops/s", ALARM if drops else PLAIN),
+            (f"  {len(snapshot.faults)} injected", CHANGED if snapshot.faults else PLAIN),
+            *(
+                (f"  {clean(one.name).removeprefix('testbed-')} {share(one.cpu)} CPU", DIM)
+                for one in snapshot.carriers[:3]
+            ),
+        ]
+    tabs: Line = []
+    for number, panel in enumerate(PANELS):
+        tabs += [(" ", PLAIN), (f" {panel.name} ", TAB if number == view.panel else DIM)]
+    sorts = PANELS[view.panel].sorts
+    said = []
+    if view.sort and view.sort <= len(sorts):
+        said.append(f"by {sorts[view.sort - 1]}")
+    said += ["reversed"] if view.reverse else []
+    said += ["PAUSED"] if view.paused else []
+    return [first, second, _spread(tabs, [(f"{', '.join(said)} ", BOLD)], width)]
+
+
+def _table(panel: Panel, rows: Sequence[Row], view: View | None, width: int, room: int) -> list[Line]:
+    """A line of titles, and so many rows around the one that is chosen. Without a view none is."""
+    if not rows:
+        return [[(f" {panel.none}", DIM)]]
+    chosen = view.chosen(rows) if view is not None else -1
+    first = max(0, min(chosen - room // 2, len(rows) - room))
+    shown = rows[first : first + room]
+    places = _places(panel.columns, rows, width - 1)
+    titles: Line = [(" ", PLAIN)]
+    for number, (place, wide) in enumerate(places):
+        column = panel.columns[place]
+        titles += [(_GAP if number else "", PLAIN), (_fitted(column.title, wide, right=column.right), HEADING)]
+    lines = [titles]
+    for number, row in enumerate(shown, first):
+        style = CHOSEN if number == chosen else ALARM if row.alarm else CHANGED if row.changed else PLAIN
+        text = _GAP.join(_fitted(row.cells[place], wide, right=panel.columns[place].right) for place, wide in places)
+        lines.append([("▸" if number == chosen else " ", BOLD), (text, style)])
+    return lines
+
+
+def _places(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[tuple[int, int]]:
+    """Which columns there is room for, and how wide each is. Those of one importance stay or go together."""
+    wanted, importance = {}, {}
+    for place, column in enumerate(columns):
+        longest = max(len(row.cells[place]) for row in rows)
+        if longest or not column.wide:
+            wanted[place] = max(len(column.title), longest)
+            importance[place] = column.importance if longest else min(column.importance, 1)
+    least = {place: min(wide, _LEAST_WIDE) if columns[place].wide else wide for place, wide in wanted.items()}
+    for level in sorted(set(importance.values()) - {0}):
+        if sum(least.values()) + len(_GAP) * (len(least) - 1) <= width:
+            break
+        least = {place: wide for place, wide in least.items() if importance[place] != level}
+    spare = width - sum(least.values()) - len(_GAP) * (len(least) - 1)
+    for place in least:
+        more = max(0, min(wanted[place] - least[place], spare))
+        least[place] += more
+        spare -= more
+    return list(least.items())
+
+
+def _below(snapshot: Snapshot, panel: Panel, rows: Sequence[Row], view: View, width: int, height: int) -> list[Line]:
+    """What there is to say of the chosen row, and the last events."""
+    lines: list[Line] = []
+    if rows and height >= 16:
+        lines.append([("─" * width, DIM)])
+        detail = rows[view.chosen(rows)].detail
+        said = [part for text in detail for part in _wrapped(clean(text), width - 2)[: 2 if height < 30 else 4]]
+        lines += [[(f" {text}", PLAIN)] for text in said]
+    if panel.name != "Events" and snapshot.events and height >= 20:
+        lines.append([("─" * width, DIM)])
+        for event in snapshot.events[-max(2, height // 8) :]:
+            text = f" {clock(event.time)[:8]} {event.kind}: " + "; ".join(
+                part for part in (event.where, event.what) if part
+            )
+            lines.append([(_fitted(text, width).rstrip(), DIM)])
+    return lines
+
+
+def _foot(view: View, width: int) -> Line:
+    if view.prompt is not None:
+        said = f" {view.prompt.title} "
+        room = max(8, width - len(said) - 1)
+        before, after = view.prompt.text[: view.prompt.cursor], view.prompt.text[view.prompt.cursor :]
+        before = before[-(room - 1) :]
+        after = after[: room - len(before)]
+        return [(said, PROMPT), (before, PLAIN), (after[:1] or " ", CHOSEN), (after[1:], PLAIN)]
+    if view.message:
+        return [(f" {_fitted(view.message, width - 1).rstrip()}", ALARM if view.failed else BOLD)]
+    return [(" q quit  ? help  tab panel  i inject  d down  u up  f flap  h heal  s sort  p pause", DIM)]
+
+
+def clean(text: str) -> str:
+    """Without what would move the cursor: names of programs are whatever their authors like."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
+
+
+def _fitted(text: str, width: int, *, right: bool = False) -> str:
+    """As wide as that, cut where it is longer."""
+    text = clean(text)
+    if len(text) > width:
+        return f"{text[: max(0, width - 1)]}…"[:width]
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines, rest = [], text
+    while len(rest) > width > 0:
+        at = rest.rfind(" ", 0, width + 1)
+        at = at if at > 0 else width
+        lines.append(rest[:at])
+        rest = rest[at:].lstrip()
+    return [*lines, rest]
+
+
+def _spread(left: Line, right: Line, width: int) -> Line:
+    """One at the left edge, one at the right; the left one alone where there is no room for both."""
+    used = sum(len(text) for text, _ in left)
+    more = sum(len(text) for text, _ in right)
+    return [*left, (" " * (width - used - more), PLAIN), *right] if used + more + 1 <= width else left
+
+
+def _cut(line: Line, width: int) -> Line:
+    kept: Line = []
+    for text, style in line:
+        if len(text) >= width:
+            kept.append((text[:width], style))
+            return kept
+        kept.append((text, style))
+        width -= len(text)
+    return kept

@@ -1,0 +1,71 @@
+"""What a terminal sends, as names of keys: "a", "up", "tab", "ctrl-c"."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SEQUENCES: Final = {
+    "[A": "up", "[B": "down", "[C": "right", "[D": "left", "OA": "up", "OB": "down", "OC": "right", "OD": "left",
+    "[H": "home", "[F": "end", "OH": "home", "OF": "end", "[1~": "home", "[4~": "end", "[7~": "home", "[8~": "end",
+    "[5~": "page-up", "[6~": "page-down", "[3~": "delete", "[Z": "shift-tab",
+}  # fmt: skip
+_CONTROLS: Final = {
+    "\x03": "ctrl-c", "\x08": "backspace", "\x7f": "backspace", "\t": "tab", "\r": "enter", "\n": "enter",
+    "\x15": "ctrl-u", "\x01": "home", "\x05": "end",
+}  # fmt: skip
+_LONGEST: Final = 8
+
+
+class Keys:
+    """Puts together what comes in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    @property
+    def waits(self) -> bool:
+        """Whether something has begun: if nothing more comes soon, it was the escape key; `feed` nothing then."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[str]:
+        """The keys that are whole. No data: what has begun is all there is of it."""
+        whole = self._rest + data
+        text, self._rest = _decoded(whole)
+        found: list[str] = []
+        while text:
+            if text[0] != "\x1b":
+                found.append(_CONTROLS.get(text[0], text[0]))
+                text = text[1:]
+                continue
+            length = _sequence(text)
+            if not length and data:  # it goes on
+                self._rest = text.encode() + self._rest
+                break
+            name = _SEQUENCES.get(text[1:length]) if length else "escape"
+            found += [name] if name else []
+            text = text[max(1, length) :]
+        return [key for key in found if key.isprintable()]
+
+
+def _decoded(data: bytes) -> tuple[str, bytes]:
+    """As text, and the beginning of a character of which the rest is still to come."""
+    for cut in range(min(3, len(data)) + 1):
+        try:
+            return data[: len(data) - cut].decode(), data[len(data) - cut :]
+        except UnicodeDecodeError:
+            continue
+    return data.decode(errors="replace"), b""
+
+
+def _sequence(text: str) -> int:
+    """How long the sequence of an escape is; 0 when its end has not come, 1 for the key alone."""
+    if len(text) < 2:
+        return 0
+    if text[1] == "O":
+        return 3 if len(text) > 2 else 0
+    if text[1] != "[":
+        return 1
+    for place in range(2, min(len(text), _LONGEST)):
+        if "@" <= text[place] <= "~":
+            return place + 1
+    return 0 if len(text) < _LONGEST else _LONGEST

@@ -1,0 +1,204 @@
+"""What the user has chosen to see, and what a key changes of it: no terminal, no cluster, no clock.
+
+A key that asks for something to be done gives an action beside the view: the words of a `testbed` command, or the end.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from testbed.cli.screen.panels import PANELS, Row, ordered
+from testbed.observe.live.snapshot import Absent, Snapshot
+
+HELP: Final = (
+    "",
+    "↑ ↓ j k    select             tab        next panel (shift-tab: the one before, 1 to 5)",
+    "page keys  a screenful        g G        the first, the last",
+    "i          inject on the selected link or node: the options of 'testbed inject',",
+    "           such as --loss 5% --delay 2ms --for 10s",
+    "d u        link down, up      f          flap (down for a second)",
+    "h          heal what is injected on the selection, or the selected fault",
+    "H          heal everything",
+    "s S        sort by the next column, the other way round",
+    "p space    pause              ?          this help",
+    "q Ctrl-C   quit               Esc        leave what is open",
+)
+_PAGE: Final = 10
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A line that is being typed. title: before it. words: of the command that it completes."""
+
+    title: str
+    words: tuple[str, ...]
+    text: str = ""
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """panel and sort: by number. keys: of each panel's selected row. typed: what was typed into the last prompt.
+    message: the last line, failed: it tells of an error."""
+
+    panel: int = 0
+    keys: tuple[str, ...] = field(default=("",) * len(PANELS))
+    sorts: tuple[int, ...] = field(default=(0,) * len(PANELS))
+    reverse: bool = False
+    paused: bool = False
+    help: bool = False
+    prompt: Prompt | None = None
+    typed: str = ""
+    message: str = ""
+    failed: bool = False
+
+    @property
+    def sort(self) -> int:
+        return self.sorts[self.panel]
+
+    def chosen(self, rows: Sequence[Row]) -> int:
+        """The place of the selected row; of the first where it is gone, or none has been selected."""
+        key = self.keys[self.panel]
+        return next((place for place, row in enumerate(rows) if row.key == key), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """The end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The words of a `testbed` command, without the cluster's name."""
+
+    words: tuple[str, ...]
+
+
+Action = Quit | Command | None
+
+
+def pressed(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Action]:
+    """What a key does; for its name see `keys`."""
+    if key == "ctrl-c":
+        return view, Quit()
+    if view.prompt is not None:
+        return _typed(view, view.prompt, key)
+    view = replace(view, message="", failed=False)
+    if view.help:
+        return replace(view, help=False), None
+    match key:
+        case "q":
+            return view, Quit()
+        case "?":
+            return replace(view, help=True), None
+        case "p" | " ":
+            return replace(view, paused=not view.paused), None
+        case "tab" | "right":
+            return _turned(view, (view.panel + 1) % len(PANELS)), None
+        case "shift-tab" | "left":
+            return _turned(view, (view.panel - 1) % len(PANELS)), None
+        case "s":
+            count = len(PANELS[view.panel].sorts) + 1
+            return replace(view, sorts=_put(view.sorts, view.panel, (view.sort + 1) % count)), None
+        case "S":
+            return replace(view, reverse=not view.reverse), None
+    if key.isdigit() and 1 <= int(key) <= len(PANELS):
+        return _turned(view, int(key) - 1), None
+    if isinstance(snapshot, Absent):
+        return view, None
+    rows = ordered(PANELS[view.panel], snapshot, view.sort, reverse=view.reverse)
+    steps = {"down": 1, "j": 1, "up": -1, "k": -1, "page-down": _PAGE, "page-up": -_PAGE, "home": -len(rows)}
+    steps |= {"g": -len(rows), "end": len(rows), "G": len(rows)}
+    if key in steps:
+        if not rows:
+            return view, None
+        place = max(0, min(len(rows) - 1, view.chosen(rows) + steps[key]))
+        return replace(view, keys=_put(view.keys, view.panel, rows[place].key)), None
+    return _asked(view, key, rows, snapshot)
+
+
+def _asked(view: View, key: str, rows: Sequence[Row], snapshot: Snapshot) -> tuple[View, Action]:
+    """Keys by which something is done to the cluster."""
+    row = rows[view.chosen(rows)] if rows else None
+    target = row.target if row is not None else ""
+    if key == "H":
+        return replace(view, message="healing everything ..."), Command(("heal",))
+    if key == "h":
+        numbers = _numbers(view, row, snapshot)
+        if not numbers:
+            return replace(view, message=f"nothing is injected on {target}" if target else "nothing is injected"), None
+        return replace(view, message="healing ..."), Command(("heal", *numbers))
+    if key not in ("i", "d", "u", "f"):
+        return view, None
+    if not target:
+        return replace(view, message="select a node or a link first (tab)", failed=True), None
+    if key == "i":
+        prompt = Prompt(f"inject {target}", ("inject", target), view.typed, len(view.typed))
+        return replace(view, prompt=prompt), None
+    action = {"d": "down", "u": "up", "f": "flap"}[key]
+    return replace(view, message=f"link {target} {action} ..."), Command(("link", target, action))
+
+
+def _numbers(view: View, row: Row | None, snapshot: Snapshot) -> tuple[str, ...]:
+    """Of the faults that concern the selection."""
+    if row is None:
+        return ()
+    if PANELS[view.panel].name == "Faults":
+        return (row.key,)
+    links = {link.name for link in snapshot.links if row.target in (link.name, *_owners(link.a, link.b))}
+    return tuple(str(fault.number) for fault in snapshot.faults if links & set(fault.links))
+
+
+def _owners(*ends: str) -> tuple[str, ...]:
+    return tuple(end.partition(":")[0] for end in ends)
+
+
+def _typed(view: View, prompt: Prompt, key: str) -> tuple[View, Action]:
+    """While a line is typed."""
+    text, cursor = prompt.text, prompt.cursor
+    match key:
+        case "escape":
+            return replace(view, prompt=None, typed=text), None
+        case "enter":
+            view = replace(view, prompt=None, typed=text)
+            try:
+                more = shlex.split(text)
+            except ValueError as error:
+                return replace(view, message=f"{text}: {error}", failed=True), None
+            words = (*prompt.words, *more)
+            return replace(view, message=f"{shlex.join(words)} ..."), Command(words)
+        case "backspace":
+            text, cursor = text[: max(0, cursor - 1)] + text[cursor:], max(0, cursor - 1)
+        case "delete":
+            text = text[:cursor] + text[cursor + 1 :]
+        case "ctrl-u":
+            text, cursor = text[cursor:], 0
+        case "left":
+            cursor = max(0, cursor - 1)
+        case "right":
+            cursor = min(len(text), cursor + 1)
+        case "home":
+            cursor = 0
+        case "end":
+            cursor = len(text)
+        case _ if len(key) == 1 and key.isprintable():
+            text, cursor = text[:cursor] + key + text[cursor:], cursor + 1
+    return replace(view, prompt=replace(prompt, text=text, cursor=cursor)), None
+
+
+def told(view: View, message: str, *, failed: bool) -> View:
+    """What came of a command. A prompt that is open meanwhile stays, and what was typed is kept for the next one."""
+    return replace(view, message=message, failed=failed, typed=view.typed if failed else "")
+
+
+def _turned(view: View, panel: int) -> View:
+    return replace(view, panel=panel, reverse=False)
+
+
+def _put(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
+    return (*values[:place], value, *values[place + 1 :])
