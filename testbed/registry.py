@@ -1,4 +1,4 @@
-"""What packages offer to a testbed by name, as entry points: protocols, their fields, and workloads; ours among them.
+"""What packages offer to a testbed by name, as entry points: protocols, their fields, frames, and workloads; ours, too.
 
 Nothing is imported but what is asked for. The files of the "Entry points specification" (packaging.python.org) are read
 here: importlib.metadata takes ten times as long, mostly to import what this does not need, and every relay starts with it.
@@ -19,6 +19,7 @@ from typing import Final
 from testbed.errors import NotFoundError, TestbedError
 
 FIELDS: Final = "testbed.fields"
+FRAMES: Final = "testbed.frames"
 PROTOCOLS: Final = "testbed.protocols"
 WORKLOADS: Final = "testbed.workloads"
 

@@ -59,16 +59,23 @@ def parse(text: str, fields: Fields, links: Collection[str] = ()) -> tuple[Fate,
     return _Parser(text, fields, links).rule()
 
 
+def parse_filter(text: str, fields: Fields, links: Collection[str] = ()) -> Condition:
+    """A condition alone, for frames that have been captured: the same without an action, and without what counts. Raises
+    RuleError."""
+    return _Parser(text, fields, links, "filter").filter()
+
+
 class _Parser:
     """Reads one rule from left to right, one token ahead."""
 
-    __slots__ = ("_at", "_depth", "_fields", "_links", "_text", "_tokens")
+    __slots__ = ("_at", "_depth", "_fields", "_links", "_text", "_tokens", "_whole")
 
-    def __init__(self, text: str, fields: Fields, links: Collection[str]) -> None:
+    def __init__(self, text: str, fields: Fields, links: Collection[str], whole: str = "rule") -> None:
         self._text = text
         self._fields = fields
         self._links = links
-        self._tokens = tokens(text)
+        self._whole = whole
+        self._tokens = tokens(text, whole)
         self._at = 0
         self._depth = 0
 
@@ -76,14 +83,20 @@ class _Parser:
         fate = self._action()
         if self._peek().kind == "end":
             return fate, Always(), ()
+        return fate, *self._condition()
+
+    def filter(self) -> Condition:
+        return self._condition()[0]
+
+    def _condition(self) -> tuple[Condition, tuple[Count, ...]]:
         parts, counts = self._conjunction(top=True)
         if self._word("or"):
             if counts:
                 self._fail(self._peek(), "counting stands beside 'and' at the rule's top; put the rest in parentheses")
             parts = [Or((_joined(parts), *self._alternatives()))]
         if self._peek().kind != "end":
-            self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the rule's end")
-        return fate, _joined(parts), tuple(counts)
+            self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the {self._whole}'s end")
+        return _joined(parts), tuple(counts)
 
     def _action(self) -> Fate:
         token = self._next()
@@ -112,6 +125,9 @@ class _Parser:
             part = self._unary()
             if isinstance(part, Condition):
                 parts.append(part)
+            elif self._whole == "filter":
+                what = "counts frames while a link carries them; a capture has each wherever it was seen: leave it out"
+                self._fail(begin, f"{begin.text}() {what}")
             elif top:
                 counts.append(part)
             else:
@@ -343,7 +359,7 @@ class _Parser:
             self._fail(token, f"found {token.shown()}, expected {sign!r}")
 
     def _fail(self, token: Token, what: str, suggestion: str = "") -> NoReturn:
-        raise RuleError(self._text, token.column, token.width, what, suggestion)
+        raise RuleError(self._text, token.column, token.width, what, suggestion, self._whole)
 
 
 def _joined(parts: list[Condition]) -> Condition:

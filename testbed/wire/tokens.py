@@ -1,4 +1,4 @@
-"""A rule's text cut into words and signs, and the error that points at one of them."""
+"""The text of a rule, or of a filter, cut into words and signs, and the error that points at one of them."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ _SIGNS: Final = {"&&": "and", "||": "or", "!": "not", "{": "(", "}": ")"}
 
 
 class RuleError(TestbedError, ValueError):
-    """A rule's text that is none. column: of what is wrong, counted from 1."""
+    """A rule's text that is none. column: of what is wrong, counted from 1. whole: what it should have been."""
 
     exit_code = 2
 
-    def __init__(self, text: str, column: int, width: int, what: str, suggestion: str = "") -> None:
+    def __init__(
+        self, text: str, column: int, width: int, what: str, suggestion: str = "", whole: str = "rule"
+    ) -> None:
         self.text = text
         self.column = column
         self.what = what
         self.suggestion = suggestion
         hint = f" — did you mean {suggestion!r}?" if suggestion else ""
         marks = "^" * max(width, 1)
-        super().__init__(f"rule, column {column}: {what}{hint}\n  {text}\n  {' ' * (column - 1)}{marks}")
+        super().__init__(f"{whole}, column {column}: {what}{hint}\n  {text}\n  {' ' * (column - 1)}{marks}")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """kind "end" stands behind the last one. column: counted from 1."""
+    """kind "end" stands behind the last one. column: counted from 1. whole: what ends there."""
 
     kind: TokenKind
     text: str
     column: int
     width: int
+    whole: str = "rule"
 
     def shown(self) -> str:
-        return "the rule's end" if self.kind == "end" else repr(self.text)
+        return f"the {self.whole}'s end" if self.kind == "end" else repr(self.text)
 
 
-def tokens(text: str) -> list[Token]:
-    """Raises RuleError for a character that belongs to no rule."""
+def tokens(text: str, whole: str = "rule") -> list[Token]:
+    """Raises RuleError for a character that belongs to none. whole: what the text is."""
     found: list[Token] = []
     at = 0
     while at < len(text):
@@ -57,9 +60,9 @@ def tokens(text: str) -> list[Token]:
                 break
             column = len(text) - len(rest) + 1
             if rest[0] == '"':
-                raise RuleError(text, column, len(rest), "a quotation mark that is not closed")
-            what = f"{rest[0]!r} is no part of a rule"
-            raise RuleError(text, column, 1, what, "==" if rest[0] == "=" else "")
+                raise RuleError(text, column, len(rest), "a quotation mark that is not closed", whole=whole)
+            what = f"{rest[0]!r} is no part of a {whole}"
+            raise RuleError(text, column, 1, what, "==" if rest[0] == "=" else "", whole)
         kind: TokenKind = "word" if match["word"] else "sign" if match["sign"] else "quoted"
         begin = match.start(kind) - (kind == "quoted")
         value = match[kind]
@@ -69,5 +72,5 @@ def tokens(text: str) -> list[Token]:
             Token(word if sign else kind, _SIGNS.get(value, value) if sign else value, begin + 1, match.end() - begin)
         )
         at = match.end()
-    found.append(Token("end", "", len(text.rstrip()) + 1, 1))
+    found.append(Token("end", "", len(text.rstrip()) + 1, 1, whole))
     return found

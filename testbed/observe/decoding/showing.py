@@ -1,0 +1,106 @@
+"""Frames of a capture as lines for people, or as facts for programs."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from testbed.fields import known_fields
+from testbed.observe.decoding.reading import Frame
+from testbed.observe.naming import named
+from testbed.observe.wording import told
+from testbed.wire.fields import Field, Reader, locate
+
+_SECOND: Final = 1_000_000_000
+_EPOCH: Final = 100_000_000 * _SECOND
+"""A clock of the wall shows later times than 1973, a simulation's earlier ones: it begins with 0."""
+_ARROW: Final = {"outbound": ">", "inbound": "<", "": " "}
+_WAY: Final = {"outbound": "out", "inbound": "in", "": ""}
+
+Details = Callable[[bytes], Iterable[str]]
+"""More lines of a frame."""
+
+
+class Lines:
+    """A line for every frame, and under it its details."""
+
+    def __init__(self, nics: Mapping[bytes, str], details: Details | None = None) -> None:
+        """nics: what hardware addresses are called."""
+        self._nics = nics
+        self._details = details
+        self._width = 0
+        self._second = -1
+        self._clock = ""
+
+    def lines(self, frames: Iterable[Frame]) -> str:
+        """With their ends."""
+        said: list[str] = []
+        for frame in frames:
+            place = str(frame.interface)
+            self._width = max(self._width, len(place))
+            met = f"  [{frame.comment}]" if frame.comment else ""
+            arrow = _ARROW[frame.bound]
+            said.append(f"{self._time(frame.when)} {place:{self._width}} {arrow} {words(frame, self._nics)}{met}\n")
+            if self._details is not None:
+                said += [f"    {line}\n" for line in self._details(frame.raw)]
+        return "".join(said)
+
+    def _time(self, when: int) -> str:
+        seconds, rest = divmod(when, _SECOND)
+        if seconds != self._second:
+            self._second = seconds
+            late = when >= _EPOCH
+            self._clock = time.strftime("%H:%M:%S", time.localtime(seconds)) if late else str(seconds)
+        return f"{self._clock}.{rest:09}"
+
+
+def words(frame: Frame, nics: Mapping[bytes, str]) -> str:
+    """The frame in words, and whether the capture has all of it."""
+    what = named(frame.raw, nics)
+    return what if len(frame.raw) == frame.length else f"{what} captured of {frame.length}"
+
+
+class Facts:
+    """What is known of a frame, with its fields by the names that filters and rules use."""
+
+    def __init__(self, nics: Mapping[bytes, str]) -> None:
+        fields = known_fields()
+        self._nics = nics
+        self._fields = [(fields[name], fields.reader(name)) for name in fields.names()]
+        self._presence = {header: fields.presence(header) for header in fields.headers()}
+        self._of: dict[tuple[str, ...], list[tuple[Field, Reader]]] = {}
+
+    def of(self, frame: Frame) -> Mapping[str, object]:
+        raw = frame.raw
+        located = locate(raw)
+        headers = tuple([name for name, find in self._presence.items() if find(raw, located) >= 0])
+        readers = self._of.get(headers)
+        if readers is None:
+            readers = [(field, read) for field, read in self._fields if field.header.name in headers]
+            self._of[headers] = readers
+        fields = {field.name: _value(field, value) for field, read in readers if (value := read(raw, located)) >= 0}
+        one = told().get(located[0])
+        return {
+            "capture": frame.interface.capture,
+            "time": frame.when,
+            "interface": frame.interface.name,
+            "link": frame.interface.link,
+            "direction": frame.interface.enters(frame.bound),
+            "way": _WAY[frame.bound],
+            "bytes": frame.length,
+            "what": words(frame, self._nics),
+            "protocol": one.name if one is not None else headers[-1] if headers else "",
+            "fields": fields,
+            "met": frame.comment,
+        }
+
+
+def _value(field: Field, value: int) -> int | str:
+    """As people and filters write it."""
+    if field.kind == "mac":
+        return value.to_bytes(6, "big").hex(":")
+    if field.kind == "ipv4":
+        return str(ipaddress.IPv4Address(value))
+    return str(ipaddress.IPv6Address(value)) if field.kind == "ipv6" else value
