@@ -6,6 +6,8 @@ Read from its bytes by the headers' layouts and the protocols' codecs; a broken 
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from testbed.observe.wording import told
@@ -25,10 +27,10 @@ _ECHO: Final = {
 }
 
 
-def named(frame: bytes) -> str:
-    """One line, without its end."""
+def named(frame: bytes, nics: Mapping[bytes, str] = MappingProxyType({})) -> str:
+    """One line, without its end. nics: what hardware addresses are called."""
     try:
-        what = _described(frame)
+        what = _described(frame, nics)
     except IndexError:
         what = "cut short"
     tag = ""
@@ -37,9 +39,10 @@ def named(frame: bytes) -> str:
     return f"{tag}{what}, {len(frame)} bytes"
 
 
-def _described(frame: bytes) -> str:
+def _described(frame: bytes, nics: Mapping[bytes, str]) -> str:
     ethertype, network, protocol, transport = locate(frame)
-    between = f"{frame[6:12].hex(':')} > {frame[:6].hex(':')}"
+    source, destination = frame[6:12], frame[:6]
+    between = f"{nics.get(source) or source.hex(':')} > {nics.get(destination) or destination.hex(':')}"
     if ethertype == IPV4:
         between = f"{_address(frame, network + 12, 4)} > {_address(frame, network + 16, 4)}"
         return f"{between} {_internet(frame, protocol, transport)}"
