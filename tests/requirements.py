@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
@@ -84,6 +85,17 @@ def _overlay() -> str:
     return in_child(mount)
 
 
+def _mpi4py() -> str:
+    """For the system's Python: it has the one that was built for the system's MPI."""
+    tried = subprocess.run(["/usr/bin/python3", "-c", "import mpi4py"], capture_output=True, check=False)
+    return "" if tried.returncode == 0 else "the system's Python has no mpi4py"
+
+
+def _postgresql() -> str:
+    there = shutil.which("pgbench") and any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return "" if there else "there is no PostgreSQL server in /usr/lib/postgresql, or no pgbench"
+
+
 REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREMENTS.items()} | {
     "userns": Requirement(_user_namespace),
     "steady-time": Requirement(lambda: "an emulated machine's time is coarse" if os.environ.get("TESTBED_VM") else ""),
@@ -96,6 +108,13 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
     "sshd": _tool("sshd"),
     "ping": _tool("ping"),
     "tcpdump": _tool("tcpdump"),
+    "curl": _tool("curl"),
+    "iperf3": _tool("iperf3"),
+    "mpirun": _tool("mpirun"),
+    "mpi4py": Requirement(_mpi4py, ours=True),
+    "postgresql": Requirement(_postgresql, ours=True),
+    "redis-benchmark": _tool("redis-benchmark"),
+    "redis-server": _tool("redis-server"),
 }
 
 

@@ -1,0 +1,34 @@
+"""A program of a node that serves a port, for the time of a block."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from testbed import RunningNode
+
+DEADLINE = 30.0  # seconds that a server gets to begin or to end
+
+
+@contextmanager
+def server(
+    node: RunningNode, command: Sequence[str], port: int, stop: int = signal.SIGTERM, **place: Any
+) -> Iterator[None]:
+    """It listens when the block begins, and has ended, by the signal `stop`, when it is over. place: as for `popen`."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = node.popen(command, stdin=subprocess.DEVNULL, stdout=said.fileno(), stderr=said.fileno(), **place)
+        try:
+            until = time.monotonic() + DEADLINE
+            while not node.run(["ss", "-Hltn", f"sport = :{port}"]).stdout:
+                said.seek(0)
+                assert process.poll() is None, f"{command[0]} has ended: {said.read()}"
+                assert time.monotonic() < until, f"{command[0]} does not listen: {said.read()}"
+            yield
+        finally:
+            process.send_signal(stop)
+            process.wait(DEADLINE)

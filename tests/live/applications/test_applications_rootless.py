@@ -1,0 +1,53 @@
+"""What needs no other user than one's own runs without root as it does with it: the same stories, an ordinary user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import test_http
+import test_iperf3
+import test_redis
+from test_rootless import NOBODY, as_user, finish, home
+
+from testbed import Cluster
+
+__all__ = ["home"]  # a fixture
+
+pytestmark = [
+    pytest.mark.requires("root", "userns", "curl", "iperf3", "redis-server", "redis-benchmark"),
+    pytest.mark.usefixtures("machine"),
+]
+
+# What a child uses is imported before it loses the right to read it.
+for _module in (
+    "testbed.cluster.deciding",
+    "testbed.cluster.steward",
+    "testbed.kernel.abilities",
+    "testbed.kernel.loss_classifier",
+    "testbed.kernel.messages",
+    "testbed.kernel.qdiscs",
+    "testbed.spec.elements",
+    "testbed.wire.expressions",
+):
+    import_module(_module)
+
+STORIES = {
+    "iperf3": lambda cluster, _: test_iperf3.test_iperf3_measures_the_bottleneck_the_delay_and_the_losses(cluster),
+    "http": test_http.test_a_request_takes_the_round_trips_and_the_time_outs_that_it_needs,
+    "redis": test_redis.test_requests_one_by_one_wait_for_the_network_and_pipelined_ones_share_the_wait,
+}
+
+
+@pytest.mark.parametrize("application", STORIES)
+def test_an_application_meets_the_same_network_without_root(home: Path, tmp_path: Path, application: str) -> None:
+    story: Callable[..., None] = STORIES[application]
+
+    def told() -> None:
+        with Cluster.star(2).up() as cluster:
+            story(cluster, tmp_path)
+
+    assert tmp_path.stat().st_mode & 0o007 == 0o007, f"a directory in which user {NOBODY} can write"
+    finish(as_user(home, told))

@@ -1,0 +1,39 @@
+"""iperf3 between two nodes: a bottleneck, a delay and losses are what it measures."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from serving import server
+
+from testbed import RunningCluster, RunningNode
+
+pytestmark = [pytest.mark.requires("root", "iperf3"), pytest.mark.usefixtures("machine")]
+
+MBIT = 1_000_000
+
+
+def stream(client: RunningNode, *how: str) -> dict[str, Any]:
+    """What came of a second."""
+    report = json.loads(client.run(["iperf3", "-J", "-t", "1", "-c", "n2", *how], timeout=60).stdout)
+    end: dict[str, Any] = report["end"]
+    return end
+
+
+@pytest.mark.cluster("star-2", mode="live")
+def test_iperf3_measures_the_bottleneck_the_delay_and_the_losses(cluster: RunningCluster) -> None:
+    with server(cluster["n2"], ["iperf3", "-s"], 5201):
+        free = stream(cluster["n1"])
+        with cluster.inject("n1", rate="20mbit", delay="5ms"):
+            narrow = stream(cluster["n1"])
+        with cluster.inject("n1", rules=["drop udp.dport == 5201 and every(5)"], direction="out"):
+            lossy = stream(cluster["n1"], "--udp", "-b", "4M", "-l", "500")["sum"]
+    assert free["sum_received"]["bits_per_second"] > 100 * MBIT
+    assert 10 * MBIT < narrow["sum_received"]["bits_per_second"] < 20 * MBIT
+    assert free["streams"][0]["sender"]["min_rtt"] < 10_000  # us
+    assert narrow["streams"][0]["sender"]["min_rtt"] >= 10_000  # 5 ms each way
+    lost, sent = lossy["lost_packets"], lossy["packets"]
+    assert sent >= 500
+    assert sent // 5 - 2 <= lost < 0.22 * sent  # it does not see that the last one is lacking

@@ -1,0 +1,52 @@
+"""Open MPI over ssh between nodes, and the same script on NICs with firmware."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed import RunningCluster
+from testbed.cluster import secure_shell
+from testbed.cluster.state import Store
+
+pytestmark = [pytest.mark.requires("root", "ssh", "sshd", "mpirun", "mpi4py"), pytest.mark.usefixtures("machine")]
+
+SCRIPT = Path(__file__).parent / "round_trips.py"
+SIZES = (1, 1024, 65536)
+MPIRUN = [
+    *("mpirun", "--allow-run-as-root", "--host", "n1,n2", "-np", "2"),
+    *("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0"),
+    *("--mca", "plm_rsh_agent", "ssh", "--mca", "mpi_yield_when_idle", "1"),
+]
+
+
+def halves(said: str) -> dict[int, int]:
+    """The least half round trip of each size, ns."""
+    rows = [json.loads(line) for line in said.splitlines()]
+    return {row["size_bytes"]: row["min_ns"] for row in rows}
+
+
+@pytest.mark.cluster("star-2", mode="live")
+def test_open_mpi_starts_its_ranks_by_ssh_and_talks_over_the_links(cluster: RunningCluster, tmp_path: Path) -> None:
+    secure_shell.ensure(Store(), cluster.name)
+    script = ["/usr/bin/python3", str(SCRIPT), "20", *map(str, SIZES)]
+    near = halves(cluster["n1"].run([*MPIRUN, *script], cwd=tmp_path, timeout=60).stdout)
+    with cluster.inject("n2", delay="3ms"):
+        far = halves(cluster["n1"].run([*MPIRUN, *script], cwd=tmp_path, timeout=60).stdout)
+    assert tuple(near) == tuple(far) == SIZES
+    assert near[1] < 3_000_000
+    assert all(least >= 3_000_000 for least in far.values())
+
+
+@pytest.mark.cluster("star-2", mode="live")
+def test_the_same_script_runs_on_nics_with_firmware(cluster: RunningCluster, tmp_path: Path) -> None:
+    from testbed import run
+
+    with cluster.inject("n2", delay="3ms"):
+        done = run(cluster.live, str(SCRIPT), settings={"args": "20 1 1024 65536"}, output=tmp_path / "run")
+    assert done.folder is not None
+    far = halves((done.folder / "logs" / "n1.log").read_text())
+    assert tuple(far) == SIZES
+    assert all(least >= 3_000_000 for least in far.values())

@@ -1,0 +1,73 @@
+"""PostgreSQL with data of its own in a node, and its benchmark in another: a transaction costs a round trip per statement.
+
+It refuses to run as root, so its programs become the user that its package has made. Without root a node has one user only.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from serving import server
+
+from testbed import RunningCluster, RunningNode
+
+pytestmark = [pytest.mark.requires("root", "postgresql"), pytest.mark.usefixtures("machine")]
+
+AS_USER = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+PORT = 5432
+TRANSACTION = "BEGIN;\nINSERT INTO visits DEFAULT VALUES;\nSELECT count(*) FROM visits;\nEND;\n"
+
+
+@contextmanager
+def postgresql(node: RunningNode) -> Iterator[None]:
+    """A server in the node with an empty database."""
+    programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as data:
+        shutil.chown(data, "postgres", "postgres")
+        node.run([*AS_USER, f"{programs}/initdb", "-D", data, "-A", "trust", "--no-sync"], cwd="/", timeout=60)
+        with Path(data, "pg_hba.conf").open("a") as hosts:
+            hosts.write("host all all 10.0.0.0/8 trust\n")
+        settings = ["listen_addresses=*", "unix_socket_directories=", "fsync=off", f"port={PORT}"]
+        serve = [*AS_USER, f"{programs}/postgres", "-D", data, *(f"-c{setting}" for setting in settings)]
+        with server(node, serve, PORT, stop=signal.SIGINT, cwd="/"):  # "fast": it takes its shared memory with it
+            yield
+
+
+def milliseconds(client: RunningNode, script: Path) -> float:
+    """Of a transaction, on average."""
+    command = ["pgbench", "-n", "-h", "n2", "-U", "postgres", "-t", "20", "-f", str(script), "postgres"]
+    said = client.run(command, timeout=60).stdout
+    found = re.search(r"latency average = ([\d.]+) ms", said)
+    assert found, said
+    return float(found[1])
+
+
+def shared_memory() -> set[str]:
+    """The machine's segments, which belong to no namespace of a node."""
+    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
+@pytest.mark.cluster("star-2", mode="live")
+def test_a_transaction_waits_for_the_network_once_per_statement(cluster: RunningCluster, tmp_path: Path) -> None:
+    before = shared_memory()
+    client, script = cluster["n1"], tmp_path / "transaction.sql"
+    script.write_text(TRANSACTION)
+    with postgresql(cluster["n2"]):
+        client.run(
+            ["psql", "-q", "-h", "n2", "-U", "postgres", "-c", "CREATE TABLE visits (at timestamp DEFAULT now())"]
+        )
+        near = milliseconds(client, script)
+        with cluster.inject("n2", delay="5ms", loss="1%"):
+            far = milliseconds(client, script)
+        counted = client.run(["psql", "-At", "-h", "n2", "-U", "postgres", "-c", "SELECT count(*) FROM visits"]).stdout
+    assert near < 20
+    assert far >= 40  # four statements, 10 ms there and back
+    assert counted == "40\n"  # whatever the link has lost
+    assert shared_memory() <= before

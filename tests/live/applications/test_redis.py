@@ -1,0 +1,39 @@
+"""Redis and its benchmark on two nodes: one request at a time goes at the network's pace, a pipeline of them does not."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from serving import server
+
+from testbed import RunningCluster, RunningNode
+
+pytestmark = [pytest.mark.requires("root", "redis-server", "redis-benchmark"), pytest.mark.usefixtures("machine")]
+
+PORT = 6379
+
+
+def benchmark(client: RunningNode, *more: str) -> dict[str, float]:
+    """What one client sees that sets keys: "rps", and "avg_latency_ms" and others."""
+    command = ["redis-benchmark", "-h", "n2", "-c", "1", "-t", "set", "--csv", *more]
+    (row,) = csv.DictReader(client.run(command, timeout=60).stdout.splitlines())
+    return {name: float(value) for name, value in row.items() if name != "test"}
+
+
+@pytest.mark.cluster("star-2", mode="live")
+def test_requests_one_by_one_wait_for_the_network_and_pipelined_ones_share_the_wait(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
+    serve = ["redis-server", "--port", str(PORT), "--bind", "0.0.0.0", "--protected-mode", "no", "--save", ""]
+    with server(cluster["n2"], serve, PORT, cwd=tmp_path):
+        near = benchmark(cluster["n1"], "-n", "200")
+        with cluster.inject("n2", delay="5ms"):
+            far = benchmark(cluster["n1"], "-n", "50")
+            pipelined = benchmark(cluster["n1"], "-n", "1000", "-P", "50")
+        assert cluster["n1"].run(["redis-cli", "-h", "n2", "dbsize"]).stdout == "1\n"
+    assert near["min_latency_ms"] < 5
+    assert far["min_latency_ms"] >= 10
+    assert far["rps"] <= 100  # one in 10 ms
+    assert pipelined["rps"] > 10 * far["rps"]
