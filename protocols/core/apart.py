@@ -17,12 +17,12 @@ from protocols.core.memory import Pinning, Reachable
 @dataclass(frozen=True, slots=True)
 class Apart:
     """descriptors: bytes of their memory. most: doorbells, and descriptors to be had back, that a host has under way.
-    firmware and host: either side, on the same descriptor memory. vacant: firmware, of a greater incarnation, for a NIC
-    whose host is gone, in the place of the former: what was under way is over, and it tells the peers. It takes no message:
-    the firmware for the next host has the same incarnation."""
+    firmware and host: either side, on the same descriptor memory. vacant: firmware for a NIC without a host. Where
+    one is gone, of a greater incarnation and in the place of the former: what was under way is over, and it tells the peers.
+    It takes no message: the firmware for the next host has the same incarnation."""
 
     descriptors: int
     most: int
     firmware: Callable[[Adapter, Actions, Reachable, memoryview], Firmware]
     host: Callable[[Adapter, Bell, Pinning, memoryview], Host]
-    vacant: Callable[[Adapter, Actions, Firmware], Firmware]
+    vacant: Callable[[Adapter, Actions, Firmware | None], Firmware]

@@ -46,7 +46,7 @@ def apart(settings: Settings | None = None, codec: Codec = codec) -> Apart:
     def host(adapter: Adapter, nic: Bell, memory: Pinning, descriptors: memoryview) -> Endpoint:
         return Endpoint(adapter, nic, memory, Descriptors(count, memory=descriptors))
 
-    def vacant(adapter: Adapter, nic: Actions, former: AnyFirmware) -> Firmware:
+    def vacant(adapter: Adapter, nic: Actions, former: AnyFirmware | None) -> Firmware:
         keeps_nothing = copy(own)
         keeps_nothing.held = 0  # no header without a receive, and there will be none
         made = Firmware(adapter, nic, HostMemory(), Descriptors(1), keeps_nothing, codec)

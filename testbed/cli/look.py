@@ -15,7 +15,8 @@ from testbed.spec.selecting import SELECTOR
 
 if TYPE_CHECKING:
     from testbed.cluster.injections import Injection
-    from testbed.cluster.status import ClusterStatus, Direction, LinkStatus
+    from testbed.cluster.shared_nics import SharedNics
+    from testbed.cluster.status import AgentStatus, ClusterStatus, Direction, LinkStatus
     from testbed.spec.layout import Impairment
 
 
@@ -65,6 +66,7 @@ def _document(found: ClusterStatus) -> Mapping[str, object]:
                 "namespace": state.namespaces.get(node.name, ""),
                 "there": seen[node.name].there,
                 "programs": list(seen[node.name].programs),
+                "agent": _agent(seen[node.name].agent),
                 "nics": [
                     {
                         "name": nic.name,
@@ -104,6 +106,7 @@ def _document(found: ClusterStatus) -> Mapping[str, object]:
             }
             for each in found.links
         ],
+        "shared": _shared(state.nics),
         "injected": [
             {
                 "number": one.number,
@@ -114,6 +117,19 @@ def _document(found: ClusterStatus) -> Mapping[str, object]:
             for one in state.injected
         ],
     }
+
+
+def _shared(nics: SharedNics | None) -> Mapping[str, object] | None:
+    if nics is None:
+        return None
+    return {"protocol": nics.protocol, "functions": nics.functions, "owner": nics.owner.pid}
+
+
+def _agent(agent: AgentStatus | None) -> Mapping[str, object] | None:
+    if agent is None:
+        return None
+    hosts = [{"function": function, "pid": pid} for function, pid in sorted(agent.hosts.items())]
+    return {"pid": agent.pid, "hosts": hosts, "lost": agent.lost}
 
 
 def _left(injection: Injection) -> float:
@@ -143,8 +159,13 @@ def _print(found: ClusterStatus) -> None:
             f"process {state.owner.pid} is {state.phase} it" if state.owner.alive else f"left {state.phase}: {mend}"
         )
         click.echo(f"   {at_work}")
-    elif "relay" in state.datapaths.values() and not (state.steward is not None and state.steward.alive):
-        click.echo("   its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
+    elif not (state.steward is not None and state.steward.alive):
+        if "relay" in state.datapaths.values():
+            click.echo(
+                "   its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again"
+            )
+        if state.nics is not None:
+            click.echo("   the agents of its NICs are GONE, and nobody can attach: 'testbed up' starts them again")
     by_end: dict[tuple[str, str], LinkStatus] = {}
     for link in found.links:
         by_end[link.link.a.owner, link.link.a.port] = link
@@ -154,6 +175,7 @@ def _print(found: ClusterStatus) -> None:
     for node in state.layout.nodes:
         there = seen[node.name]
         programs = f"  {len(there.programs)} running" if there.programs else ""
+        programs += f"  {_agent_in_words(there.agent)}" if there.agent is not None else ""
         name = f"{node.name}{_tags(node.tags)}"
         first = f"{name}{programs}" if there.there else f"{name}  GONE"
         if not node.nics:
@@ -175,9 +197,20 @@ def _print(found: ClusterStatus) -> None:
         branch = "└─" if number == len(rows) - 1 else "├─"
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
         click.echo(f"{branch} {cells}  {row[3]}".rstrip())
+    if state.nics is not None:
+        each = f"{state.nics.functions} functions" if state.nics.functions > 1 else "1 function"
+        click.echo(f"   NICs shared for {state.nics.protocol}, {each} each, until process {state.nics.owner.pid} ends")
     for one in state.injected:
         left = f", {_duration(_left(one))} left" if one.until else ""
         click.echo(f"   injected {one.number}: {one.what}{left}")
+
+
+def _agent_in_words(agent: AgentStatus) -> str:
+    """ "agent 4711, 2 attached"."""
+    if not agent.pid:
+        return "agent GONE"
+    said = f"agent {agent.pid}, {len(agent.hosts)} attached"
+    return f"{said}, {agent.lost} frames lost" if agent.lost else said
 
 
 def _is_trunk(found: ClusterStatus, link: LinkStatus) -> bool:

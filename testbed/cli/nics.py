@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 
 import click
@@ -29,7 +28,7 @@ def nics_command(protocol: str, functions: int, name: str | None) -> None:
     testbed nics --functions 2 &
     testbed exec n1 -- python my.py     in it: from testbed import attach
 
-    An agent that dies is started again; 'testbed events' tells of it.
+    'testbed status' shows the agents and who has attached. One that dies is started again; 'testbed events' tells of it.
     """
     from testbed.cluster.running import RunningCluster
     from testbed.cluster.state import Store
@@ -43,7 +42,4 @@ def nics_command(protocol: str, functions: int, name: str | None) -> None:
             signal.signal(number, lambda *_: os.write(stopped, b"\n"))
     with share_nics(cluster, protocol, functions=functions) as standing:
         click.echo(f"the NICs of {cluster.name} are shared: Ctrl-C ends it", err=True)
-        waiting = select.poll()
-        waiting.register(stop, select.POLLIN)
-        waiting.register(standing.fileno(), select.POLLIN)
-        waiting.poll()
+        standing.tend(stop)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from testbed.cluster import names
 from testbed.cluster.applying import Workshop
@@ -26,8 +26,13 @@ from testbed.runtime.orders import Orders, Places
 _MOST_PROCESSES: Final = 4
 _MOMENT: Final = 0.01  # s
 
-Healing: TypeAlias = "Callable[[Store, str, int], object]"
-"""What heals one injection of a cluster."""
+
+class Duties(NamedTuple):
+    """What a steward does to its cluster when the time has come. heal(store, cluster, number): heals one injection.
+    stop_sharing(store, cluster): NICs whose owner has ended are shared no more."""
+
+    heal: Callable[[Store, str, int], object]
+    stop_sharing: Callable[[Store, str], object]
 
 
 class Replugging:
@@ -116,7 +121,7 @@ class Engaged(NamedTuple):
     unclaimed: Mapping[str, int] = MappingProxyType({})
 
 
-def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Engaged:
+def engage(store: Store, state: State, orders: Orders, duties: Duties) -> Engaged:
     """Have the orders in force when this returns.
 
     The state must be written, with what is injected.
@@ -130,21 +135,21 @@ def engage(store: Store, state: State, orders: Orders, healing: Healing) -> Enga
     elif known is not None:
         remove_file(places.orders)
     timed = any(injection.until for injection in state.injected)
-    if not (orders.links or timed or known is not None or state.steward is not None):
+    if not (orders.links or timed or known is not None or state.steward is not None or state.nics is not None):
         return Engaged()
     from testbed.cluster import steward  # with the relay's code, which a cluster without impairments does not need
 
     if not steward.needed(state, orders):
-        leaving = steward.ensure(store, state, healing)  # it looks, and ends
+        leaving = steward.ensure(store, state, duties)  # it looks, and ends
         for one in (leaving, state.steward):
             if one is not None:
                 wait_until_gone(one)
         return Engaged()
-    identity = steward.ensure(store, state, healing)
+    identity = steward.ensure(store, state, duties)
     unclaimed: dict[str, int] = {}
     for number in range(orders.processes):  # the same orders, too: a free end may be another interface by now
         if orders.share(number).links:
-            unclaimed |= _load(places.socket(number), lambda: steward.ensure(store, state, healing))
+            unclaimed |= _load(places.socket(number), lambda: steward.ensure(store, state, duties))
     return Engaged(identity, unclaimed)
 
 

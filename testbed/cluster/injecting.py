@@ -153,7 +153,7 @@ def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injectio
         raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {there}")
     if not known:
         return ()
-    return _as_whoever_may(store, name, partial(lifecycle.heal, store, name, *numbers))
+    return as_whoever_may(store, name, partial(lifecycle.heal, store, name, *numbers))
 
 
 def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
@@ -166,7 +166,7 @@ def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
 
 def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> Injected:
     begun = time.monotonic()
-    outcome = _as_whoever_may(store, name, partial(_alter, store, name, make))
+    outcome = as_whoever_may(store, name, partial(_alter, store, name, make))
     injection = outcome.injected[-1]
     took = time.monotonic() - begun
     events.record(
@@ -197,7 +197,7 @@ def _alter(store: Store, name: str, make: Callable[[State, int], Injection]) -> 
         raise
 
 
-def _as_whoever_may(store: Store, name: str, act: Callable[[], T]) -> T:
+def as_whoever_may(store: Store, name: str, act: Callable[[], T]) -> T:
     """As root here, without root in the cluster's user namespace."""
     if userns.is_root():
         return act()

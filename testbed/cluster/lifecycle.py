@@ -18,6 +18,7 @@ from testbed.cluster.operations import Operation
 from testbed.cluster.ownership import Mark
 from testbed.cluster.planning import Existing, plan
 from testbed.cluster.requirements import check_supported
+from testbed.cluster.shared_nics import SharedNics, shared_devices
 from testbed.cluster.state import PATIENCE, State, Store, file_source
 from testbed.cluster.treatments import Treatments
 from testbed.errors import ConflictError, KernelError, TestbedError, reason_of
@@ -91,7 +92,8 @@ def up(
         state = _intent(wish, before, injected, decisions)
         if dry_run:
             with _workshop(wish) as workshop:
-                operations = plan(wish.layout, _existing(workshop, wish, before), decisions.treatments, decisions.files)
+                existing, whole = _existing(workshop, wish, before), shared_devices(wish.layout, state.nics)
+                operations = plan(wish.layout, existing, decisions.treatments, decisions.files, whole)
             return Outcome(state, tuple(operations))
         try:
             operations, state = _carry_out(store, wish, state, before, decisions, progress, guard)
@@ -116,8 +118,9 @@ def _tell_of_dropped(store: Store, before: State | None, kept: tuple[Injection, 
             events.record(store.directory(before.name), "heal", number=one.number, what=one.what, reason=reason)
 
 
-def alter(store: Store, name: str, edit: Edit) -> Outcome:
-    """Inject into a running cluster, or heal it: `edit` makes its new injections of its state.
+def alter(store: Store, name: str, edit: Edit, share: Share = lambda state: state.nics) -> Outcome:
+    """Inject into a running cluster, or heal it: `edit` makes its new injections of its state. share: makes of that how its
+    NICs are shared. What these raise ends it.
 
     What cannot be carried out leaves everything as it was. NotFoundError, ConflictError; what `decide` raises;
     KernelError.
@@ -132,12 +135,12 @@ def alter(store: Store, name: str, edit: Edit) -> Outcome:
         decisions = decide(
             wish.layout, injected, wish.asked, _base(wish.origin), wish.log, carrying.known_texts(store, wish.name)
         )
-        state = replace(_intent(wish, before, injected, decisions), issued=issued)
+        state = replace(_intent(wish, before, injected, decisions), issued=issued, nics=share(before))
         try:
-            if _relay_alone(before, decisions):
+            if state.nics == before.nics and _relay_alone(before, decisions):
                 store.write(state)
                 state = replace(state, phase="up", previous=None)
-                state = replace(state, steward=carrying.engage(store, state, decisions.orders, heal).steward)
+                state = replace(state, steward=carrying.engage(store, state, decisions.orders, _DUTIES).steward)
                 store.write(state)
                 operations: list[Operation] = []
             else:
@@ -167,6 +170,7 @@ def _as_it_is(state: State, owner: Identity) -> Wish:
 
 
 Edit = Callable[[State], tuple[Injection, ...]]
+Share = Callable[[State], SharedNics | None]
 
 
 def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
@@ -184,6 +188,18 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
         links = sorted(injection.links)
         events.record(store.directory(name), "heal", number=injection.number, what=injection.what, links=links)
     return tuple(lifted)
+
+
+def stop_sharing(store: Store, name: str) -> None:
+    """The NICs are shared no more, where their owner has ended."""
+    alter(store, name, lambda state: state.injected, _without_the_dead)
+
+
+def _without_the_dead(state: State) -> SharedNics | None:
+    return state.nics if state.nics is not None and state.nics.owner.alive else None
+
+
+_DUTIES = carrying.Duties(heal, stop_sharing)
 
 
 def _relay_alone(before: State, decisions: Decisions) -> bool:
@@ -282,6 +298,7 @@ def _intent(wish: Wish, before: State | None, injected: tuple[Injection, ...], d
         datapaths={link: one.datapath for link, one in decisions.treatments.items() if one.spliced},
         notes=decisions.notes,
         steward=before.steward if before else None,
+        nics=before.nics if before else None,
     )
 
 
@@ -365,7 +382,8 @@ def _carry_out(
     _drop_unfinished(before)
     _end_programs_of_lost_nodes(before)
     with _workshop(wish) as workshop:
-        operations = plan(wish.layout, _existing(workshop, wish, before), decisions.treatments, decisions.files)
+        existing, whole = _existing(workshop, wish, before), shared_devices(wish.layout, state.nics)
+        operations = plan(wish.layout, existing, decisions.treatments, decisions.files, whole)
         replugging = carrying.Replugging(store, workshop, before, state, decisions.orders)
         with _names_ready(store) if _by_name(wish) else nullcontext():
             workshop.apply(operations, lambda done: progress(done, len(operations)))
@@ -374,7 +392,7 @@ def _carry_out(
             holder = guard.identity
             paths = guard.hold(workshop.descriptors())
         state = replace(state, phase="up", namespaces=paths, inodes=workshop.inodes, keeper=holder, previous=None)
-        engaged = carrying.engage(store, state, decisions.orders, heal)
+        engaged = carrying.engage(store, state, decisions.orders, _DUTIES)
         state = replace(state, steward=engaged.steward)
         replugging.tell(engaged.unclaimed)
     store.write(state)

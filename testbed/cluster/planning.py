@@ -86,18 +86,27 @@ def plan(
     existing: Existing,
     treatments: Treatments = MappingProxyType({}),
     files: Mapping[str, str] = MappingProxyType({}),
+    whole: frozenset[Device] = frozenset(),
 ) -> list[Operation]:
     """The operations that turn what exists into what is wanted; none when they are equal.
 
-    treatments: of the layout's links. files: path -> text of the tables that their impairments name. ValueError when a link
-    that is declared direct is to be treated; UnsupportedError, BrokenFileError and NotFoundError for what its datapath
-    cannot do, or for its files.
+    treatments: of the layout's links. files: path -> text of the tables that their impairments name. whole: devices on
+    which nothing unfinished is to be sent, whatever their links are. ValueError when a link that is declared direct is to be
+    treated; UnsupportedError, BrokenFileError and NotFoundError for what its datapath cannot do, or for its files.
     """
-    return _Planner(wanted, existing, treatments, files).plan()
+    return _Planner(wanted, existing, treatments, files, whole).plan()
 
 
 class _Planner:
-    def __init__(self, wanted: Layout, existing: Existing, treatments: Treatments, files: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        wanted: Layout,
+        existing: Existing,
+        treatments: Treatments,
+        files: Mapping[str, str],
+        whole: frozenset[Device],
+    ) -> None:
+        self.whole = whole
         self.wanted = wanted
         self.existing = existing
         self.treatments = treatments
@@ -426,12 +435,13 @@ class _Planner:
                 self._plug(device, 0)
 
     def _offloads_wanted(self) -> dict[Device, Offloads]:
-        """Which unfinished frames those may take that send towards free ends; all others take all."""
+        """Which unfinished frames those may take that send towards free ends, and those that agents have; all others take
+        all."""
         return {
             device: Offloads.TCP if pieces else Offloads.NONE
             for name, splice in self.wiring.splices.items()
             for device, pieces in zip(splice.senders, self.treatments[name].pieces, strict=True)
-        }
+        } | dict.fromkeys(self.whole, Offloads.NONE)
 
     def _lower_offloads(self) -> None:
         for device, wanted in self._offloads_wanted().items():

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from testbed.cluster.injections import Injection
 from testbed.cluster.names import check_cluster
+from testbed.cluster.shared_nics import SharedNics
 from testbed.errors import (
     ConflictError,
     KernelError,
@@ -62,7 +63,7 @@ class State:
     asked: the datapath that links were to have. injected: what is injected, and issued, how many injections there have
     ever been. datapaths: link -> who carries it, where that is not "direct"; notes: what is approximate there, or why
     others were not taken. log: the file to which the relay writes fates, or empty. steward: the process that looks after
-    the relay and timed faults, if one does.
+    the relay, timed faults and agents, if one does. nics: how the nodes' NICs are shared, if they are.
     """
 
     name: str
@@ -83,6 +84,7 @@ class State:
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     log: str = ""
     steward: Identity | None = None
+    nics: SharedNics | None = None
 
     @property
     def abandoned(self) -> bool:
@@ -113,6 +115,7 @@ class State:
                 "notes": dict(self.notes),
                 "log": self.log,
                 "steward": str(self.steward) if self.steward else None,
+                "nics": self.nics.to_json() if self.nics else None,
             },
             separators=(",", ":"),
         )
@@ -142,6 +145,7 @@ class State:
             notes={link: tuple(notes) for link, notes in data["notes"].items()},
             log=data["log"],
             steward=Identity.parse(data["steward"]) if data["steward"] else None,
+            nics=SharedNics.from_json(data["nics"]) if data.get("nics") else None,
         )
 
 

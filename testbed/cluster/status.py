@@ -7,12 +7,12 @@ direct links have to be looked at in their nodes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from testbed.cluster import names
 from testbed.cluster.injections import BOTH, in_force
-from testbed.cluster.state import State
+from testbed.cluster.state import State, Store
 from testbed.cluster.treatments import UNIMPAIRED
 from testbed.cluster.wiring import wire_ends
 from testbed.kernel import namespaces, processes, userns
@@ -46,11 +46,23 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node: whether its namespace is there, and the programs in it."""
+    """A node: whether its namespace is there, and the programs in it. agent: of its NIC, where that is shared (see
+    `AgentStatus`)."""
 
     name: str
     there: bool
     programs: tuple[int, ...]
+    agent: AgentStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """Of a shared NIC. pid: 0 where it does not answer. hosts: by function, the process that has attached. lost: frames, not
+    read in time or not sent."""
+
+    pid: int = 0
+    hosts: Mapping[int, int] = field(default_factory=dict)
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +76,17 @@ def status(state: State) -> ClusterStatus:
     """Look at a running cluster."""
     found = _read_interfaces(state)
     programs = _programs(state)
+    agents = _agents(state) if state.nics is not None else {}
+    own = {agent.pid for agent in agents.values()}
     return ClusterStatus(
         state,
         tuple(
-            NodeStatus(node.name, _is_there(state, node.name), tuple(programs.get(node.name, ())))
+            NodeStatus(
+                node.name,
+                _is_there(state, node.name),
+                tuple(pid for pid in programs.get(node.name, ()) if pid not in own),
+                agents.get(node.name),
+            )
             for node in state.layout.nodes
         ),
         tuple(
@@ -83,6 +102,21 @@ def _in_force(state: State, found: LinkStatus) -> LinkStatus:
         return found
     forward, backward = [in_force(found.link, direction, state.injected).whole for direction in BOTH]
     return replace(found, datapath=state.datapaths[name], forward_impairment=forward, backward_impairment=backward)
+
+
+def _agents(state: State) -> dict[str, AgentStatus]:
+    from testbed.cluster.sharing import reports  # with all that sharing needs, which most clusters do not
+
+    return {
+        node: AgentStatus()
+        if said is None
+        else AgentStatus(
+            said["pid"],
+            {int(function): pid for function, pid in said["hosts"].items()},
+            said["dropped"] + said["unsent"] + said["overflowed"],
+        )
+        for node, said in reports(Store(), state).items()
+    }
 
 
 Found = Mapping[str, Mapping[str, Interface]]

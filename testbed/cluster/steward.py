@@ -1,8 +1,8 @@
 """The steward: one small process per cluster, there only while something needs it, in the cluster's wire namespace.
 
-- It keeps the relay running: when that dies, however it dies, it starts another one with the same orders, and the gap
-  is an event.
-- It heals what was injected for a time only.
+- It keeps the relay running, and the agents of shared NICs: when one dies, however it dies, it starts another one in its
+  place, and the gap is an event.
+- It heals what was injected for a time only, and ends the sharing of NICs with the process whose wish it was.
 
 It ends when nothing needs it any more, with the keeper of a cluster that has one, and with the cluster, whose programs
 in the wire namespace are ended like those in the nodes. Commands call it; they hold the cluster's lock.
@@ -13,48 +13,44 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from testbed.cluster import names
-from testbed.cluster.carrying import Healing
+from testbed.cluster.carrying import Duties
 from testbed.cluster.state import State, Store
+from testbed.cluster.tended import LOG, Agents, RelayProcesses
+from testbed.cluster.tending import Tended
 from testbed.engine.loop import Loop
-from testbed.errors import KernelError, TestbedError
+from testbed.errors import KernelError
 from testbed.kernel import daemons, processes, syscalls
 from testbed.kernel.netlink import RouteSocket
-from testbed.kernel.survey import interfaces
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
 from testbed.runtime.calls import PATIENCE, Listener, NotThereError, call
 from testbed.runtime.orders import Orders, Places
-from testbed.runtime.process import Process
 
 NAME: Final = "testbed-steward"
-RELAY_NAME: Final = "testbed-relay"
 SOCKET: Final = "steward"
-LOG: Final = "processes.log"
 LOCK: Final = "steward.lock"
 
 _MOMENT: Final = 0.01  # s
 _AGAIN: Final = 1_000_000_000  # ns until what failed is tried again
-_QUICK_DEATHS: Final = 3  # so many relays may die within _AGAIN of their start; then each waits for so long
 
 
 def needed(state: State, orders: Orders) -> bool:
-    return bool(orders.links) or any(injection.until for injection in state.injected)
+    return bool(orders.links) or state.nics is not None or any(injection.until for injection in state.injected)
 
 
-def ensure(store: Store, state: State, healing: Healing) -> processes.Identity | None:
-    """Have a steward that has looked at what there is, and a relay that runs if it has orders. Which one it is, whatever
-    the state says: whoever started it may have been killed before he wrote that down. It ends when nothing needs it, and
-    then there may be None.
+def ensure(store: Store, state: State, duties: Duties) -> processes.Identity | None:
+    """Have a steward that has looked at what there is, and a relay and agents that run as they are wanted. Which one it is,
+    whatever the state says: whoever started it may have been killed before he wrote that down. It ends when nothing needs
+    it, and then there may be None.
 
-    The cluster's lock must be held, and its state and orders be written. healing(store, cluster, number): heals one
-    injection. Raises what the relay says when it cannot have its orders in force.
+    The cluster's lock must be held, and its state and orders be written. Raises what the relay says when it cannot have its
+    orders in force, and what keeps a NIC from being shared.
     """
     directory = store.directory(state.name)
     orders = Places(directory).read_orders() or Orders(0)
@@ -70,7 +66,7 @@ def ensure(store: Store, state: State, healing: Healing) -> processes.Identity |
         time.sleep(_MOMENT)
     if not needed(state, orders):
         return None
-    steward = _Steward(store, state, healing)
+    steward = _Steward(store, state, duties)
     return daemons.start(NAME, (), steward.prepare, steward.run, str(directory / LOG))
 
 
@@ -90,27 +86,17 @@ def _open_lock(directory: Path) -> int:
     return os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-class _Relay(NamedTuple):
-    """A process of the relay that runs, and the descriptor that tells of its end."""
-
-    identity: processes.Identity
-    handle: int
-
-
 class _Steward:
     """Its life, in its process."""
 
-    def __init__(self, store: Store, state: State, healing: Healing) -> None:
+    def __init__(self, store: Store, state: State, duties: Duties) -> None:
         self._store = store
         self._cluster = state.name
         self._wire = state.namespaces[names.WIRE]
         self._keeper = state.keeper
-        self._healing = healing
+        self._duties = duties
         self._places = Places(store.directory(state.name))
-        self._relays: dict[int, _Relay] = {}
-        self._deaths: list[int] = []
-        # Process of the relay -> when it died (wall clock), and what `_read_unheard` found then; until it is back.
-        self._died: dict[int, tuple[int, dict[str, int]]] = {}
+        self._owner: tuple[processes.Identity, int] | None = None  # of shared NICs, and what tells of its end
 
     def prepare(self) -> None:
         """KernelError when there is a steward already, or nothing needs one any more."""
@@ -122,8 +108,10 @@ class _Steward:
         wire = os.open(self._wire, os.O_RDONLY | os.O_CLOEXEC)
         syscalls.setns(wire, syscalls.CLONE_NEWNET)
         os.close(wire)
-        self._route = RouteSocket()
         self._loop = Loop(Waiter())
+        directory = self._places.directory
+        self._relay = Tended(self._loop, directory, RelayProcesses(self._places, RouteSocket()))
+        self._agents = Tended(self._loop, directory, Agents(self._store, self._cluster))
         self._alarm = self._loop.timer(self._heal)
         if self._keeper is not None:
             handle = os.pidfd_open(self._keeper.pid)
@@ -136,11 +124,13 @@ class _Steward:
         self._loop.run()
 
     def _end(self) -> None:
-        for number in list(self._relays):
-            self._stop_relay(number)
+        self._relay.end()
+        self._agents.end()
         self._loop.stop()
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+        if request["do"] == "agents":
+            return {"agents": dict(self._agents.pids)}
         if request["do"] != "look":
             return {"error": f"the steward does not know how to {request['do']}"}
         if not self._look():
@@ -156,87 +146,17 @@ class _Steward:
         orders = self._places.read_orders() or Orders(0)
         if state is None:
             return False
-        wanted = {number for number in range(orders.processes) if orders.share(number).links}
-        for number in sorted(self._relays.keys() - wanted):
-            self._stop_relay(number)
-        for number in sorted(wanted - self._relays.keys()):
-            self._start_relay(number)
-        self._died.clear()  # a process that is not wanted any more leaves no gap
+        self._relay.look()
+        self._agents.look()
+        self._watch_owner(state.nics.owner if state.nics is not None else None)
         ends = [injection.until for injection in state.injected if injection.until]
         self._alarm.set(min(ends) if ends else None)
         return needed(state, orders)
 
-    # The relay's processes
-
-    def _start_relay(self, number: int) -> None:
-        made: list[Process] = []
-
-        def prepare() -> None:
-            syscalls.end_with_parent(signal.SIGKILL)
-            made.append(Process(self._places, number))
-            made[0].prepare()
-
-        log = str(self._places.directory / LOG)
-        identity = daemons.start(RELAY_NAME, (), prepare, lambda: made[0].run(), log)
-        relay = self._relays[number] = _Relay(identity, os.pidfd_open(identity.pid))
-        self._loop.watch(relay.handle, lambda now: self._relay_died(number, now))
-        if number in self._died:
-            died, before = self._died.pop(number)
-            unheard = self._read_unheard(number)
-            events.record(
-                self._places.directory,
-                "relay restarted",
-                pid=identity.pid,
-                gap=[died, time.time_ns()],
-                lost=sum(max(0, count - before[end]) for end, count in unheard.items() if end in before),
-                also_lost="what the one that died held and what waited in its sockets",
-            )
-
-    def _relay_died(self, number: int, now: int) -> None:
-        self._died[number] = time.time_ns(), self._read_unheard(number)
-        relay = self._let_relay_go(number)
-        events.record(self._places.directory, "relay died", pid=relay.identity.pid)
-        self._deaths = [*(then for then in self._deaths if now - then < _AGAIN), now]
-        if len(self._deaths) <= _QUICK_DEATHS:
-            self._restart(number, now)
-        else:
-            self._loop.at(now + _AGAIN, lambda later: self._restart(number, later))
-
-    def _restart(self, number: int, now: int) -> None:
-        orders = self._places.read_orders() or Orders(0)
-        if number in self._relays or not orders.share(number).links:
-            return
-        try:
-            self._start_relay(number)
-        except (TestbedError, OSError) as error:
-            events.record(self._places.directory, "relay not restarted", reason=str(error))
-            self._loop.at(now + _AGAIN, lambda later: self._restart(number, later))
-
-    def _stop_relay(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._relays[number].handle, signal.SIGKILL)
-        self._let_relay_go(number)
-
-    def _let_relay_go(self, number: int) -> _Relay:
-        """Forget a process of the relay that has ended, or is about to."""
-        relay = self._relays.pop(number)
-        self._loop.unwatch(relay.handle)
-        os.close(relay.handle)
-        os.waitpid(relay.identity.pid, 0)
-        return relay
-
-    def _read_unheard(self, number: int) -> dict[str, int]:
-        """By free end of this process's links, the frames that came in and that no protocol took. It rises with every
-        frame for another's address, carried or not: it tells something only between a relay's end and the next one's
-        beginning."""
-        orders = self._places.read_orders() or Orders(0)
-        ends = {end for link in orders.share(number).links for end in (link.a, link.b)}
-        return {one.name: one.counters.rx_unclaimed for one in interfaces(self._route) if one.name in ends}
-
-    # What was injected for a time
+    # What lasts for a time
 
     def _heal(self, now: int) -> None:
-        """Heal what has lasted long enough, in a process of its own: it waits for the cluster's lock."""
+        """Heal what has lasted long enough."""
         state = self._store.read(self._cluster)
         due = [one.number for one in state.injected if 0 < one.until <= now] if state is not None else []
         if not due:
@@ -245,17 +165,61 @@ class _Steward:
 
         def heal() -> None:
             for number in due:
-                self._healing(self._store, self._cluster, number)
+                self._duties.heal(self._store, self._cluster, number)
 
-        child = daemons.start("testbed-healer", (), lambda: None, heal, str(self._places.directory / LOG))
+        def failed(now: int) -> None:
+            events.record(self._places.directory, "not healed", numbers=due)
+            self._alarm.set(now + _AGAIN)
+
+        self._apart("testbed-healer", heal, failed)
+
+    def _watch_owner(self, owner: processes.Identity | None) -> None:
+        """Of shared NICs."""
+        if self._owner is not None:
+            if owner == self._owner[0]:
+                return
+            self._loop.unwatch(self._owner[1])
+            os.close(self._owner[1])
+            self._owner = None
+        if owner is None:
+            return
+        try:
+            handle = os.pidfd_open(owner.pid)
+        except ProcessLookupError:
+            self._loop.at(self._loop.now(), self._stop_sharing)
+            return
+        self._owner = owner, handle
+
+        def ended(now: int) -> None:
+            self._watch_owner(None)
+            self._stop_sharing(now)
+
+        self._loop.watch(handle, ended)
+        if not owner.alive:  # it died before we could watch it, and the number may be another's by now
+            self._loop.at(self._loop.now(), ended)
+
+    def _stop_sharing(self, _now: int) -> None:
+        """The process whose wish it was has ended."""
+
+        def stop() -> None:
+            self._duties.stop_sharing(self._store, self._cluster)
+
+        def failed(now: int) -> None:
+            events.record(self._places.directory, "NICs are still shared")
+            self._loop.at(now + _AGAIN, self._stop_sharing)
+
+        self._apart("testbed-nics", stop, failed)
+
+    def _apart(self, name: str, act: Callable[[], None], failed: Callable[[int], object]) -> None:
+        """In a process of its own: it waits for the cluster's lock."""
+        child = daemons.start(name, (), lambda: None, act, str(self._places.directory / LOG))
         handle = os.pidfd_open(child.pid)
 
-        def healed(now: int) -> None:
+        def ended(now: int) -> None:
             self._loop.unwatch(handle)
             os.close(handle)
             _, status = os.waitpid(child.pid, 0)
             if status:
-                events.record(self._places.directory, "not healed", numbers=due)
-                self._alarm.set(now + _AGAIN)
+                failed(now)
 
-        self._loop.watch(handle, healed)
+        self._loop.watch(handle, ended)

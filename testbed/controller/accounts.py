@@ -32,7 +32,8 @@ class Account:
     """clock: monotonic nanoseconds. relay: its report; None where none runs, or it does not answer. backlog: frames that
     the kernel dropped because too many waited, on the whole machine, by processor. stolen, ticks: processor time that the
     hypervisor took, of how much. waited: nanoseconds for which each of the relay's processes was ready and had none, by
-    process number. loads: nanoseconds of processor time likewise. classifiers: of (link, direction)."""
+    process number. loads: nanoseconds of processor time likewise. classifiers: of (link, direction). agents: of shared
+    NICs, by node, what each says; None where it does not answer."""
 
     clock: int
     relay: Mapping[str, Any] | None = None
@@ -42,6 +43,7 @@ class Account:
     waited: Mapping[int, int] = field(default_factory=dict)
     loads: Mapping[int, int] = field(default_factory=dict)
     classifiers: Mapping[tuple[str, str], Counters] = field(default_factory=dict)
+    agents: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
 
 def account(store: Store, state: State) -> Account:
@@ -62,7 +64,16 @@ def account(store: Store, state: State) -> Account:
         {pid: scheduled(pid)[1] for pid in processes},
         loads,
         _classifiers(state),
+        _agents(store, state),
     )
+
+
+def _agents(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None]:
+    if state.nics is None:
+        return {}
+    from testbed.cluster.sharing import reports  # with all that sharing needs, which most clusters do not
+
+    return reports(store, state)
 
 
 def _processors(text: str) -> tuple[int, int]:

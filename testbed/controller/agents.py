@@ -23,7 +23,7 @@ from testbed.controller.accounts import Account
 from testbed.controller.checking import baseline
 from testbed.controller.outcomes import Judged, judged
 from testbed.controller.thresholds import TABLE, Table
-from testbed.errors import NotFoundError
+from testbed.errors import ConflictError, NotFoundError
 from testbed.kernel.offloads import Offloads
 from testbed.runtime.nodes.places import Dilation, Orders, Place, Program
 from testbed.runtime.nodes.run import Run
@@ -64,9 +64,14 @@ def agents(
     directory for what the programs print, by default one that vanishes with the block. table: what the run's
     verdict is given by. dilation: how the run is slowed, on a cluster whose links are (`testbed.spec.slowing`). shared: the
     firmware of every NIC is in a process of its own, made by this instead of plug. Raises NotFoundError for a node that
-    is not there or has no NIC, and what `Run` does.
+    is not there or has no NIC, ConflictError where the NICs are shared with others, and what `Run` does.
     """
     state, store = cluster.state, Store()
+    if state.nics is not None and ethertype and programs:
+        raise ConflictError(
+            f"the NICs of cluster {cluster.name} are shared by process {state.nics.owner.pid}, for scripts that attach: two "
+            "firmwares would answer each frame"
+        )
     nodes = state.layout.nodes
     addresses = addresses_of(state.layout)
     places = []

@@ -49,6 +49,7 @@ def verdict(
     changed = spans.changes(told, before.clock)
     findings = [
         *spans.relay_findings(state, before, after, told, table),
+        *spans.agent_findings(before, after, told, table),
         *spans.classifier_findings(before, after, table),
         *spans.replug_findings(told, before.clock, table),
     ]

@@ -53,6 +53,7 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
         findings += spans.sleeper_findings(measured.floor, measured.lag, table)
         findings.append(_stepped(measured.stepped, table))
     findings += spans.relay_findings(state, before, after, told, table)
+    findings += spans.agent_findings(before, after, told, table)
     findings += spans.classifier_findings(before, after, table)
     findings += spans.replug_findings(told, before.clock, table)
     findings += spans.machine_findings(before, after, table)

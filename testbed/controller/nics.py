@@ -4,69 +4,58 @@
         ...  # 'testbed exec n1 -- python my.py', twice: each has a function of n1's NIC to itself
 
 A function is a NIC of its own to all others: the ranks of a node's functions follow one another, node by node.
+
+The agents are looked after as the relay is: `testbed status` shows them, the cluster's steward starts one again that dies,
+and they end with the cluster, with the block, or with the process whose block it is, however that dies.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 
-from protocols.core.firmware import Adapter
-from testbed.cluster import programs as in_nodes
+from testbed.cluster import sharing
 from testbed.cluster.running import RunningCluster
+from testbed.cluster.shared_nics import SharedNics
 from testbed.cluster.state import Store
-from testbed.controller.agents import addresses_of, offloading
 from testbed.controller.running import protocol_of
-from testbed.errors import NotFoundError, UnsupportedError
-from testbed.runtime.nodes.places import Orders, Place
-from testbed.runtime.shared.functions import MOST, address_of
-from testbed.runtime.shared.standing import StandingNics
+from testbed.kernel import processes
+
+
+class StandingNics:
+    """All of a cluster's, while they are shared."""
+
+    def __init__(self, store: Store, cluster: str, nics: SharedNics) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._nics = nics
+
+    def tend(self, until: int) -> None:
+        """See to it that the agents are looked after, until this descriptor can be read. Raises NotFoundError when the
+        cluster is taken down, ConflictError when somebody else has ended the sharing."""
+        sharing.tend(self._store, self._cluster, self._nics, until)
+
+    def agents(self) -> dict[str, int]:
+        """By node, the process that has its NIC now; none while one is being started again."""
+        state = self._store.read(self._cluster)
+        said = sharing.reports(self._store, state) if state is not None else {}
+        return {node: one["pid"] for node, one in said.items() if one is not None}
 
 
 @contextmanager
 def share_nics(
-    cluster: RunningCluster, protocol: str = "emp", *, functions: int = 1, spin: int = 0, logs: str | Path = ""
+    cluster: RunningCluster, protocol: str = "emp", *, functions: int = 1, spin: int = 0
 ) -> Iterator[StandingNics]:
     """Share every node's first NIC until the end of the block: an agent each, which is started again if it dies.
 
     functions: how many host processes a node may have. spin: nanoseconds that agents look for something before sleeping.
-    logs: a directory for what they say. Raises UnsupportedError for a protocol that cannot be shared, ConflictError where a
-    NIC is in use so already.
+    Raises UnsupportedError for a protocol that cannot be shared, ConflictError where the NICs are shared already,
+    KernelError where one cannot be had.
     """
-    known = protocol_of(protocol, "live")
-    if known.apart is None:
-        raise UnsupportedError(f"protocol {protocol} has no NICs that could be shared")
-    if not 1 <= functions <= MOST:
-        raise UnsupportedError(f"{functions} functions of a NIC: 1 to {MOST}")
-    store, state = Store(), cluster.state
-    owners = addresses_of(state.layout)
-    addresses = tuple(
-        address_of(owner, function) if any(owner) else owner for owner in owners for function in range(functions)
-    )
-    real = [address for address in addresses if any(address)]
-    if len(set(real)) < len(real):
-        raise UnsupportedError(
-            "two functions would have the same MAC address: let the NICs' addresses differ in the last bytes"
-        )
-    places = []
-    for number, node in enumerate(state.layout.nodes):
-        if not node.nics:
-            continue
-        first = number * functions
-        own = tuple(Adapter(first + function, addresses, node.nics[0].mtu) for function in range(functions))
-        surroundings = in_nodes.surroundings(store, state, node.name)
-        places.append(Place(node.name, surroundings, node.nics[0].name, own[0], functions=own))
-    if not places:
-        raise NotFoundError(f"no node of cluster {cluster.name} has a NIC")
-    offloads_then = partial(offloading, store, cluster.name)
-    orders = Orders(
-        known.plug, known.ethertype, tuple(places), {}, spin=spin, offloading=offloads_then, shared=known.apart
-    )
-    with tempfile.TemporaryDirectory(prefix="testbed-nics-") as temporary:
-        directory = Path(logs or temporary).absolute()
-        directory.mkdir(parents=True, exist_ok=True)
-        with StandingNics(orders, directory, store.directory(cluster.name)) as standing:
-            yield standing
+    protocol_of(protocol, "live")
+    store, nics = Store(), SharedNics(protocol, functions, spin, processes.identity())
+    sharing.share(store, cluster.name, nics)
+    try:
+        yield StandingNics(store, cluster.name, nics)
+    finally:
+        sharing.stop(store, cluster.name, nics)

@@ -18,6 +18,7 @@ from testbed.kernel.loss_classifier import Counters
 
 _FEW: Final = 100  # frames below which no 99th percentile is told
 _LOST: Final = ("overrun", "oversized", "unsent")
+_LOST_AT_AGENT: Final = ("dropped", "unsent", "overflowed")
 Event = Mapping[str, Any]
 
 
@@ -51,6 +52,40 @@ def relay_findings(
             earlier = _earlier(before, after, link.name, direction, events)
             delay = in_force(link, direction, state.injected).impairment.delay
             found += _one_direction(table, link.name, direction, now, earlier, delay, asked=link.name in cut)
+    return found
+
+
+def agent_findings(before: Account, after: Account, events: Sequence[Event], table: Table) -> list[Finding]:
+    """Of the agents of shared NICs. events: all there are, also from before the span."""
+    span = [event for event in events if event["clock"] >= before.clock]
+    ended = any(event["event"] == "NICs shared no more" for event in span)
+    if not after.agents and (not before.agents or ended):
+        return []
+    gaps: dict[str, list[tuple[int, str]]] = {}
+    for event in span:
+        if event["event"] == "NIC agent restarted":
+            begun, over = event["gap"]
+            said = "it died and was started again: what its hosts had under way is over"
+            gaps.setdefault(event["node"], []).append((max(1, over - begun), said))
+    for node in before.agents.keys() | after.agents.keys():
+        if after.agents.get(node) is None:
+            gaps.setdefault(node, []).append(
+                (max(1, after.clock - before.clock), "no agent answers that should be there")
+            )
+    reasons = [f"{node}: {said}" for node, found in sorted(gaps.items()) for _, said in found]
+    longest = max((length for found in gaps.values() for length, _ in found), default=0)
+    found = [_finding(table, "NIC agent gap", longest, "; ".join(dict.fromkeys(reasons)))]
+    for node, now in sorted(after.agents.items()):
+        if now is not None:
+            had = before.agents.get(node)
+            since = {
+                name: now[name] - (had[name] if had and had["pid"] == now["pid"] else 0) for name in _LOST_AT_AGENT
+            }
+            lost = sum(since.values())
+            detail = (
+                f"{node}: " + ", ".join(f"{count} {name}" for name, count in since.items() if count) if lost else ""
+            )
+            found.append(_finding(table, "NIC lost", lost, detail))
     return found
 
 

@@ -70,6 +70,7 @@ LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
         "replugged": Limit("frames lost or early while a link changed hands", "frames", 0.0, _NEVER),
         "softnet drops": Limit("frames lost in the kernel's backlog, machine-wide", "frames", 0.0, 0.0),
         "NIC lost": Limit("not read in time, not sent: lost at a node process for no asked reason", "frames", 0.0, 0.0),
+        "NIC agent gap": Limit("time without the agent of a shared NIC", "ns", 0.0, 0.0),
         "NIC down": Limit("frames for a NIC's interface that was down", "frames", 0.0, _NEVER),
         "NIC taken down": Limit("frames for a NIC whose link was to be down", "frames", _NEVER, _NEVER),
         # The machine.

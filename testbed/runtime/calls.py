@@ -1,4 +1,5 @@
-"""How commands talk to a cluster's relay: one request and one answer, each one packet of JSON on a Unix socket.
+"""How commands talk to a cluster's relay, steward and agents: one request and one answer, each one packet of JSON on a Unix
+socket.
 
 The socket is reached through its directory's descriptor, so that a long path does not matter.
 """
@@ -77,13 +78,7 @@ class Listener:
     ) -> None:
         self._answer = answer
         self._loop = loop
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # a predecessor's that was killed
-        with _near(path) as address:
-            self._socket.bind(address)
-        announce(f"bind {path}")
-        self._socket.listen(16)
+        self._socket = listening(path)
         loop.watch(self._socket.fileno(), self._accept)
 
     def _accept(self, _now: int) -> None:
@@ -117,6 +112,22 @@ class Listener:
             return self._answer(request)
         except (TestbedError, OSError, KeyError, TypeError) as error:
             return {"error": str(error) or repr(error)}
+
+
+def listening(path: Path) -> socket.socket:
+    """A socket to which one can connect by `call`, and which does not wait. OSError."""
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # a predecessor's that was killed
+        with _near(path) as address:
+            opened.bind(address)
+        announce(f"bind {path}")
+        opened.listen(16)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 @contextlib.contextmanager

@@ -23,15 +23,13 @@ the program's `Here`. What it returns goes back to whoever started it: plain dat
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node, its NIC's interface, and who that NIC is. cpu: the processor that its process is bound to, or -1. functions:
-    who a shared NIC is to each host process, where there may be several."""
+    """A node, its NIC's interface, and who that NIC is. cpu: the processor that its process is bound to, or -1."""
 
     name: str
     surroundings: Surroundings
     device: str
     adapter: Adapter
     cpu: int = -1
-    functions: tuple[Adapter, ...] = ()
 
 
 class Model(Protocol):

@@ -20,7 +20,6 @@ import select
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping
@@ -43,8 +42,6 @@ from testbed.runtime.shared import serving
 NAME: Final = "testbed-nodes"
 LOG: Final = "warm.log"
 
-_QUICK: Final = 1.0  # s in which an agent must not have died, to be started again
-
 _SIGNALS: Final = {
     "ask": QUESTION, "kill": signal.SIGKILL, "pause": signal.SIGSTOP, "resume": signal.SIGCONT,
 }  # fmt: skip
@@ -52,12 +49,12 @@ _SIGNALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A node process or, with the time at which it began, the agent of a node's NIC."""
+    """A node process, or the agent of a node's NIC."""
 
     name: str
     pid: int
     handle: int
-    agent: float = 0.0
+    agent: bool = False
 
 
 class _Warm:
@@ -107,8 +104,7 @@ class _Warm:
             if self._orders.shared is not None:
                 self._begin_agents(self._orders.shared)
             for number, place in enumerate(self._orders.places):
-                if place.name in self._ends:
-                    self._fork(number, place.name)
+                self._fork(number, place.name)
             self._ready.register(self._channel.fileno(), select.POLLIN)
             while self._turn():
                 pass
@@ -133,18 +129,14 @@ class _Warm:
         self._tell("forked", (name, pid))
 
     def _begin_agents(self, apart: Apart) -> None:
-        """Of shared NICs; all of them listen when this returns. One that does not is found out by its node process; where
-        there are no node processes, whoever started us is told."""
-        begun = {place.name: self._begin_agent(apart, place) for place in self._orders.places}
-        silent = [name for name, ready in begun.items() if not serving.listens(ready)]
-        if not self._ends:
-            self._tell("listening", silent)
-
-    def _begin_agent(self, apart: Apart, place: Place) -> int:
-        """What can be read when it listens."""
-        pid, ready = serving.begin(self._orders, apart, place, _go_to, self._logs / f"{place.name}.nic.log")
-        self._watch(_Child(place.name, pid, os.pidfd_open(pid), time.monotonic()))
-        return ready
+        """Of shared NICs; all of them listen when this returns. One that does not is found out by its node process."""
+        begun = []
+        for place in self._orders.places:
+            pid, ready = serving.begin(self._orders, apart, place, _go_to, self._logs / f"{place.name}.nic.log")
+            self._watch(_Child(place.name, pid, os.pidfd_open(pid), agent=True))
+            begun.append(ready)
+        for ready in begun:
+            serving.listens(ready)
 
     def _watch(self, child: _Child) -> None:
         self._open.add(child.handle)
@@ -186,21 +178,10 @@ class _Warm:
         code = os.waitstatus_to_exitcode(status)
         if child.agent:
             events.record(self._told, "NIC agent died", node=child.name, pid=child.pid, code=code)
-            self._begin_again(child)
             return
         if status:
             events.record(self._told, "node process died", node=child.name, pid=child.pid, code=code)
         self._tell("ended", (child.name, status))
-
-    def _begin_again(self, child: _Child) -> None:
-        """Another agent in the place of one that has died; its host processes have been told by then. In a run they end with
-        an error, and it with them."""
-        apart = self._orders.shared
-        if self._ends or apart is None or time.monotonic() < child.agent + _QUICK:
-            return
-        (place,) = [place for place in self._orders.places if place.name == child.name]
-        if serving.listens(self._begin_agent(apart, place)):
-            events.record(self._told, "NIC agent restarted", node=child.name)
 
     def _tell(self, word: str, data: object) -> None:
         with contextlib.suppress(ConnectionError):  # then the next turn is the last

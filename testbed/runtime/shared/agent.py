@@ -20,6 +20,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from protocols.core.apart import Apart
@@ -27,6 +29,7 @@ from protocols.core.firmware import Adapter
 from testbed.kernel.frame_socket import DOWN, FrameSocket
 from testbed.kernel.sealed_memory import sealed
 from testbed.kernel.waiting import Waiter
+from testbed.runtime import calls
 from testbed.runtime.incarnations import incarnation
 from testbed.runtime.shared import introduction
 from testbed.runtime.shared.functions import MOST, Attached, Function, Wire
@@ -49,7 +52,8 @@ _BELL: Final = select.EPOLLIN | select.EPOLLET  # it is never read: each ring is
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What a NIC offers. adapters: of its functions; their incarnations are the agent's to give. spin:
-    nanoseconds to look for something before sleeping, letting others run in between."""
+    nanoseconds to look for something before sleeping, letting others run in between. asked: where it answers by its file
+    system's name, besides; who asks there does not attach."""
 
     apart: Apart
     ethertype: int
@@ -57,6 +61,7 @@ class Offer:
     adapters: tuple[Adapter, ...]
     spin: int = 0
     heap: int = HEAP
+    asked: Path | None = None
 
 
 class SharedAgent:
@@ -73,7 +78,9 @@ class SharedAgent:
         addresses = [adapter.address for adapter in offer.adapters]
         self._wire = Wire(self._socket, frozenset(addresses))
         began = incarnation()
-        self._functions = [Function(replace(adapter, incarnation=began), self._wire) for adapter in offer.adapters]
+        self._functions = [
+            Function(replace(adapter, incarnation=began), self._wire, offer.apart) for adapter in offer.adapters
+        ]
         self._by_address = dict(zip(addresses, self._functions, strict=True))
         self._awake: list[Function] = []
         self._touched: set[Function] = set()
@@ -88,12 +95,15 @@ class SharedAgent:
         self._bells = select.epoll()  # of its own, and within the other: an event of an edge is told once
         self._ringers: dict[int, Function] = {}
         self.strangers = 0
-        """Frames for none of the functions, or one that nobody has ever attached to."""
+        """Frames for none of the functions."""
         self.refused = 0
         """Host processes that were detached for what they did."""
         self._listening = introduction.listening(offer.device)
         self._watch(self._socket.fileno(), lambda: None)
-        self._watch(self._listening.fileno(), self._accept)
+        self._watch(self._listening.fileno(), partial(self._accept, self._listening))
+        if offer.asked is not None:
+            self._asked = calls.listening(offer.asked)
+            self._watch(self._asked.fileno(), partial(self._accept, self._asked))
         self._watch(self._bells.fileno(), self._listen)
 
     # The loop
@@ -178,7 +188,6 @@ class SharedAgent:
                     host.heard = turns
                     self._touched.add(function)
                     firmware = function.firmware
-                    assert firmware is not None
                     for index in rung:
                         firmware.ring(time.monotonic_ns(), index)
             except MisconductError as error:
@@ -189,7 +198,7 @@ class SharedAgent:
 
     def _deliver(self, frame: bytes) -> None:
         function = self._by_address.get(frame[:6])
-        if function is None or function.firmware is None:
+        if function is None:
             self.strangers += 1
             return
         self._touched.add(function)
@@ -244,13 +253,13 @@ class SharedAgent:
 
     def _ask_for_deadlines(self) -> None:
         for function in self._touched:
-            function.due = function.firmware.deadline if function.firmware is not None else None
+            function.due = function.firmware.deadline
         self._touched.clear()
         self._due = min((function.due for function in self._functions if function.due is not None), default=None)
 
     def _tick(self, moment: int) -> None:
         for function in self._functions:
-            if function.due is not None and function.due <= moment and function.firmware is not None:
+            if function.due is not None and function.due <= moment:
                 self._touched.add(function)
                 try:
                     function.firmware.tick(moment)
@@ -275,9 +284,9 @@ class SharedAgent:
 
     # Host processes
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            connection, _ = self._listening.accept()
+            connection, _ = listening.accept()
         except BlockingIOError:  # it has gone again
             return
         pid, user, _ = _CREDENTIALS.unpack(
@@ -298,6 +307,9 @@ class SharedAgent:
             for descriptor in handed:
                 os.close(descriptor)
             if said is None:
+                connection.close()
+            elif said.get("do") == "report":
+                introduction.tell(connection, {**self._of_all(), "hosts": self._hosts()})
                 connection.close()
             else:
                 self._attach(connection, pid, said)
@@ -333,7 +345,7 @@ class SharedAgent:
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         memory = sealed(f"nic {self._offer.device} function {place}", layout.size)
-        host = Attached(Region(memory, layout), connection, handle, bell, writing)
+        host = Attached(Region(memory, layout), connection, pid, handle, bell, writing)
         adapter = function.adapter
         try:
             introduction.tell(
@@ -370,7 +382,7 @@ class SharedAgent:
                 self._detach(function, host)
             elif said.get("do") == "report":
                 introduction.tell(host.connection, self._report(function))
-            elif said.get("do") == "waiting" and function.firmware is not None:
+            elif said.get("do") == "waiting":
                 introduction.tell(host.connection, {"waiting": function.firmware.waiting()[:50]})
             else:
                 raise ValueError("no question")
@@ -378,10 +390,18 @@ class SharedAgent:
             self._refuse(function, MisconductError(f"it asks what cannot be answered: {error}"))
 
     def _report(self, function: Function) -> dict[str, Any]:
+        """Of one function, and of all together."""
+        return {"counted": dict(function.firmware.counted()), **self._of_all()}
+
+    def _hosts(self) -> dict[str, int]:
+        """By function, the number of the process that has it."""
+        return {str(place): one.host.pid for place, one in enumerate(self._functions) if one.host is not None}
+
+    def _of_all(self) -> dict[str, int]:
+        """What became of frames, and what it cost."""
         self._socket.look()
         return {
-            "counted": dict(function.firmware.counted()) if function.firmware is not None else {},
-            "taken": self._socket.taken, "dropped": self._socket.dropped,
+            "pid": os.getpid(), "taken": self._socket.taken, "dropped": self._socket.dropped,
             "unsent": self._wire.unsent, "down": self._wire.down, "cpu": time.process_time_ns(),
             "strangers": self.strangers, "refused": self.refused, "overflowed": self._wire.overflowed,
         }  # fmt: skip

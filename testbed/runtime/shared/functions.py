@@ -84,12 +84,13 @@ class Attached:
     """A host process, as the agent has it: its region, what wakes it, and by what its death is seen. All of it is freed with
     this. awake: the agent looks at its doorbells by itself."""
 
-    __slots__ = ("awake", "bell", "completions", "connection", "doorbells", "handle", "heard", "pipe", "region")
+    __slots__ = ("awake", "bell", "completions", "connection", "doorbells", "handle", "heard", "pid", "pipe", "region")
 
-    def __init__(self, region: Region, connection: socket.socket, handle: int, bell: int, pipe: int) -> None:
-        """handle: its pidfd. bell: its eventfd. pipe: the end that wakes it."""
+    def __init__(self, region: Region, connection: socket.socket, pid: int, handle: int, bell: int, pipe: int) -> None:
+        """pid: its process. handle: its pidfd. bell: its eventfd. pipe: the end that wakes it."""
         self.region = region
         self.connection = connection
+        self.pid = pid
         self.handle = handle
         self.bell = bell
         self.pipe = pipe
@@ -113,20 +114,20 @@ def _wake(pipe: int) -> None:
 
 
 class Function:
-    """One of a NIC's functions: its firmware, once a host process has attached, which stays when that is gone. Is the
+    """One of a NIC's functions: its firmware, which tells peers who is here also when no host process is attached. Is the
     firmware's `Actions`."""
 
     __slots__ = ("_later", "adapter", "due", "fetch", "firmware", "host", "send")
 
-    def __init__(self, adapter: Adapter, wire: Wire) -> None:
+    def __init__(self, adapter: Adapter, wire: Wire, apart: Apart) -> None:
         self.adapter = adapter
-        self.firmware: Firmware | None = None
         self.host: Attached | None = None
         self.due: int | None = None
         """The firmware's deadline, when it was looked at last."""
         self.fetch = b"".join
         self.send = wire.send
         self._later = wire.later
+        self.firmware: Firmware = apart.vacant(adapter, self, None)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._later.append(make())
@@ -149,10 +150,9 @@ class Function:
     def detach(self, apart: Apart, incarnation: int) -> None:
         """The host process is gone, or no longer trusted: nothing of its region is looked at any more. incarnation: from
         here on, also of the next one."""
-        host, former = self.host, self.firmware
+        host = self.host
         assert host is not None
-        assert former is not None
         self.host = None
         host.close()
         self.adapter = replace(self.adapter, incarnation=incarnation)
-        self.firmware = apart.vacant(self.adapter, self, former)
+        self.firmware = apart.vacant(self.adapter, self, self.firmware)

@@ -1,90 +1,84 @@
-"""Shared NICs that stand for a while, for host processes that come and go: agents without a run.
-
-They are the children of the same warm parent that a run has. It starts one again that dies, and ends with whoever has
-asked for it.
-"""
+"""The agent of a shared NIC that stands beside no run, for host processes that come and go: a process of its own, which a
+cluster's steward starts, and starts again when it dies."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
-from testbed.errors import ConflictError, TestbedError
-from testbed.kernel.children import in_child
-from testbed.kernel.processes import wait_for_end
-from testbed.runtime.nodes import warm
-from testbed.runtime.nodes.channel import Channel
-from testbed.runtime.nodes.places import Orders
-from testbed.runtime.nodes.progress import Progress
+from protocols.core.firmware import Adapter
+from protocols.core.protocol import Protocol
+from testbed import registry
+from testbed.errors import TestbedError, UnsupportedError
+from testbed.kernel import syscalls
+from testbed.runtime.shared.agent import Offer, SharedAgent
+from testbed.runtime.shared.functions import MOST, address_of
+from testbed.spec.layout import Layout
 
-_PATIENCE: Final = 30.0  # s for the parent of all agents to end
-_SHOWN: Final = 500  # characters of a log's end
+NAME: Final = "nic {}"
+"""What its process is called."""
+
+_NOBODY: Final = bytes(6)  # the address of a node without a NIC
 
 
-class StandingNics:
-    """All of them take host processes from here on, to the end of the block."""
+def offers(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapping[str, Offer]:
+    """By node, what its agent offers; a node without a NIC has none. A function is a NIC of its own to all others: the
+    numbers of a node's functions follow one another, node by node.
 
-    def __init__(self, orders: Orders, logs: Path, told: Path) -> None:
-        """orders: without programs. logs: a directory for what the agents say. told: the cluster's, for events. Raises
-        ConflictError where a NIC cannot be had, KernelError."""
-        self._orders = orders
-        self._told = told
-        self._channel, end = Channel.pair()
+    Raises NotFoundError and UnsupportedError for what cannot be shared so.
+    """
+    known = registry.load(registry.PROTOCOLS, protocol)
+    if not isinstance(known, Protocol) or known.apart is None:
+        raise UnsupportedError(f"protocol {protocol} has no NICs that could be shared")
+    if not 1 <= functions <= MOST:
+        raise UnsupportedError(f"{functions} functions of a NIC: 1 to {MOST}")
+    owners = [bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NOBODY for node in layout.nodes]
+    addresses = tuple(
+        address_of(owner, function) if any(owner) else owner for owner in owners for function in range(functions)
+    )
+    real = [address for address in addresses if any(address)]
+    if len(set(real)) < len(real):
+        raise UnsupportedError(
+            "two functions would have the same MAC address: let the NICs' addresses differ in the last bytes"
+        )
+    found = {}
+    for number, node in enumerate(layout.nodes):
+        if node.nics:
+            nic, first = node.nics[0], number * functions
+            adapters = tuple(Adapter(first + function, addresses, nic.mtu) for function in range(functions))
+            found[node.name] = Offer(known.apart, known.ethertype, nic.name, adapters, spin)
+    return found
+
+
+def socket_of(directory: Path, node: str) -> Path:
+    """Where a node's agent answers what anybody of the cluster's user asks. directory: the cluster's."""
+    return directory / f"nic.{node}"
+
+
+class StandingAgent:
+    """Its life, in its process."""
+
+    def __init__(self, offer: Offer, namespace: str, asked: Path) -> None:
+        """namespace: the node's, for networks. asked: see `socket_of`."""
+        self._offer = replace(offer, asked=asked)
+        self._namespace = namespace
+
+    def prepare(self) -> None:
+        """It takes host processes from here on. Raises TestbedError, OSError."""
+        syscalls.end_with_parent(signal.SIGKILL)
+        handle = os.open(self._namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            progress = Progress(1)
-            pid = warm.start(orders, end, {}, logs, told, progress).pid
-            progress.close()
-            self._parent = pid, os.pidfd_open(pid)
-        except BaseException:
-            self._channel.close()
-            self._put_back()
-            raise
+            syscalls.setns(handle, syscalls.CLONE_NEWNET)
         finally:
-            end.close()
-        said = self._channel.hear()
-        silent = said[1] if said is not None else [place.name for place in orders.places]
-        if silent:
-            self.close()
-            assert isinstance(silent, list)
-            raise ConflictError("\n".join(f"{name}: its NIC cannot be shared: {_why(logs, name)}" for name in silent))
+            os.close(handle)
+        try:
+            self._agent = SharedAgent(self._offer)
+        except ValueError as error:
+            raise TestbedError(str(error)) from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def fileno(self) -> int:
-        """Of what can be read when the parent of all agents has ended."""
-        return self._parent[1]
-
-    def close(self) -> None:
-        """End all agents, and leave the NICs as they were."""
-        self._channel.close()
-        pid, handle = self._parent
-        if not wait_for_end(handle, _PATIENCE):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            wait_for_end(handle)
-        os.close(handle)
-        status = 1  # where somebody else has waited for all children of this process
-        with contextlib.suppress(ChildProcessError):
-            _, status = os.waitpid(pid, 0)
-        if status:
-            self._put_back()
-
-    def _put_back(self) -> None:
-        """In the place of a parent that could not."""
-        with contextlib.suppress(TestbedError):
-            in_child(partial(warm.put_back, self._orders, self._told))
-
-
-def _why(logs: Path, name: str) -> str:
-    """The last line that its agent has said."""
-    with contextlib.suppress(OSError):
-        said = (logs / f"{name}.nic.log").read_text(errors="replace")[-_SHOWN:].strip()
-        return said.rpartition("\n")[2]
-    return "it has not been started"
+    def run(self) -> None:
+        self._agent.run()

@@ -46,7 +46,7 @@ def attached() -> Attached:
     one, other = socket.socketpair()
     other.close()
     bell, pipe = os.eventfd(0), os.eventfd(0, os.EFD_NONBLOCK)
-    return Attached(region, one, os.pidfd_open(os.getpid()), bell, pipe)
+    return Attached(region, one, os.getpid(), os.pidfd_open(os.getpid()), bell, pipe)
 
 
 def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
@@ -70,7 +70,7 @@ def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
 def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
     chance = random.Random(seed)
     wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
-    functions = [Function(Adapter(number, ADDRESSES), wire) for number in range(2)]
+    functions = [Function(Adapter(number, ADDRESSES), wire, APART) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
     hosts = [attached() for _ in functions]
     for function, host in zip(functions, hosts, strict=True):
@@ -95,7 +95,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
                     place = chance.randrange(len(frame))
                     frame = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
                 to = by_address.get(frame[:6])
-                if to is not None and to.firmware is not None:
+                if to is not None:
                     to.firmware.receive(now, frame)
             if not chance.randrange(5):
                 now += chance.randrange(10) * MILLISECOND
@@ -107,7 +107,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
             function.detach(APART, function.adapter.incarnation + 1)
             hosts[which] = attached()
             function.attach(APART, hosts[which])
-    counts += [function.firmware.counted() for function in functions if function.firmware is not None]
+    counts += [function.firmware.counted() for function in functions]
     total = {name: sum(one[name] for one in counts) for name in counts[0]}
     assert min(total["invalid"], total["frames_sent"], total["headers_admitted"], total["frames_resent"]) > 50, total
     for host in hosts:
@@ -117,14 +117,13 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
 def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None:
     """A list that names the same pages again and again: far more bytes than there are in the heap."""
     wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
-    function, host = Function(Adapter(0, ADDRESSES), wire), attached()
+    function, host = Function(Adapter(0, ADDRESSES), wire, APART), attached()
     function.attach(APART, host)
     count = HEAP // 20  # entries of ten bytes
     host.region.heap[: 10 * count] = b"".join(
         (64 * (entry % 2)).to_bytes(8, "big") + (4_000).to_bytes(2, "big") for entry in range(count)
     )
     pack_head(host.region.descriptors, 0, 1, 2 << 1, 0, 0, 0, 1, count)
-    assert function.firmware is not None
     function.firmware.ring(0, 0)
     assert 10 < len(wire.local) <= 64
     assert function.firmware.counted()["frames_sent"] == len(wire.local)
@@ -139,13 +138,12 @@ def test_a_message_in_too_many_pieces_is_refused() -> None:
     host = attached()
     host.region = Region(memory, layout)
     os.close(memory)
-    function = Function(Adapter(0, ADDRESSES), wire)
+    function = Function(Adapter(0, ADDRESSES), wire, APART)
     function.attach(APART, host)
     for count, invalid in ((2_048, 0), (2_049, 1)):
         entries = ((2 * (entry % 2)).to_bytes(8, "big") + (1).to_bytes(2, "big") for entry in range(count))
         host.region.heap[: 10 * count] = b"".join(entries)
         pack_head(host.region.descriptors, SIZE * (count % 16), 1, 2 << 1 | 1, 0, 0, 1, 1, count)
-        assert function.firmware is not None
         function.firmware.ring(0, count % 16)
         assert function.firmware.counted()["invalid"] == invalid
     host.close()

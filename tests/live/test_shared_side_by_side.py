@@ -1,0 +1,80 @@
+"""Two clusters with shared NICs on one machine, with the same nodes, addresses and functions: what is done to one the other
+does not notice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from machine import eventually
+from talkers import Met, Talker, go_on, met, talking
+
+from testbed import Cluster, RunningCluster, share_nics
+from testbed.cluster.state import Store
+from testbed.controller.nics import StandingNics
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 30.0  # s
+PAIRS = {("n1", 0): ("n2", 0), ("n1", 1): ("n2", 1)}
+NOTHING = {place: ([], [], []) for place in [("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)]}
+
+
+def what(found: dict[tuple[str, int], Met]) -> dict[tuple[str, int], tuple[list[str], list[str], list[str]]]:
+    return {place: (one.gone, one.told, one.wrong) for place, one in found.items()}
+
+
+def regions(standing: StandingNics) -> set[tuple[str, str]]:
+    """The memory that all agents share with their hosts, by device and inode."""
+    found = set()
+    for pid in standing.agents().values():
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if "memfd:nic" in line:
+                found.add((line.split()[3], line.split()[4]))
+    return found
+
+
+def both(one: dict[tuple[str, int], Talker], other: dict[tuple[str, int], Talker]) -> None:
+    """All of both clusters get on."""
+    for talkers in (one, other):
+        go_on(talkers)
+
+
+def addresses(cluster: RunningCluster) -> list[str]:
+    return [nic.mac for node in cluster.state.layout.nodes for nic in node.nics]
+
+
+def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other_talks_on() -> None:
+    first, second = Cluster.star(2).up("one", keep=True), Cluster.star(2).up("other", keep=True)
+    try:
+        assert addresses(first) == addresses(second)
+        with share_nics(second, functions=2) as lasting, talking(second, PAIRS, 2) as undisturbed:
+            with share_nics(first, functions=2) as standing, talking(first, PAIRS, 2) as disturbed:
+                both(disturbed, undisturbed)
+                assert len(regions(standing)) == len(regions(lasting)) == 4
+                assert not regions(standing) & regions(lasting)
+                assert not set(standing.agents().values()) & set(lasting.agents().values())
+                agents = lasting.agents()
+                for node in ("n1", "n2"):
+                    pid = standing.agents()[node]
+                    os.kill(pid, signal.SIGKILL)
+                    eventually(lambda n=node, p=pid: standing.agents().get(n, p) != p, "it is back", PATIENCE)  # type: ignore[misc]
+                    both(disturbed, undisturbed)
+                assert lasting.agents() == agents
+                for gone, told, wrong in what(met(disturbed)).values():
+                    assert (len(gone), wrong) == (1, [])
+                    assert told
+            with share_nics(first, functions=2), talking(first, PAIRS, 2) as ended:
+                first.down()
+                assert Store().names() == ["other"]
+                for talker in ended.values():
+                    talker.close()  # each was ended with its node
+                go_on(undisturbed)
+            assert lasting.agents() == agents
+            assert what(met(undisturbed)) == NOTHING
+    finally:
+        for cluster in (first, second):
+            if Store().read(cluster.name) is not None:
+                cluster.down()

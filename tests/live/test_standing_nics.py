@@ -1,0 +1,191 @@
+"""Agents that stand are looked after as the relay is: they are killed under traffic, their steward is, their owner is, the
+cluster is taken down; `status`, `events` and verdicts tell of it, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from machine import eventually
+from talkers import go_on, met, talking
+from test_command import TESTBED, testbed
+from test_runs_gone_wrong import offloads_on
+
+import testbed as product
+from testbed import Cluster, Grade, RunningCluster, share_nics
+from testbed.cluster.collecting import collect
+from testbed.cluster.state import Store
+from testbed.controller.checking import baseline, verdict
+from testbed.controller.nics import StandingNics
+from testbed.errors import ConflictError
+from testbed.kernel.children import in_child
+from testbed.runtime import events
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 30.0  # s
+KILLS = 6
+
+
+def killed(standing: StandingNics, node: str) -> None:
+    """Kill a node's agent, and wait for the next one."""
+    before = standing.agents()[node]
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: standing.agents().get(node, before) != before, "it is started again", PATIENCE)
+
+
+def told(cluster: RunningCluster, event: str) -> list[str]:
+    """The nodes of all events of that name."""
+    directory = Store().directory(cluster.name)
+    return [str(one["node"]) for one in events.read(directory) if one["event"] == event]
+
+
+def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_knows() -> None:
+    """n1 and n2 talk while the agents of either are killed in turn; n3 and n4, on the same switch, notice nothing."""
+    pairs = {("n1", 0): ("n2", 0), ("n1", 1): ("n2", 1), ("n3", 0): ("n4", 0)}
+    with (
+        Cluster.star(4).up() as cluster,
+        share_nics(cluster, functions=2) as standing,
+        talking(cluster, pairs, 2) as talkers,
+    ):
+        victims = [("n1", "n2")[kill % 2] for kill in range(KILLS)]
+        for node in victims:
+            killed(standing, node)
+            go_on(talkers)
+        found = met(talkers)
+        assert told(cluster, "NIC agent died") == told(cluster, "NIC agent restarted") == victims
+    for (node, _), one in found.items():
+        assert one.wrong == []
+        concerned = node in ("n1", "n2")
+        assert len(one.gone) == (KILLS // 2 if concerned else 0)
+        assert all("agent of the NIC has ended" in said for said in one.gone)
+        assert (len(one.told) >= KILLS // 2) == concerned  # by the firmware of its peer's next agent
+        assert all("has started again" in said for said in one.told)
+
+
+def shown(cluster: RunningCluster) -> dict[str, object]:
+    """What `status` says of the agents."""
+    (found,) = [
+        one for one in json.loads(testbed("status", "--json").stdout)["clusters"] if one["name"] == cluster.name
+    ]
+    return {"shared": found["shared"], **{node["name"]: node["agent"] for node in found["nodes"]}}
+
+
+def test_status_shows_the_agents_and_who_has_attached() -> None:
+    with Cluster.star(2).up() as cluster:
+        assert shown(cluster) == {"shared": None, "n1": None, "n2": None}
+        with share_nics(cluster, functions=2) as standing, talking(cluster, {("n1", 1): ("n2", 0)}, 2) as talkers:
+            agents = standing.agents()
+            assert shown(cluster) == {
+                "shared": {"protocol": "emp", "functions": 2, "owner": os.getpid()},
+                "n1": {"pid": agents["n1"], "hosts": [{"function": 1, "pid": talkers["n1", 1].pid}], "lost": 0},
+                "n2": {"pid": agents["n2"], "hosts": [{"function": 0, "pid": talkers["n2", 0].pid}], "lost": 0},
+            }
+            said = testbed("status").stdout
+            assert f"agent {agents['n1']}, 1 attached" in said
+            assert "NICs shared for emp, 2 functions each" in said
+            assert "GONE" not in said
+            met(talkers)
+            steward = cluster.state.steward
+            assert steward is not None
+            os.kill(steward.pid, signal.SIGKILL)
+            os.waitpid(steward.pid, 0)
+            eventually(lambda: not standing.agents(), "the agents end with their steward")
+            assert "the agents of its NICs are GONE" in testbed("status").stdout
+            with cluster.inject("n1", loss="1%"):  # as any change
+                assert sorted(standing.agents()) == ["n1", "n2"]
+
+
+def test_the_command_starts_a_killed_steward_again_and_says_so_when_the_cluster_is_taken_down() -> None:
+    cluster = Cluster.star(2).up("standing", keep=True)
+    try:
+        with subprocess.Popen([TESTBED, "nics", "--name", "standing"], stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert "are shared" in process.stderr.readline()
+            first = cluster.state.steward
+            assert first is not None
+            os.kill(first.pid, signal.SIGKILL)
+            eventually(lambda: cluster.state.steward not in (None, first), "there is another steward", PATIENCE)
+            assert testbed("status").stdout.count(" attached") == 2
+            assert testbed("down", "--name", "standing").returncode == 0
+            assert process.wait(PATIENCE) != 0
+            assert "cluster standing has been taken down" in process.stderr.read()
+    finally:
+        if Store().read("standing") is not None:
+            cluster.down()
+
+
+def test_a_killed_owner_takes_the_agents_along() -> None:
+    with Cluster.star(2).up() as cluster:
+        with subprocess.Popen([TESTBED, "nics", "--name", cluster.name], stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert "are shared" in process.stderr.readline()
+            assert not offloads_on(cluster, "n1")
+            process.kill()
+        eventually(
+            lambda: cluster.state.nics is None and cluster.state.steward is None, "nobody shares any more", PATIENCE
+        )
+        assert offloads_on(cluster, "n1")
+        with share_nics(cluster) as standing:
+            assert sorted(standing.agents()) == ["n1", "n2"]
+
+
+def test_a_cluster_whose_process_is_killed_leaves_no_agents() -> None:
+    """The fixture looks for what is left."""
+
+    def share_and_die() -> None:
+        with Cluster.star(2).up() as cluster, share_nics(cluster):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(Exception, match=r"signal 9|killed|died"):
+        in_child(share_and_die)
+    eventually(lambda: not Store().names(), "its keeper has removed it", PATIENCE)
+    assert collect(Store()) == []
+
+
+def test_a_verdict_tells_of_an_agent_that_was_not_there() -> None:
+    with Cluster.star(2).up() as cluster, share_nics(cluster) as standing:
+        before = baseline(cluster)
+        quiet = verdict(cluster, before)
+        (gap,) = [one for one in quiet.findings if one.what == "NIC agent gap"]
+        assert (gap.measured, gap.grade) == (0, Grade.TRUSTED)
+        killed(standing, "n2")
+        after = verdict(cluster, before)
+        (gap,) = [one for one in after.findings if one.what == "NIC agent gap"]
+        assert gap.grade is Grade.INVALID
+        assert "n2: it died and was started again" in gap.reason
+        assert after.grade is Grade.INVALID
+
+
+def test_firmware_of_a_run_does_not_answer_beside_that_of_agents() -> None:
+    with Cluster.star(2).up() as cluster:
+        with share_nics(cluster), pytest.raises(ConflictError, match="two firmwares would answer each frame"):
+            product.run(cluster, "pingpong", settings={"count": 5})
+        assert product.run(cluster, "pingpong", settings={"count": 5}).rows
+
+
+def test_offloads_stay_off_on_shared_nics_whatever_is_done_to_links() -> None:
+    with Cluster.star(2).up() as cluster, share_nics(cluster):
+        with cluster.inject("n1", delay="1ms"):
+            assert not offloads_on(cluster, "n1")
+        with cluster.cut("n2"):
+            pass
+        assert not offloads_on(cluster, "n1")
+        assert not offloads_on(cluster, "n2")
+
+
+def test_a_node_that_is_added_gets_an_agent_and_all_know_its_address() -> None:
+    cluster = Cluster.star(2).up("growing", keep=True)
+    try:
+        with share_nics(cluster) as standing:
+            before = standing.agents()
+            cluster = Cluster.star(3).up("growing", keep=True)
+            assert sorted(standing.agents()) == ["n1", "n2", "n3"]
+            assert standing.agents()["n1"] != before["n1"]
+            with talking(cluster, {("n1", 0): ("n3", 0)}, 1) as talkers:
+                assert [one.wrong + one.gone for one in met(talkers).values()] == [[], []]
+    finally:
+        cluster.down()
