@@ -12,6 +12,13 @@
     with attach("emp") as nic:
         nic.run(greet)
 
+A script in mpi4py's names has them within the block, too::
+
+    from testbed.mpi import MPI
+
+    with attach():
+        MPI.COMM_WORLD.send("hello", dest=1)
+
 The firmware works while `run` does, and for a moment when the block ends: whoever waits for an acknowledgement gets it.
 Where the NIC is shared (`testbed.controller.nics`) it works all the time, and several processes of a node may have one.
 """
@@ -23,11 +30,11 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from protocols.core.firmware import Adapter
 from protocols.core.protocol import Protocol as NicProtocol
@@ -40,6 +47,7 @@ from testbed.controller.running import protocol_of
 from testbed.errors import ConflictError, NotFoundError, UnsupportedError
 from testbed.kernel import offloads
 from testbed.kernel.offloads import Offloads
+from testbed.mpi.attached import Attached, meant
 from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.node import assembled
 from testbed.runtime.nodes.places import Here, Orders
@@ -83,6 +91,15 @@ class AttachedNic:
     def run(self, script: Script[T]) -> T:
         """Run it to its end on this NIC: what it returns, or raises."""
         return self._driver.loop.complete(script(self.comm, self.node), "script")
+
+    def complete(self, work: Coroutine[Any, None, T]) -> T:
+        """Carry a coroutine of our communicator on to its end."""
+        if self._driver.loop.running:
+            work.close()
+            raise RuntimeError(
+                "a coroutine that 'nic.run' carries on awaits its communicator; blocking calls are for others"
+            )
+        return self._driver.loop.complete(work)
 
     def linger(self) -> None:
         """Work on until no frame has come for a moment."""
@@ -132,9 +149,7 @@ def attach(protocol: str = "emp", *, spin: int = 0, function: int | None = None)
         here = Here(name, number, numbers, driver.loop)
         endpoint = known.device(agent.host)
         told = Node(name, list(numbers), 0, WallClock(here), Comm(endpoint, 1), _print_row)
-        attached = AttachedNic(Comm(endpoint), told, driver, partial(_taken, wire))
-        yield attached
-        attached.linger()
+        yield from _going(AttachedNic(Comm(endpoint), told, driver, partial(_taken, wire)))
 
 
 def _function_of(device: str, known: NicProtocol, function: int | None) -> Attachment | None:
@@ -156,7 +171,13 @@ def _on_shared(nic: Attachment, known: NicProtocol, nodes: list[str], name: str,
         here = Here(name, nic.adapter.number, {name: number for number, name in enumerate(names)}, driver.loop)
         endpoint = known.device(nic.host)
         told = Node(names[nic.adapter.number], names, 0, WallClock(here), Comm(endpoint, 1), _print_row)
-        attached = AttachedNic(Comm(endpoint), told, driver, lambda: int(nic.report()["taken"]))
+        yield from _going(AttachedNic(Comm(endpoint), told, driver, lambda: int(nic.report()["taken"])))
+
+
+def _going(attached: AttachedNic) -> Iterator[AttachedNic]:
+    """MPI's names mean it; in the end it lingers."""
+    rank = Attached(attached.comm, attached.complete, attached.node.now, attached.node.name)
+    with meant(rank):
         yield attached
         attached.linger()
 

@@ -4,5 +4,6 @@ An mpi4py script becomes one of ours by its import:
 
     from testbed.mpi import MPI  # it was: from mpi4py import MPI
 
-``testbed run star-2 ./pingpong.py`` then runs it on every node, as ``mpiexec`` runs it on every rank.
+``testbed run star-2 ./pingpong.py`` then runs it on every node, as ``mpiexec`` runs it on every rank. A process that was
+started in a node has a rank within ``with testbed.attach():``; several processes of a node, where its NIC is shared.
 """

@@ -22,6 +22,7 @@ from greenlet import getcurrent, greenlet
 from protocols.mpi import blocking, comm
 from protocols.mpi.buffering import SendBuffer
 from testbed.engine.awaiting import Awaited
+from testbed.mpi.attached import Attached, last
 
 T = TypeVar("T")
 
@@ -132,9 +133,15 @@ class _Waiting:
         return f"{self._awaited}{self._program.where()}"
 
 
-def current() -> Program:
-    """The program that calls. Raises RuntimeError where none does."""
+def current() -> Program | Attached:
+    """The program that calls, or the process that has attached to a NIC. Raises RuntimeError where there is neither."""
     program = getcurrent()
-    if not isinstance(program, Program):
-        raise RuntimeError("there is no rank here: 'testbed run CLUSTER SCRIPT' gives a script one on every node")
-    return program
+    if isinstance(program, Program):
+        return program
+    attached = last()
+    if attached is None:
+        raise RuntimeError(
+            "there is no rank here: 'testbed run CLUSTER SCRIPT' gives a script one on every node, and "
+            "'with testbed.attach():' one to a process that was started in a node"
+        )
+    return attached

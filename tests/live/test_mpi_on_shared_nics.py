@@ -1,0 +1,118 @@
+"""mpi4py's blocking names on shared NICs, in runs and in processes that have attached, two on each node; and where time is
+dilated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mpi_script_files import ours, written
+
+import testbed
+from protocols.emp.profile import EMP_2001
+from testbed import Cluster, RunningCluster, share_nics
+from testbed.runtime.nodes.run import StuckError
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 30.0  # s
+EVERYTHING = """
+import sys
+from testbed import attach
+from testbed.mpi import MPI
+
+with attach():
+    comm = MPI.COMM_WORLD
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    assert comm.sendrecv({"said by": comm.rank}, dest=right, source=left) == {"said by": left}
+    for size in (0, 1, 1_400, 100_000):
+        sent, got = bytearray([comm.rank]) * size, bytearray(size)
+        requests = [comm.Irecv(got, left, 5), comm.Isend(sent, right, 5)]
+        MPI.Request.Waitall(requests)
+        assert got == bytearray([left]) * size
+    half = comm.Split(comm.rank % 2, comm.rank)
+    assert half.size == comm.size // 2
+    half.Barrier()
+    assert MPI.COMM_SELF.size == 1
+    print(comm.rank, comm.size, MPI.Get_processor_name(), MPI.Wtime() > 0)
+"""
+
+
+def start(cluster: RunningCluster, node: str, script: str) -> subprocess.Popen[str]:
+    return cluster[node].popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    return output
+
+
+def test_two_processes_of_each_node_are_ranks_of_one_world() -> None:
+    with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
+        scripts = [start(cluster, node, EVERYTHING) for node in ("n1", "n1", "n2", "n2")]
+        ranks = sorted(said(script) for script in scripts)
+    assert ranks == [f"{rank} 4 n{rank // 2 + 1}.{rank % 2} True\n" for rank in range(4)]
+
+
+def test_a_process_on_an_inline_nic_has_the_names_too() -> None:
+    with Cluster.star(2).up() as cluster:
+        scripts = [start(cluster, node, EVERYTHING) for node in ("n1", "n2")]
+        assert [said(script) for script in scripts] == ["0 2 n1 True\n", "1 2 n2 True\n"]
+
+
+def test_a_blocking_call_within_a_coroutine_says_what_to_do() -> None:
+    script = """
+from testbed import attach
+from testbed.mpi import MPI
+
+async def wrong(comm, node):
+    MPI.COMM_WORLD.Barrier()
+
+with attach() as nic:
+    try:
+        nic.run(wrong)
+    except RuntimeError as error:
+        print(error)
+"""
+    with Cluster.star(2).up() as cluster, share_nics(cluster):
+        assert "awaits its communicator" in said(start(cluster, "n1", script))
+
+
+@pytest.mark.parametrize("name", ["pingpong.py", "neighbours.py", "columns.py"])
+def test_scripts_run_on_shared_nics_as_on_inline_ones(tmp_path: Path, name: str) -> None:
+    with Cluster.star(2).up() as cluster:
+        logs = []
+        for nics in ("inline", "shared"):
+            folder = tmp_path / nics
+            testbed.run(cluster, ours(name, tmp_path), nics=nics, check=True, output=folder)  # type: ignore[arg-type]
+            logs.append([(folder / "logs" / f"n{rank}.log").read_text().split() for rank in (1, 2)])
+        inline, shared = logs
+        if name == "pingpong.py":  # its table has times
+            inline, shared = [log[0][::2] for log in logs], [log[0][::2] for log in logs][::-1]
+        assert inline == shared
+
+
+def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> None:
+    """Its ping-pong takes as long as in the simulation, up to what frames were late."""
+    star, script = Cluster.star(2, rate="1gbit", delay="200ns"), ours("pingpong.py", tmp_path)
+    tables = []
+    for mode, dilate in (("sim", None), ("dilated", 200)):
+        folder = tmp_path / mode
+        testbed.run(star, script, mode=mode, profile=EMP_2001, dilate=dilate, settings={"args": "2"}, output=folder)  # type: ignore[arg-type]
+        lines = (folder / "logs" / "n1.log").read_text().splitlines()
+        tables.append([(int(length), float(took)) for length, took in map(str.split, lines)])
+    simulated, dilated = tables
+    assert [length for length, _ in simulated] == [length for length, _ in dilated] == [1, 16, 256, 4096, 65536]
+    for (_, exact), (length, slow) in zip(simulated, dilated, strict=True):
+        assert 0.99 * exact <= slow <= 2 * exact + 100, length
+
+
+def test_a_script_that_waits_for_ever_is_told_with_its_line_on_shared_nics(tmp_path: Path) -> None:
+    script = written(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
+    with Cluster.star(2).up() as cluster, pytest.raises(StuckError) as raised:
+        testbed.run(cluster, script, patience=2, nics="shared")
+    sentences = raised.value.waiting["n1"]
+    assert "the program waits for a receive from rank 1, tag 3, 4 bytes, at script.py:4" in sentences
