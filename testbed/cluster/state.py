@@ -179,14 +179,14 @@ class Store:
         """What the cluster's programs see as /etc/hosts."""
         return self.directory(name) / "hosts"
 
-    def names(self) -> list[str]:
-        """The clusters that have a directory, in order."""
-        try:
-            self._check_owner()
     def ssh(self, name: str) -> Path:
         """Where keys, configuration and logs of the cluster's ssh are, if it has any."""
         return self.directory(name) / "ssh"
 
+    def names(self) -> list[str]:
+        """The clusters that have a directory, in order."""
+        try:
+            self._check_owner()
             with os.scandir(self.root) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except FileNotFoundError:
