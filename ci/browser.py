@@ -1,0 +1,157 @@
+"""A headless Chromium, told what to do over two pipes in its DevTools protocol: no port, no driver, no network.
+
+    with Browser(Path("/tmp/profile")) as browser:
+        browser.open(Path("report.html"))
+        browser.evaluate("document.title")
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PROGRAM = "chromium"
+_OPTIONS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--disable-extensions",
+    "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars", "--remote-debugging-pipe",
+)  # fmt: skip
+
+
+class BrowserError(Exception):
+    """It did not do what it was told to, or has not answered in time."""
+
+
+class Browser:
+    """messages: what the console said, warnings and errors with it."""
+
+    def __init__(self, directory: Path, seconds: float = 60.0) -> None:
+        """directory: for its files; new. seconds: how long an answer may take."""
+        self.messages: list[str] = []
+        self._seconds = seconds
+        self._number = 0
+        self._left = b""
+        self._events: list[dict[str, Any]] = []
+        orders, self._orders = os.pipe()
+        self._answers, answers = os.pipe()
+        # It reads orders from descriptor 3 and writes answers to 4, whatever these are here.
+        begin = 'exec 8<&"$1" 9>&"$2"; exec 3<&8 4>&9 8<&- 9>&-; shift 2; exec "$@"'
+        command = [shutil.which(PROGRAM) or PROGRAM, *_OPTIONS, f"--user-data-dir={directory}", "about:blank"]
+        self._process = subprocess.Popen(
+            ["bash", "-c", begin, "bash", str(orders), str(answers), *command],
+            pass_fds=(orders, answers), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        os.close(orders)
+        os.close(answers)
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it; it and all that it has started."""
+        os.close(self._orders)  # at which it ends
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._answers)
+
+    def open(self, page: Path, width: int = 1200, height: int = 900, *, dark: bool = False, zoom: float = 1.0) -> None:
+        """Show a file, and wait until it is there."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=zoom, mobile=False)
+        self.appear(dark=dark)
+        self._events.clear()
+        self.call("Page.navigate", url=page.absolute().as_uri())
+        self._until("Page.loadEventFired")
+
+    def appear(self, *, dark: bool = False, media: str = "") -> None:
+        """As to somebody who likes it dark, or on paper (media: print)."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
+
+    def evaluate(self, expression: str) -> Any:
+        """What an expression of JavaScript comes to in the page."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise BrowserError(str(answer["exceptionDetails"]))
+        return answer["result"].get("value")
+
+    def press(self, key: str, code: int) -> None:
+        """A key: press("Tab", 9)."""
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def screenshot(self, file: Path, *, whole: bool = False) -> None:
+        """A PNG of what is to be seen, or of the whole page."""
+        more: dict[str, Any] = {}
+        if whole:
+            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+            more = {"captureBeyondViewport": True, "clip": {**size, "scale": 1}}
+        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **more)["data"]))
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A command of the protocol, and its answer."""
+        self._number += 1
+        order: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if hasattr(self, "_session"):
+            order["sessionId"] = self._session
+        os.write(self._orders, json.dumps(order).encode() + b"\0")
+        deadline = time.monotonic() + self._seconds
+        while True:
+            answer = self._next(deadline)
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise BrowserError(f"{method}: {answer['error']}")
+                result: dict[str, Any] = answer["result"]
+                return result
+            self._heard(answer)
+
+    def _until(self, event: str) -> None:
+        deadline = time.monotonic() + self._seconds
+        while all(one.get("method") != event for one in self._events):
+            self._heard(self._next(deadline))
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        self._events.append(event)
+        told = event.get("params", {})
+        match event.get("method"):
+            case "Runtime.consoleAPICalled":
+                self.messages.append(" ".join(str(one.get("value", "")) for one in told["args"]))
+            case "Runtime.exceptionThrown":
+                self.messages.append(str(told["exceptionDetails"]))
+            case "Log.entryAdded":
+                self.messages.append(told["entry"]["text"])
+            case "Network.requestWillBeSent":
+                url = told["request"]["url"]
+                if not url.startswith(("file:", "data:", "about:")):
+                    self.messages.append(f"asked the network for {url}")
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._left:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise BrowserError("no answer in time")
+            more = os.read(self._answers, 1 << 20)
+            if not more:
+                raise BrowserError(f"{PROGRAM} has ended, code {self._process.poll()}")
+            self._left += more
+        line, _, self._left = self._left.partition(b"\0")
+        found: dict[str, Any] = json.loads(line)
+        return found

@@ -1,0 +1,49 @@
+"""``report``: runs as one HTML file, with pictures."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command("report", short_help="Make one HTML file of runs: verdict, plots, tables.")
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True,
+              metavar="FILE", help="Where it is written; what is there is replaced.")  # fmt: skip
+def report_command(folders: tuple[Path, ...], output: Path) -> None:
+    """Make one HTML file of a run's folder, or of several: verdict, topology, timeline, plots and tables.
+
+    \b
+    testbed report results/runs/20261121-192009-racks-token
+    testbed report before after -o comparison.html
+
+    It needs no network. Several runs share the plots.
+    """
+    from testbed.errors import UnsupportedError
+
+    if missing := [name for name in ("matplotlib", "numpy") if importlib.util.find_spec(name) is None]:
+        raise UnsupportedError(
+            f"a report is drawn with {' and '.join(missing)}, which is not installed: pip install 'netns-testbed[report]'"
+        )
+    from testbed.observe.recorded import recorded
+
+    for folder in folders:  # what cannot be reported is said before a second has passed
+        recorded(folder)
+    gc.freeze()  # what is imported is not looked through again and again
+    from testbed.observe.report.making import MOST, make_report
+
+    if len(folders) > MOST:
+        raise click.UsageError(f"{len(folders)} runs are too many for one report: {MOST} at most")
+    size = make_report(folders, output, _follow)
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", err=True, nl=False)
+    click.echo(f"the report is in {output} ({size / 1000:,.0f} kB)")
+
+
+def _follow(what: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{what}\x1b[K", err=True, nl=False)

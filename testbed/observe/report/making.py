@@ -1,0 +1,137 @@
+"""The whole report: a page of its own, with everything in it, that needs no network.
+
+    make_report([Path("results/runs/20261121-192009-racks-token")], Path("report.html"))
+
+Several runs are drawn into the same plots, and their verdicts stand beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from testbed.errors import TestbedError, reason_of
+from testbed.observe.report import sections
+from testbed.observe.report.curves import curves
+from testbed.observe.report.distributions import distributions
+from testbed.observe.report.markup import Table, details, section, table
+from testbed.observe.report.plotting import Plot
+from testbed.observe.report.telling import Told, tell
+from testbed.observe.report.timeline import timelines
+from testbed.observe.report.topology import alike, topology
+
+MOST: int = 8
+"""Runs in one report: as many as there are colours that one can tell apart."""
+
+
+class UnwritableReportError(TestbedError):
+    """The report cannot be written where it was asked for."""
+
+
+def make_report(folders: Sequence[Path], output: Path, follow: Callable[[str], object] = lambda _: None) -> int:
+    """How many bytes it has. follow: is told what is at work.
+
+    Raises NotFoundError where there is no run, UnsupportedError for one of a newer version, UnwritableReportError, and
+    TestbedError for a broken file.
+    """
+    runs = []
+    for place, folder in enumerate(folders):
+        follow(f"reading {folder}")
+        runs.append(tell(folder, chr(ord("A") + place) if len(folders) > 1 else ""))
+    follow("drawing")
+    text = page(runs).encode()
+    try:
+        if output.parent != Path():
+            output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(text)
+    except OSError as error:
+        raise UnwritableReportError(f"the report cannot be written to {output}: {reason_of(error)}") from error
+    return len(text)
+
+
+def page(runs: Sequence[Told]) -> str:
+    """The report of these runs, in HTML."""
+    title = (
+        runs[0].title if len(runs) == 1 else f"{len(runs)} runs: {', '.join(dict.fromkeys(one.title for one in runs))}"
+    )
+    parts = dict(_sections(runs))
+    names = {"cluster": "Cluster", "timeline": "Timeline", "plots": "Plots", "figures": "Figures", "evidence": "Evidence",
+             "origin": "How to repeat it"}  # fmt: skip
+    shown = [name for name in names if parts[name]]
+    links = "".join(f'<li><a href="#{name}">{names[name]}</a></li>' for name in ["verdict", *shown] if name in names)
+    body = "\n".join(section(name, names[name], parts[name]) for name in shown)
+    heading = "Verdict" if len(runs) == 1 else "Verdicts"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)} · testbed report</title><style>{_style()}</style></head>\n<body>"
+        '<a class="skip" href="#verdict">Skip to the verdict</a>'
+        f'<header><p class="brand">testbed report</p><h1>{escape(title)}</h1>'
+        f'<nav aria-label="Parts of the report"><ul>{links}</ul></nav></header>\n<main>'
+        f'<section id="verdict" aria-labelledby="verdict-title" tabindex="-1"><h2 id="verdict-title">{heading}</h2>'
+        f'<div class="cards">{"".join(sections.verdict(told, place) for place, told in enumerate(runs))}</div>'
+        f"{_differing(runs)}</section>\n{body}</main>\n"
+        "<footer><p>Made by <code>testbed report</code> from the runs' folders, and from nothing else.</p></footer>"
+        "</body></html>\n"
+    )
+
+
+def _style() -> str:
+    return resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+
+
+def _differing(runs: Sequence[Told]) -> str:
+    found = sections.differences(runs)
+    if not found:
+        return ""
+    rows = [[key, *(value or "–" for value in values)] for key, values in found]
+    of = Table(
+        "What was asked for differently", ["", *(one.label for one in runs)], rows, frozenset(range(len(runs) + 1))
+    )
+    return table(of, "differences")
+
+
+def _sections(runs: Sequence[Told]) -> Iterator[tuple[str, list[str]]]:
+    yield "cluster", [_figure(plot) for plot in _pictures(runs)]
+    yield "timeline", [_figure(plot) for plot in timelines(runs)]
+    sound = [one for one in runs if one.grade != "invalid"]  # the figures of others tell nothing
+    yield "plots", [_figure(plot) for plot in [*curves(sound), *distributions(sound)]]
+    yield "figures", [_whose(one, _rows(one, place)) for place, one in enumerate(runs)]
+    evidence = [(one, "".join(sections.evidence(one, place))) for place, one in enumerate(runs)]
+    yield "evidence", [_whose(one, text) for one, text in evidence if text]
+    yield "origin", ["".join(sections.origin(one)) for one in runs]
+
+
+def _rows(told: Told, place: int) -> str:
+    rows = "".join(sections.figures(told, place))
+    return details("Rows of an invalid run, to find out why it is", rows) if told.grade == "invalid" else rows
+
+
+def _whose(told: Told, text: str) -> str:
+    return f"<h3>{escape(told.label)} {escape(told.title)}</h3>{text}" if told.label else text
+
+
+def _pictures(runs: Sequence[Told]) -> Iterator[Plot]:
+    """One for all, where the cluster was the same and the same was injected."""
+    drawn = [one for one in runs if one.layout is not None]
+    same = alike([one.layout for one in drawn if one.layout]) and all(
+        one.injected == drawn[0].injected for one in drawn
+    )
+    for place, one in enumerate(drawn[:1] if same else drawn):
+        if one.layout is not None:
+            title = one.layout.name if same or not one.label else f"{one.label}: {one.layout.name}"
+            yield topology(one.layout, one.injected, f"cluster-{place + 1}", title)
+
+
+def _figure(plot: Plot) -> str:
+    told = details("In figures", table(plot.table, f"{plot.name}-table")) if plot.table is not None else ""
+    return (
+        f'<figure id="{plot.name}-figure" aria-labelledby="{plot.name}-title">'
+        f'<h3 id="{plot.name}-title">{escape(plot.title)}</h3>'
+        f'<div class="scrolls" tabindex="0" role="region" aria-label="{escape(plot.title, quote=True)}">{plot.svg}</div>'
+        f"<figcaption>{escape(plot.caption)}</figcaption>{told}</figure>"
+    )
