@@ -33,6 +33,7 @@ CHANGED = Style(color="yellow")
 PROMPT = Style(bold=True, color="cyan")
 
 _GAP = "  "
+_LOW = 8  # lines, of a screen that has room for rows or for a head
 _LEAST_WIDE = 12  # columns that a wide one needs to be of use
 _ASCII = str.maketrans({"→": ">", "▸": ">", "─": "-", "·": "-", "…": "~", "↓": "v", "↑": "^"})
 
@@ -60,6 +61,8 @@ def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> F
         lines = [_spread([(" testbed top", TITLE)], [], width), *body]
         return _finished(lines, view, width, height)
     lines = _head(snapshot, view, width)
+    if height < _LOW:
+        lines = lines[:1]
     if view.help:
         return _finished([*lines, *([(f" {line}", PLAIN)] for line in HELP)], view, width, height)
     panel = PANELS[view.panel]
