@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from testbed.cluster.injections import BOTH, InForce, Injection, in_force, is_down
+from testbed.cluster.injections import BOTH, DirectionName, InForce, Injection, in_force, is_down
 from testbed.cluster.treatments import Treatment
 from testbed.cluster.wiring import free_ends
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
 from testbed.fields import known_fields
 from testbed.kernel import abilities, loss_classifier
-from testbed.kernel.datapaths import Asked, choose
+from testbed.kernel.datapaths import Asked, Choice, choose
 from testbed.runtime.logs import read_log
 from testbed.runtime.orders import Carried, Treated
 from testbed.spec.layout import Impairment, Layout, Link
@@ -36,6 +36,9 @@ class Chooser:
         self._base = base
         self._known = known
         self._refusals: list[str] = []
+        # Most links of a cluster are alike: what holds for one is found out once.
+        self._pieces: dict[tuple[object, ...], bool] = {}
+        self._choices: dict[tuple[object, ...], Choice] = {}
 
     def choose(self, link: Link) -> None:
         sides = [in_force(link, direction, self._injected) for direction in BOTH]
@@ -44,17 +47,14 @@ class Chooser:
             return
         for side in sides:
             self.files.update(_texts(side, self._base, self._known))
-        forward, backward = [
-            carries_pieces(self._layout, link, direction, side, self.files)
-            for side, direction in zip(sides, BOTH, strict=True)
-        ]
+        pieces = [self._carries_pieces(link, *side) for side in zip(BOTH, sides, strict=True)]
         try:
-            treatment, said = _choose(link, sides, self._asked, down=down)
+            treatment, said = self._treat(link, sides, down=down)
         except UnsupportedError as error:
             self._refusals.append(f"  {link.name}: {error}")
             return
         if treatment.datapath == "relay":
-            treatment = replace(treatment, pieces=(forward, backward))
+            treatment = replace(treatment, pieces=(pieces[0], pieces[1]))
             treated = [Treated(side.impairment, side.rules, side.replay) for side in sides]
             self.carried.append(Carried(link.name, *free_ends(self._layout, link.name), *treated))
         self.treatments[link.name] = treatment
@@ -66,19 +66,28 @@ class Chooser:
         if self._refusals:
             raise UnsupportedError("\n".join([f"{self._layout.name} cannot have its impairments:", *self._refusals]))
 
+    def _treat(self, link: Link, sides: list[InForce], *, down: bool) -> tuple[Treatment, tuple[str, ...]]:
+        forward, backward = [side.whole for side in sides]
+        if link.datapath == "direct":
+            raise UnsupportedError(
+                'it is declared datapath = "direct": one pair of interfaces, with nothing between them that could be '
+                "impaired or cut"
+            )
+        if not (forward or backward):
+            return Treatment(down=down), ()
+        wish: Asked = self._asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # checked
+        asked = forward, backward, wish
+        choice = self._choices.get(asked)
+        if choice is None:
+            choice = self._choices[asked] = choose(forward, backward, abilities.abilities(), wish, _refusal)
+        return Treatment(choice.datapath, forward, backward, down), choice.notes
 
-def _choose(link: Link, sides: list[InForce], asked: Asked, *, down: bool) -> tuple[Treatment, tuple[str, ...]]:
-    forward, backward = [side.whole for side in sides]
-    if link.datapath == "direct":
-        raise UnsupportedError(
-            'it is declared datapath = "direct": one pair of interfaces, with nothing between them that could be '
-            "impaired or cut"
-        )
-    if not (forward or backward):
-        return Treatment(down=down), ()
-    wish: Asked = asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # spec has checked it
-    choice = choose(forward, backward, abilities.abilities(), wish, _refusal)
-    return Treatment(choice.datapath, forward, backward, down), choice.notes
+    def _carries_pieces(self, link: Link, direction: DirectionName, side: InForce) -> bool:
+        asked = side.impairment, tuple(side.rules.values()), side.replay
+        found = self._pieces.get(asked)
+        if found is None:
+            found = self._pieces[asked] = carries_pieces(self._layout, link, direction, side, self.files)
+        return found
 
 
 def _refusal(impairment: Impairment) -> str:

@@ -92,6 +92,8 @@ class InForce:
     @property
     def whole(self) -> Impairment:
         """With the injected rules among its own: what whoever carries it must be able to do."""
+        if not (self.rules or self.replay):
+            return self.impairment
         replay = (f"replay {self.replay}",) if self.replay else ()
         return replace(self.impairment, rules=(*self.impairment.rules, *self.rules.values(), *replay))
 
@@ -115,7 +117,7 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
         for i, (place, text) in enumerate(injection.rules):
             if place == (link.name, direction):
                 rules[f"{injection.number}.{i}"] = text
-    impairment = replace(declared, **keys)
+    impairment = replace(declared, **keys) if keys else declared
     if keys.get("jitter") == 0:
         impairment = replace(impairment, distribution="", jitter_file="")
     problems = [

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.cluster import carrying, keeper, names, removal
+from testbed.cluster import carrying, cutting, keeper, names, removal
 from testbed.cluster.applying import Workshop, taken
 from testbed.cluster.deciding import Decisions, decide
 from testbed.cluster.injections import Injection, follow
@@ -22,7 +23,7 @@ from testbed.cluster.shared_nics import SharedNics, shared_devices
 from testbed.cluster.state import PATIENCE, State, Store, file_source
 from testbed.cluster.treatments import Treatments
 from testbed.errors import ConflictError, KernelError, TestbedError, reason_of
-from testbed.kernel import cgroups, namespaces, processes
+from testbed.kernel import cgroups, namespaces, processes, survey
 from testbed.kernel.files import make_directory, remove_file, write_in_place
 from testbed.kernel.processes import Identity
 from testbed.kernel.signals import undisturbed
@@ -137,12 +138,13 @@ def alter(store: Store, name: str, edit: Edit, share: Share = lambda state: stat
         )
         state = replace(_intent(wish, before, injected, decisions), issued=issued, nics=share(before))
         try:
-            if state.nics == before.nics and _relay_alone(before, decisions):
+            if state.nics != before.nics:
+                operations, state = _carry_out(store, wish, state, before, decisions, silent)
+            elif (cables := _cables_alone(store, state, before, decisions)) is not None:
+                operations, state = _settled(store, state, decisions, cables)
+            elif _relay_alone(before, decisions):
                 store.write(state)
-                state = replace(state, phase="up", previous=None)
-                state = replace(state, steward=carrying.engage(store, state, decisions.orders, _DUTIES).steward)
-                store.write(state)
-                operations: list[Operation] = []
+                operations, state = _settled(store, state, decisions, [])
             else:
                 operations, state = _carry_out(store, wish, state, before, decisions, silent)
         except BaseException as error:
@@ -200,6 +202,34 @@ def _without_the_dead(state: State) -> SharedNics | None:
 
 
 _DUTIES = carrying.Duties(heal, stop_sharing)
+
+
+def _settled(
+    store: Store, state: State, decisions: Decisions, operations: list[Operation]
+) -> tuple[list[Operation], State]:
+    """After the kernel's part of a change, if it had one."""
+    state = replace(state, phase="up", previous=None)
+    state = replace(state, steward=carrying.engage(store, state, decisions.orders, _DUTIES).steward)
+    store.write(state)
+    return operations, state
+
+
+def _cables_alone(store: Store, intent: State, before: State, decisions: Decisions) -> list[Operation] | None:
+    """Where nothing changes but which cables are pulled out, the operations that have done that; None where there is more
+    to do, or what was left half-way to repair."""
+    if before.phase != "up" or intent.datapaths != before.datapaths:
+        return None
+    links, path = cutting.moved(before.injected, intent.injected), before.namespaces.get(names.WIRE, "")
+    if not links or not _is_at(path, before.inodes.get(names.WIRE, 0)):
+        return None
+    with Workshop(before.name, lambda key: key, named=False) as workshop:
+        workshop.paths[names.WIRE] = path
+        route = workshop.open(names.WIRE).route
+        operations = cutting.operations(before.layout, decisions.treatments, links, partial(survey.named, route))
+        if operations is not None:
+            store.write(intent)
+            workshop.apply(operations, lambda _: None)
+        return operations
 
 
 def _relay_alone(before: State, decisions: Decisions) -> bool:

@@ -6,7 +6,7 @@ direct links have to be looked at in their nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,7 +16,8 @@ from testbed.cluster.state import State, Store
 from testbed.cluster.treatments import UNIMPAIRED
 from testbed.cluster.wiring import wire_ends
 from testbed.kernel import namespaces, processes, userns
-from testbed.kernel.survey import Interface, by_name, interfaces
+from testbed.kernel.netlink import RouteSocket
+from testbed.kernel.survey import Interface, by_name, interfaces, named
 from testbed.spec.layout import Impairment, Layout, Link
 
 
@@ -96,6 +97,18 @@ def status(state: State) -> ClusterStatus:
     )
 
 
+def links(state: State, wanted: Collection[str]) -> tuple[LinkStatus, ...]:
+    """Look at some links of a running cluster, by their names, and at nothing else of it."""
+    ends = [one for one in zip(state.layout.links, wire_ends(state.layout), strict=True) if one[0].name in wanted]
+    devices: dict[str, set[str]] = {names.WIRE: {device for _, pair in ends for device in pair}}
+    for link, _ in ends:
+        if link.datapath == "direct":
+            for end in (link.a, link.b):
+                devices.setdefault(end.owner, set()).add(end.port)
+    found = _look(state, devices.keys(), partial(_read_some, devices))
+    return tuple(_in_force(state, _link(link, pair, found)) for link, pair in ends)
+
+
 def _in_force(state: State, found: LinkStatus) -> LinkStatus:
     name = found.link.name
     if name not in state.datapaths:
@@ -138,22 +151,34 @@ def _read_interfaces(state: State) -> Found:
     keys = {names.WIRE} | {
         end.owner for link in state.layout.links if link.datapath == "direct" for end in (link.a, link.b)
     }
+    return _look(state, keys, lambda _, route: by_name(interfaces(route)))
+
+
+Read = Callable[[str, RouteSocket], Mapping[str, Interface]]
+
+
+def _look(state: State, keys: Collection[str], read: Read) -> Found:
+    """What `read` finds in each of these namespaces."""
     paths = {key: state.namespaces[key] for key in sorted(keys) if key in state.namespaces}
     if state.keeper is not None and _hidden(state):
-        return userns.call_inside(state.keeper.pid, partial(_read, paths)) if state.keeper.alive else {}
-    return _read(paths)
+        return userns.call_inside(state.keeper.pid, partial(_read, paths, read)) if state.keeper.alive else {}
+    return _read(paths, read)
 
 
-def _read(paths: Mapping[str, str]) -> Found:
+def _read(paths: Mapping[str, str], read: Read) -> Found:
     found = {}
     for key, path in paths.items():
         if namespaces.is_namespace(path):
             namespace = namespaces.open_path(path)
             try:
-                found[key] = by_name(interfaces(namespace.route))
+                found[key] = read(key, namespace.route)
             finally:
                 namespace.close()
     return found
+
+
+def _read_some(devices: Mapping[str, Collection[str]], key: str, route: RouteSocket) -> dict[str, Interface]:
+    return {device: one for device in devices[key] if (one := named(route, device)) is not None}
 
 
 def _programs(state: State) -> dict[str, list[int]]:

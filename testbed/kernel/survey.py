@@ -6,6 +6,7 @@ Decoded with `struct` straight from the dumps: a status of a hundred nodes must 
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Iterable, Mapping
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.kernel import offloads
-from testbed.kernel.netlink import RouteSocket, attributes
+from testbed.kernel.netlink import RequestError, RouteSocket, attributes
 from testbed.kernel.offloads import Offloads
 
 if TYPE_CHECKING:
     from testbed.kernel.qdiscs import Qdisc  # which imports pyroute2
 
 _HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _ROUTE = struct.Struct("=BBBBBBBBI")  # family, dst len, src len, tos, table, protocol, scope, type, flags
@@ -141,6 +143,20 @@ def interface(route: RouteSocket, index: int) -> Interface:
     """One interface of the namespace. RequestError when there is none."""
     body = _LINK.pack(0, 0, index, 0, 0)
     return _interface(route.ask(_HEADER.pack(_HEADER.size + len(body), RTM_GETLINK, NLM_F_REQUEST, 1, 0) + body))
+
+
+def named(route: RouteSocket, name: str) -> Interface | None:
+    """The interface of that name in the namespace; None when there is none."""
+    text = name.encode() + b"\0"
+    attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(text), IFLA_IFNAME) + text
+    body = _LINK.pack(0, 0, 0, 0, 0) + attribute + bytes(-len(attribute) % 4)
+    try:
+        answer = route.ask(_HEADER.pack(_HEADER.size + len(body), RTM_GETLINK, NLM_F_REQUEST, 1, 0) + body)
+    except RequestError as error:
+        if error.refusals[0].errno == errno.ENODEV:
+            return None
+        raise
+    return _interface(answer)
 
 
 _NO_COUNTERS = Counters(0, 0, 0, 0, 0, 0)

@@ -17,10 +17,12 @@ from traffic import between, carried, dump, report, told
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster import injecting, names
+from testbed.cluster.applying import Workshop
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.state import Store
 from testbed.errors import DescriptionError, NotFoundError, TestbedError
 from testbed.kernel.datapaths import Asked
+from testbed.kernel.survey import Contents
 from testbed.spec.layout import Impairment
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolving import resolve
@@ -285,6 +287,21 @@ def test_a_link_that_is_cut_has_no_carrier_and_comes_back(impaired: bool) -> Non
         assert carrier(cluster, "n1")
         ping(cluster, "n1", "n2")
         cluster.heal()
+
+
+def test_a_cable_is_pulled_out_and_plugged_in_again_without_a_look_at_the_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a hundred nodes it would cost whoever flaps a cable most of his processor."""
+
+    def look(_self: Workshop, keys: object) -> dict[str, Contents]:
+        raise AssertionError(f"a look at {keys}")
+
+    with Cluster.star(3, loss="10%").up() as cluster:
+        monkeypatch.setattr(Workshop, "contents", look)
+        with cluster.cut("n2"):
+            assert [carrier(cluster, f"n{n}") for n in (1, 2, 3)] == [True, False, True]
+        assert carrier(cluster, "n2")
 
 
 def test_a_partition_lets_nothing_pass_between_its_groups_and_everything_within() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from testbed.cluster import carrying, injecting
 from testbed.cluster.injections import BOTH, Injection, Place
 from testbed.cluster.state import State, Store
-from testbed.cluster.status import status
+from testbed.cluster.status import links
 from testbed.controller.accounts import account, scheduled
 from testbed.controller.scenarios.active import GONE, HOLD, Active, Counts, Programs
 from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _CLASSIFIED = ("loss", "gemodel", "loss_pattern")
 
+_ON_PROGRAMS = (Crash, Restart, Reset, Pause)
+"""Faults that leave the cluster as it is."""
 
 _GRACE = 5.0
 """Seconds after which what nobody has lifted ends by itself."""
@@ -36,10 +38,11 @@ _GRACE = 5.0
 @contextlib.contextmanager
 def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterator[None]:
     """Have the relay carry, from before a run until after it, the links on which faults will be laid: none changes hands
-    while programs talk, which would cost frames that nobody asked to lose. seconds: that it may take."""
+    while programs talk, which would cost frames that nobody asked to lose. And whoever heals what is left behind is there
+    until then, and need not begin anew with each fault. seconds: that it may take."""
     store, state = Store(), cluster.state
     places = _held(state, scenario) if state.asked in ("auto", "relay") else []
-    if not places:
+    if not (places or scenario.random or any(not isinstance(fault, _ON_PROGRAMS) for fault in scenario.faults)):
         yield
         return
     rules = tuple((place, HOLD) for place in places)
@@ -120,7 +123,7 @@ class LiveStage:
         def counted() -> Counts:
             state = self._state()
             if injection.down:
-                down = sum(not link.up for link in status(state).links if link.link.name in injection.down)
+                down = sum(not link.up for link in links(state, injection.down))
                 return {"links down": down}
             found: dict[str, int] = {}
             if injection.places:
@@ -148,7 +151,7 @@ class LiveStage:
         found: Counter[str] = Counter()
         if not places:
             return found
-        for link in status(state).links:
+        for link in links(state, {link for link, _ in places}):
             for direction, said in zip(BOTH, (link.forward, link.backward), strict=True):
                 if (link.link.name, direction) in places:
                     found["frames"] += said.frames
