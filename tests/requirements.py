@@ -108,6 +108,7 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
     "sshd": _tool("sshd"),
     "ping": _tool("ping"),
     "tcpdump": _tool("tcpdump"),
+    "tshark": _tool("tshark"),
     "curl": _tool("curl"),
     "iperf3": _tool("iperf3"),
     "mpirun": _tool("mpirun"),

@@ -33,6 +33,7 @@ _COMMANDS = {
     "check": ("check", "Measure what links do, and judge it: trusted, degraded or invalid."),
     "capture": ("capture", "Capture frames of links, with what they met."),
     "decode": ("decode", "Print what is in a capture, frame by frame or message by message."),
+    "dissector": ("dissector", "Write a dissector of the protocols for Wireshark."),
     "events": ("events", "Show what was done to a cluster and what happened to it."),
     "nics": ("nics", "Share the NICs of a cluster, for scripts that attach."),
     "exec": ("enter", "Run a program in a node."),

@@ -1,0 +1,258 @@
+"""Wireshark's own program finds in frames, by the dissector that is made of the layers, what Scapy finds in them."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import made_up_frames
+import made_up_layers
+import pytest
+from frame_strategies import PACKAGES, frames_of
+from scapy.fields import (
+    ByteField,
+    ConditionalField,
+    FlagsField,
+    IEEEFloatField,
+    IntField,
+    MACField,
+    StrField,
+    StrFixedLenField,
+    StrLenField,
+)
+from scapy.layers.l2 import Ether
+from scapy.packet import NoPayload, Packet, Padding, Raw, bind_layers, split_layers
+from scapy.utils import PcapNgWriter
+
+from testbed import registry
+from testbed.errors import TestbedError
+from testbed.observe.dissector import making
+from testbed.observe.dissector.headers import protocol
+from testbed.observe.dissector.lua import dissector
+
+MODULES = {package.partition(".")[2]: frames_of(package) for package in PACKAGES}
+MODULES |= {"made_up": made_up_frames, "many": made_up_layers}
+FRAMES = 150
+ETHERTYPE = 0x88B8
+
+pytestmark = pytest.mark.requires("tshark")
+
+
+def layers_of(module: ModuleType) -> list[type[Packet]]:
+    """All above Ethernet."""
+    found = [layer for _, layer in Ether.payload_guess if layer.__module__ == module.__name__]
+    for layer in found:
+        found += [above for _, above in layer.payload_guess if above not in found]
+    return found
+
+
+def called(layer: type[Packet], name: str, module: ModuleType) -> str:
+    count = Counter(field.name for each in layers_of(module) for field in each.fields_desc)
+    return f"{layer.__name__.lower()}.{name}" if count[name] > 1 else name
+
+
+def drawn(chance: random.Random, field: object) -> object:
+    """A value, often at an edge."""
+    inner = field.fld if isinstance(field, ConditionalField) else field
+    if isinstance(inner, MACField):
+        return chance.randbytes(6).hex(":")
+    if isinstance(inner, StrField):
+        fixed = isinstance(inner, StrFixedLenField)
+        return chance.randbytes(inner.length_from(None) if fixed else 2 * chance.randrange(9))
+    if isinstance(inner, IEEEFloatField):
+        return chance.choice([0.0, 1.5, -0.25, 1024.0])
+    if inner.fmt.endswith(("4s", "16s")):
+        return inner.i2h(None, inner.m2i(None, chance.randbytes(int(inner.sz))))
+    bits = inner.size if hasattr(inner, "size") else 8 * int(inner.sz)
+    low = -(1 << bits - 1) if inner.fmt[-1:] in "bhiq" else 0
+    high = (1 << bits) - 1 + low
+    listed = [value for value in getattr(inner, "i2s", None) or () if isinstance(value, int)]
+    return chance.choice([low, 1, high, chance.randint(low, high), *listed, *listed])
+
+
+def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
+    """As Scapy builds them: whichever layers the values of fields announce, and a payload; some filled up."""
+    chance = random.Random(seed)
+    for number in range(FRAMES):
+        layer: type[Packet] | None = layers_of(module)[0]
+        packet: Packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02", type=module.ETHERTYPE)
+        while layer is not None:
+            made = {getattr(module, "LENGTH", ""), getattr(module, "CHECK", ""), "size"}
+            values = {each.name: drawn(chance, each) for each in layer.fields_desc if each.name not in made}
+            announced = {tuple(bound.items()): above for bound, above in layer.payload_guess}
+            if follows := [bound for bound in announced if chance.random() < 0.5]:
+                values |= dict(follows[0])
+            packet = packet / layer(**values)
+            layer = next((above for bound, above in announced.items() if values.items() >= dict(bound).items()), None)
+        payload = chance.randbytes(chance.randrange(0, 60))
+        padding = bytes(chance.randrange(0, 20)) if getattr(module, "LENGTH", "") else b""
+        yield bytes(packet / Raw(payload) if payload else packet) + (padding if number % 3 == 0 else b"")
+
+
+def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
+    """Every field that is there, numbers to base 10."""
+    found: dict[str, str] = {}
+    packet: Packet = Ether(frame).payload
+    while type(packet) in layers_of(module):
+        for each in packet.fields_desc:
+            name = called(type(packet), each.name, module)
+            inner = each.fld if isinstance(each, ConditionalField) else each
+            value = packet.getfieldval(each.name)
+            if isinstance(each, ConditionalField) and not each.cond(packet):
+                continue
+            if isinstance(inner, StrField):
+                found |= {name: bytes(value).hex()} if value else {}
+            elif isinstance(inner, FlagsField):
+                found[name] = str(int(value))
+                flags = enumerate(inner.names)
+                found |= {f"{name}.{str(flag).lower()}": str(int(value) >> bit & 1) for bit, flag in flags}
+            else:
+                found[name] = f"{value:g}" if isinstance(value, float) else str(value)
+        packet = packet.payload
+    fields = {field.name for layer in layers_of(module) for field in layer.fields_desc}
+    while not isinstance(packet, NoPayload):
+        own = "padding" if isinstance(packet, Padding) else "payload"
+        found[own if own not in fields else f"{own}_bytes"] = bytes(packet.load).hex()
+        packet = packet.payload
+    return found
+
+
+def by_tshark(folder: Path, name: str, module: ModuleType, sent: list[bytes], *more: str) -> list[list[str]]:
+    """The columns of each frame: what is asked for."""
+    script, capture = folder / "it.lua", folder / "it.pcapng"
+    script.write_text(dissector([protocol(name, module)]))
+    with PcapNgWriter(str(capture)) as writer:
+        for frame in sent:
+            writer.write(Ether(frame))
+    # With root's rights Wireshark may refuse scripts; nobody needs rights to read a file.
+    command = [
+        "tshark",
+        "-n",
+        "-X",
+        f"lua_script:{script}",
+        "-r",
+        str(capture),
+        "-T",
+        "fields",
+        "-E",
+        "separator=|",
+        *more,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stderr.lower(), done.stderr
+    return [line.split("|") for line in done.stdout.splitlines()]
+
+
+def plain(text: str) -> str:
+    """As we write it: tshark writes some numbers to base 16, and flags in words."""
+    return str(int(text, 16)) if text.startswith("0x") else {"True": "1", "False": "0"}.get(text, text)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_tshark_finds_in_every_field_of_every_layer_what_scapy_finds(tmp_path: Path, name: str) -> None:
+    module = MODULES[name]
+    sent = list(frames(module, 7))
+    expected = [by_scapy(module, frame) for frame in sent]
+    asked = sorted({field for one in expected for field in one})
+    assert {called(layer, field.name, module) for layer in layers_of(module) for field in layer.fields_desc} <= set(
+        asked
+    )
+    found = by_tshark(tmp_path, name, module, sent, *[f"-e{name}.{field}" for field in asked])
+    for frame, values, one in zip(sent, found, expected, strict=True):
+        said = {field: plain(value) for field, value in zip(asked, values, strict=True) if value}
+        assert said == one, frame.hex()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_the_script(
+    tmp_path: Path, name: str
+) -> None:
+    module = MODULES[name]
+    whole = [max((frame for frame in frames(module, seed)), key=len) for seed in range(3)]
+    sent = [frame[:size] for frame in whole for size in range(15, len(frame) + 1)]
+    found = by_tshark(tmp_path, name, module, sent, f"-e{name}.short", "-e_ws.lua.error")
+    assert not any(error for _, error in found)
+    said = [bool(short) for short, _ in found]
+    assert said[0]
+    assert not said[-1]
+
+
+def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> None:
+    emp = sys.modules["protocols.emp.frames"]
+    packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / emp.EMP(type=1, flags=1, message=9)
+    sent = [bytes(packet / emp.EMPMessage(destination=1, tag=0x20, total=5) / Raw(b"hello"))]
+    sent.append(bytes(Ether() / emp.EMP(type=3, message=9, frame=4, status=1)))
+    found = by_tshark(tmp_path, "emp", emp, sent, "-e_ws.col.Info")
+    assert found == [
+        ["EMP MESSAGE LAST message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"],
+        ["EMP ACK message 9 frame 4, RESTARTED"],
+    ]
+
+
+def test_the_command_writes_a_dissector_of_every_protocol_that_has_layers(tmp_path: Path) -> None:
+    assert sorted(str(entry) for entry in registry.offered(registry.FRAMES).values()) == [
+        f"{p}.frames" for p in PACKAGES
+    ]
+    path = tmp_path / "all.lua"
+    program = "from testbed.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "dissector"]
+    done = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("", "")
+    for name in registry.offered(registry.FRAMES):
+        assert f'protocol("{name}", ' in path.read_text()
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert printed == path.read_text()
+
+
+class Refused(Packet):
+    fields_desc = [  # noqa: RUF012
+        ConditionalField(ByteField("more", 0), lambda packet: packet.underlayer.type == ETHERTYPE),
+    ]
+
+
+class Wide(Packet):
+    fields_desc = [IntField("size", 0), ConditionalField(ByteField("more", 0), lambda packet: packet.size > 7)]  # noqa: RUF012
+
+
+class Crooked(Packet):
+    fields_desc = [ByteField("size", 0), StrLenField("text", b"", length_from=lambda packet: packet.size**2)]  # noqa: RUF012
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (Refused, "Refused.more: no dissector can be made for this field: it hangs on more than its layer's fields"),
+        (Wide, "Wide.more: no dissector can be made for this field: it hangs on size, which has too many values"),
+        (Crooked, "Crooked.text: no dissector can be made for this field: its length is no multiple"),
+    ],
+)
+def test_what_hangs_on_something_that_cannot_be_told_is_refused_with_the_field_s_name(
+    layer: type[Packet], why: str
+) -> None:
+    module = ModuleType(layer.__module__)
+    bind_layers(Ether, layer, type=ETHERTYPE)
+    try:
+        with pytest.raises(TypeError, match=re.escape(why)):
+            protocol("it", module)
+    finally:
+        split_layers(Ether, layer, type=ETHERTYPE)
+
+
+def test_a_protocol_of_which_no_dissector_can_be_made_keeps_nobody_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    modules = {"emp": MODULES["emp"], "other": ModuleType("other")}
+    monkeypatch.setattr(making, "frame_modules", lambda: modules)
+    text, lacking = making.made()
+    assert 'protocol("emp", ' in text
+    assert lacking == ["other is not in it: other: 0 of its layers are bound to an EtherType, not one"]
+    del modules["emp"]
+    with pytest.raises(TestbedError, match="there is no protocol to make a dissector of"):
+        making.made()
