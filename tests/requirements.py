@@ -111,6 +111,7 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
     "tshark": _tool("tshark"),
     "curl": _tool("curl"),
     "iperf3": _tool("iperf3"),
+    "mpicc": _tool("mpicc"),
     "mpirun": _tool("mpirun"),
     "mpi4py": Requirement(_mpi4py, ours=True),
     "postgresql": Requirement(_postgresql, ours=True),

@@ -18,7 +18,7 @@ SIZES = (1, 1024, 65536)
 MPIRUN = [
     *("mpirun", "--allow-run-as-root", "--host", "n1,n2", "-np", "2"),
     *("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0"),
-    *("--mca", "plm_rsh_agent", "ssh", "--mca", "mpi_yield_when_idle", "1"),
+    *("--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"),
 ]
 
 

@@ -1,0 +1,31 @@
+"""ci/bench stacks runs from end to end and leaves nothing. What it finds depends on the machine, and no test on that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[3] / "ci" / "bench"
+
+pytestmark = [
+    pytest.mark.requires("root", "ssh", "sshd", "mpirun", "mpi4py", "mpicc", "compiler"),
+    pytest.mark.usefixtures("machine"),
+]
+
+
+def test_both_stacks_are_measured_in_short(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    command = [BENCH, "stacks", "--repeat", "1", "--count", "5", "--sizes", "1,20000", "--output", output]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    found = {(row["contender"].partition(",")[0], row["settings"]["size_bytes"]) for row in rows}
+    stacks = ("Open MPI on TCP", "testbed's MPI on EMP", "testbed's MPI on TCP")
+    assert found == {(stack, size) for stack in stacks for size in (1, 20000)}
+    assert {row["settings"]["waiting"] for row in rows} == {"spinning", "sleeping"}
+    assert all(
+        set(row["settings"]["turns"][0]) >= {"size_bytes", "count", "min_ns", "p50_ns", "cpu_ns"} for row in rows
+    )
