@@ -263,6 +263,25 @@ DOCUMENTS: Mapping[str, Schema] = {
         ),
         "required": ["cluster", "folder", "verdict"],
     },
+    "compare": _object(
+        threshold=_said({"type": "number"}, "the share beyond which a difference matters"),
+        worse=_said(_FLAG, "a measure is, beyond the threshold and beyond chance"),
+        differences=_said(_list(_TEXT), "what was asked for differently"),
+        notes=_list(_TEXT),
+        measures=_list(
+            _object(
+                point=_said({"type": "object"}, "what was measured: node, size_bytes, ...; of a paper its row"),
+                measure=_said(_TEXT, "a row's key; of a paper its row's unit"),
+                a=_said({"type": "number"}, "median; of a paper its value"),
+                b=_said({"type": "number"}, "median"),
+                samples=_said(_list(_NUMBER), "of a and of b"),
+                ratio=_said({"type": ["number", "null"]}, "b to a; null: infinite"),
+                low=_said({"type": ["number", "null"]}, "what the samples leave open; null: too few, or infinite"),
+                high={"type": ["number", "null"]},
+                judgement=_said(_TEXT, "worse, better, undecided or no difference"),
+            )
+        ),
+    ),
     "reproduce": _object(
         protocol=_TEXT,
         paper=_TEXT,

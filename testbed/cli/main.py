@@ -27,6 +27,8 @@ _COMMANDS = {
     "run": ("run", "Run a workload, or commands, on the nodes of a cluster."),
     "scenario": ("scenario", "Check a scenario of faults."),
     "runs": ("run", "List runs, show one, list workloads and protocols."),
+    "report": ("report", "Make one HTML file of runs: verdict, plots, tables."),
+    "compare": ("compare", "Tell whether one run is better or worse than another."),
     "reproduce": ("reproduce", "Compare what a paper has published with what comes out here."),
     "replay": ("replay", "Run a failed run again with the same fates, in either mode."),
     "check-run": ("replay", "Look through the history of a run again."),
@@ -54,6 +56,7 @@ Exit codes:
   3  not possible here or yet      8  check, run: degraded
   4  no such cluster, node, file   9  check, run: invalid
  10  run: a promise was broken; reproduce: a row or a shape has not come out
+compare: 0 nothing is worse, 1 something is, 2 not comparable
 130  interrupted; rolled back  128+N  ended by signal N; rolled back
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""
 

@@ -31,8 +31,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
+    for number, name in enumerate(headings):
+        table.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     _console().print(table)

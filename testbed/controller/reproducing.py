@@ -19,7 +19,7 @@ from protocols.core.profile import Profile
 from testbed.controller.profiles import profile_of
 from testbed.controller.running import Mode, protocol_of, run
 from testbed.errors import TestbedError, UnsupportedError
-from testbed.observe.papers import UNITS, Measured, Paper, Row, Shape, paper_of
+from testbed.observe.papers import Measured, Paper, Row, Shape, figure, paper_of
 
 MOST: Final = 0.03
 """By what share a calibrated row may differ."""
@@ -117,20 +117,10 @@ def _ours(row: Row, measured: Mapping[str, Rows], before: Mapping[str, Compared]
     """In the row's unit. A sum is of rows before it."""
     if row.sum:
         return sum(before[name].ours for name in row.sum)
-    found = _picked(row, measured[row.run])
-    values = [float(one[row.take]) for one in found]
-    if row.less_than:
-        whole = [float(one[row.take]) for one in _picked(row, measured[row.less_than])]
-        return UNITS[row.unit] * max(1 - mine / other for mine, other in zip(values, whole, strict=True))
-    value = max(values) if row.pick == "max" else values[-1]
-    return value / row.per / row.of * UNITS[row.unit] if row.of else value / row.per * UNITS[row.unit]
-
-
-def _picked(row: Row, rows: Rows) -> Rows:
-    found = [one for one in rows if row.take in one and all(one.get(key) == value for key, value in row.where.items())]
-    if not found:
+    value = figure(row, measured[row.run], measured[row.less_than] if row.less_than else ())
+    if value is None:
         raise TestbedError(f"{row.name}: run {row.run} has told no {row.take} where {dict(row.where)}")
-    return found
+    return value
 
 
 def _seen(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, Compared]) -> Seen:

@@ -4,7 +4,7 @@ runs ours are measured. An unknown key, or a row of a run that is not there, is 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import resources
@@ -111,6 +111,26 @@ def paper_of(protocol: str) -> Paper:
         there = [name for name, one in offered.items() if _has_one(one.module.rpartition(".")[0])]
         raise NotFoundError(f"there is no paper of {protocol} to be held against; of {', '.join(there)} there is")
     return parse(file.read_text(encoding="utf-8"), f"the paper of {protocol}")
+
+
+def figure(row: Row, rows: Iterable[Mapping[str, Any]], whole: Iterable[Mapping[str, Any]] = ()) -> float | None:
+    """A row's figure of ours, in its unit, from a run's rows; None where they do not tell it. whole: the rows of the run
+    than which it is less. Not of a sum."""
+    values = _taken(row, rows)
+    if not values:
+        return None
+    if row.less_than:
+        return UNITS[row.unit] * max(1 - mine / other for mine, other in zip(values, _taken(row, whole), strict=True))
+    value = max(values) if row.pick == "max" else values[-1]
+    return value / row.per / (row.of or 1.0) * UNITS[row.unit]
+
+
+def _taken(row: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
+    return [
+        float(one[row.take])
+        for one in rows
+        if row.take in one and all(one.get(key) == value for key, value in row.where.items())
+    ]
 
 
 def parse(text: str, source: str) -> Paper:

@@ -30,8 +30,8 @@ class Samples:
 
 
 def samples(told: Told) -> Samples | None:
-    """Those of the messages where a history was written; else of the rows, where there are enough of a kind. None, too, where
-    no time has passed: a simulation in which nothing costs anything."""
+    """Those of the messages where a history was written; else of the rows, where there are enough of a kind. None, too,
+    where no time has passed: a simulation in which nothing costs anything."""
     found = _samples(told)
     return found if found is not None and found.at[-1] > found.at[0] and found.took.any() else None
 
