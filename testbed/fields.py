@@ -16,12 +16,13 @@ from testbed.wire.headers import standard_fields
 def known_fields() -> Fields:
     """Always the same ones, whoever carries a link: the n-th frame of a flow is the n-th everywhere.
 
-    A package names its codec, a module with ETHERTYPE, FIELDS and FLOW, as an entry point of the group "testbed.fields".
+    A package names its codec, a module with ETHERTYPE, FIELDS and FLOW, as an entry point of the group "testbed.fields"; its
+    ROUTED says whether its header stands behind a source route.
     One that cannot be imported, or clashes with another one, keeps no cluster from coming up: rules cannot name it.
     """
     fields = standard_fields()
     for name in registry.offered(registry.FIELDS):
         with suppress(TestbedError, AttributeError, ValueError):
             codec: Any = registry.load(registry.FIELDS, name)
-            fields.register(name, codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+            fields.register(name, codec.ETHERTYPE, codec.FIELDS, codec.FLOW, routed=getattr(codec, "ROUTED", False))
     return fields

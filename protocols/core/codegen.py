@@ -3,8 +3,9 @@
 A protocol's `frames.py` says, beside its layers: ETHERTYPE; STACKS, name -> the layers of a frame from Ethernet on; FLOW,
 the fields that tell flows apart; and, if it has them, LENGTH, the field for the bytes of payload, CHECK, the 32-bit field
 for the CRC-32 of the frame up to the payload's end, without itself, and PREFIX, the field up to which all frames of one
-kind between two NICs begin alike; KIND and KINDS, how its frames are told of to people (`protocols.core.telling`). What
-binds one layer to the next is read from Scapy's bindings.
+kind between two NICs begin alike; ROUTED, true if a source route may stand behind the Ethernet header, of which the codec
+itself knows nothing; KIND and KINDS, how its frames are told of to people (`protocols.core.telling`). What binds one layer
+to the next is read from Scapy's bindings.
 
 With PREFIX there is a second pair of functions for each stack, for frames whose first bytes are known: they take and give
 only what is behind these.
@@ -116,6 +117,7 @@ class Format:
         self.length: str = getattr(frames, "LENGTH", "")
         self.check: str = getattr(frames, "CHECK", "")
         self.prefix: str = getattr(frames, "PREFIX", "")
+        self.routed: bool = getattr(frames, "ROUTED", False)
         self.kind: str = getattr(frames, "KIND", "")
         self.kinds: dict[int, Kind] = getattr(frames, "KINDS", {})
         self.layers: dict[str, tuple[type[Packet], ...]] = frames.STACKS
@@ -384,6 +386,8 @@ def _constants(format_: Format) -> str:
         lines.append(f"    {name!r}: ({place}),")
     lines += ["}", '"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""', ""]
     lines += [f"FLOW: Final = {format_.flow!r}", '"""The fields that tell flows apart."""', ""]
+    if format_.routed:
+        lines += ["ROUTED: Final = True", '"""A source route may stand in front of the header."""', ""]
     names = format_.value_names()
     lines += [f"NAMES: Final[dict[str, dict[int, str]]] = {names!r}", '"""What values of fields are called."""', ""]
     if format_.kinds:

@@ -29,7 +29,17 @@ from typing import Final
 from testbed.kernel.bpf import BPF_NOEXIST
 from testbed.kernel.bpf_assembler import R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Program, Register
 from testbed.wire import hashing
-from testbed.wire.fields import ETHERNET_HEADER, IPV4, IPV6, MOST_TAGS, SMALLEST_ETHERTYPE, TAGS, Field
+from testbed.wire.fields import (
+    ETHERNET_HEADER,
+    IPV4,
+    IPV6,
+    MOST_HOPS,
+    MOST_TAGS,
+    ROUTE_BYTE,
+    SMALLEST_ETHERTYPE,
+    TAGS,
+    Field,
+)
 
 TC_ACT_UNSPEC, TC_ACT_SHOT = -1, 2
 
@@ -233,6 +243,8 @@ def _find_flow(program: Program, losses: Losses) -> None:
     for ethertype, fields in losses.fields:
         program.label(f"protocol {ethertype}")
         _set_count(program, key, len(fields))
+        if fields and fields[0].field.header.routed:
+            _skip_route(program)
         for word, field in enumerate(fields, 2):
             _read_field(program, field, key + word * WORD)
         program.jump("flow found")
@@ -307,6 +319,19 @@ def _find_ip_flow(program: Program, key: int) -> None:
     program.mov(R1, R2)
     program.label("lower port")
     program.store(R10, key + 3 * WORD, R1, 8)
+
+
+def _skip_route(program: Program) -> None:
+    """The network header begins behind a source route, if there is one."""
+    end = program.new_label("route's end")
+    for _ in range(MOST_HOPS):
+        program.mov(R2, _AT)
+        _call_load_bytes(program, R2, _READ, 1)
+        program.jump_if(R0, "!=", 0, end)  # cut off
+        program.load(R1, R10, _READ, 1)
+        program.jump_if(R1, "<", ROUTE_BYTE, end)
+        program.add(_AT, 1)
+    program.label(end)
 
 
 def _read_field(program: Program, guarded: GuardedField, place: int) -> None:

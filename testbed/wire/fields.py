@@ -8,6 +8,10 @@ so that its code needs to know nothing of this package:
     fields.register("emp", ethertype=0x88B5, fields={"type": (0, 1), "id": (2, 4, 0x00FFFFFF, [("type", 3)])},
                     flow=["type"])
 
+A protocol of a source-routed network is registered with routed=True: its header begins behind the route, of whatever
+length that still is on the link in question. The bytes of a route have their top bit set, and the header's first has not
+(Myrinet, ANSI/VITA 26-1998).
+
 offset: bytes from the header's first. width: bytes, big-endian. mask: of the bits that count, shifted down to bit 0.
 guard: other fields of the header and the values that they must have, or the field is not there.
 """
@@ -35,6 +39,10 @@ IPV6: Final = 0x86DD
 TAGS: Final = (0x8100, 0x88A8)
 """IEEE 802.1Q and 802.1ad."""
 MOST_TAGS: Final = 2
+ROUTE_BYTE: Final = 0x80
+"""The bit that a byte of a source route has, and the first byte behind it has not."""
+MOST_HOPS: Final = 64
+"""Bytes of a source route that are looked through."""
 SMALLEST_ETHERTYPE: Final = 0x0600
 """Below it the two bytes are a length (IEEE 802.3, 3.2.6)."""
 _IPV4_HEADER: Final = 20
@@ -66,17 +74,34 @@ def locate(frame: bytes) -> Located:
     return (ethertype, at, -1, -1)
 
 
+def behind_route(frame: bytes, begin: int) -> int:
+    """Where a source route ends that begins there; a header without one begins there itself."""
+    at = begin
+    end = min(len(frame), begin + MOST_HOPS)
+    while at < end and frame[at] & ROUTE_BYTE:
+        at += 1
+    return at
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header: the layer it begins at, and the EtherType or IP protocol number that announces it."""
+    """A header: the layer it begins at, and the EtherType or IP protocol number that announces it. routed: it stands behind
+    a source route."""
 
     name: str
     layer: Layer
     number: int = 0
+    routed: bool = False
 
     def finder(self) -> Reader:
         """Where it begins in a frame, or -1."""
         number, layer = self.number, self.layer
+        if self.routed:
+
+            def find_behind_route(frame: bytes, located: Located) -> int:
+                return behind_route(frame, located[1]) if located[0] == number else -1
+
+            return find_behind_route
 
         def find(frame: bytes, located: Located) -> int:
             if layer == "network":
@@ -164,15 +189,17 @@ class Fields:
         ethertype: int,
         fields: Mapping[str, Sequence[object]],
         flow: Sequence[str] = (),
+        *,
+        routed: bool = False,
     ) -> None:
         """Adds a protocol that stands directly on Ethernet.
 
         fields: name -> offset, width and, if wanted, mask and guard, as this module's head says. flow: the names of the
-        fields that tell the protocol's flows apart. Raises ValueError for a name, an EtherType or a field that cannot
-        be; then nothing has been added.
+        fields that tell the protocol's flows apart. routed: a source route may stand in front of the header. Raises
+        ValueError for a name, an EtherType or a field that cannot be; then nothing has been added.
         """
         trial = self.copy()
-        header = Header(protocol, "network", ethertype)
+        header = Header(protocol, "network", ethertype, routed)
         trial._add_header(header)
         for name, place in fields.items():
             trial._add_field(_field(header, name, place))
@@ -198,12 +225,17 @@ class Fields:
         return tuple(self.reader(name) for name in self._flows.get(ethertype, ()))
 
     def flow_spans(self, ethertype: int) -> tuple[slice, ...]:
-        """Which bytes of a frame without tags are read for that; empty if it hangs on others, too, whether they count."""
+        """Which bytes of a frame without tags and source route are read for that; empty if it hangs on others, too, whether
+        they count."""
         fields = [self._fields[name] for name in self._flows.get(ethertype, ())]
         if any(field.guard for field in fields):
             return ()
         begins = [ETHERNET_HEADER + field.offset for field in fields]
         return tuple([slice(begin, begin + field.width) for begin, field in zip(begins, fields, strict=True)])
+
+    def is_routed(self, ethertype: int) -> bool:
+        """Whether a source route may stand in front of its header."""
+        return any(header.routed and header.number == ethertype for header in self._headers.values())
 
     def flow_fields(self) -> dict[int, tuple[str, ...]]:
         """EtherType -> the names of the fields that registered protocols name as their flow key."""

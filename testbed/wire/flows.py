@@ -5,6 +5,8 @@ names its protocol number, TCP and UDP the lower of the two ports beside it (the
 connection, and the server's as a rule); the key of IP is thus always two numbers, the second 0 where there are no
 ports, as in a later fragment. Protocols on Ethernet name theirs when they register their fields.
 
+A source route is looked through and tells nothing: a frame is of the same flow on every link that it crosses.
+
 VLAN tags are looked through and do not tell flows apart: a kernel may carry the tag beside the frame, so that a program
 on one datapath would see it and on another not. An IEEE 802.3 length field is no EtherType and counts as 0. What a
 frame carries beyond its flow key never enters.
@@ -28,6 +30,7 @@ from testbed.wire.fields import (
     Fields,
     Located,
     Reader,
+    behind_route,
     locate,
 )
 
@@ -159,10 +162,14 @@ class Classifier:
             if ethertype not in (IPV4, IPV6, *TAGS) and (found := fields.flow_spans(ethertype))
         }
         ends = {ethertype: max(span.stop for span in found) for ethertype, found in spans.items()}
-        self._short = frozenset({ethertype for ethertype, end in ends.items() if end <= ETHERNET_HEADER + _GAP})
+        routed = {ethertype for ethertype in spans if fields.is_routed(ethertype)}
+        near = {ethertype for ethertype, end in ends.items() if end <= ETHERNET_HEADER + _GAP}
+        self._short = frozenset(near - routed)
         self.head: Final = slice(max([ETHERNET_HEADER, *[ends[ethertype] for ethertype in self._short]]))
         self._takers: dict[int, Callable[[bytes], object]] = {
-            ethertype: itemgetter(_HEADER, *found) for ethertype, found in spans.items() if ethertype not in self._short
+            ethertype: _behind_route(found) if ethertype in routed else itemgetter(_HEADER, *found)
+            for ethertype, found in spans.items()
+            if ethertype not in self._short
         }
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
@@ -311,6 +318,20 @@ def flow_of(frame: bytes, readers: dict[int, tuple[Reader, ...]], located: Locat
         return Flow(ethertype, destination, source, (max(protocol, 0), port))
     values = tuple([max(read(frame, located), 0) for read in readers.get(ethertype, ())])
     return Flow(ethertype, destination, source, values)
+
+
+def _behind_route(spans: tuple[slice, ...]) -> Callable[[bytes], object]:
+    """What takes a frame's Ethernet header, and those bytes of it that stand there without a source route."""
+    begin, end = min(span.start for span in spans), max(span.stop for span in spans)
+    whole = slice(begin - ETHERNET_HEADER, end - ETHERNET_HEADER)
+    parts = [slice(span.start - begin, span.stop - begin) for span in spans]
+
+    def take(frame: bytes) -> object:
+        at = behind_route(frame, ETHERNET_HEADER)
+        found = frame[at + whole.start : at + whole.stop]
+        return frame[:ETHERNET_HEADER], *[found[part] for part in parts]
+
+    return take
 
 
 def _mac(number: int) -> str:

@@ -18,7 +18,7 @@ from testbed.kernel.loss_program import TC_ACT_SHOT, TC_ACT_UNSPEC
 from testbed.spec.layout import Impairment
 from testbed.wire import hashing
 from testbed.wire.direction import Direction
-from testbed.wire.fields import ETHERNET_HEADER, Fields
+from testbed.wire.fields import ETHERNET_HEADER, MOST_HOPS, Fields
 from testbed.wire.flows import Flow, flow_of
 from testbed.wire.headers import standard_fields
 
@@ -117,6 +117,21 @@ def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FI
         assert counted.exact
         assert classifier.flows() == (flows if impairment.loss else {})
     return classifier
+
+
+@pytest.mark.requires("bpf")
+def test_frames_with_a_source_route_have_the_models_fates() -> None:
+    fields = standard_fields()
+    fields.register("wormhole", KEYED, {"type": (0, 2), "channel": (2, 1)}, flow=["type", "channel"], routed=True)
+    chance = random.Random("source routes")
+    lengths = [0, 0, 1, 2, 5, MOST_HOPS - 1, MOST_HOPS, MOST_HOPS + 1]
+    frames = []
+    for _ in range(2_000):
+        route = bytes(chance.randrange(0x80, 0x100) for _ in range(chance.choice(lengths)))
+        rest = bytes([0, chance.choice([4, 5]), chance.randrange(3)])[: chance.choice([1, 2, 3, 3, 3])]
+        frame = ethernet(route + rest, ethertype=KEYED)
+        frames.append(tagged(frame, 5) if chance.random() < 0.1 else frame)
+    compare(Impairment(loss=0.3), frames, fields)
 
 
 @pytest.mark.requires("bpf")
