@@ -115,7 +115,6 @@ def test_every_json_document_is_as_its_schema_says() -> None:
         "status": ["status"],
         "up": ["up", "star-4"],
         "inject": ["inject", "n1", "--delay", "1ms", "--rule", "drop udp"],
-        "events": ["events"],
         "heal": ["heal"],
         "gc": ["gc"],
         "validate": ["validate", "star-4"],

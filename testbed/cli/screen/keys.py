@@ -30,7 +30,8 @@ class Keys:
     def feed(self, data: bytes) -> list[str]:
         """The keys that are whole. No data: what has begun is all there is of it."""
         whole = self._rest + data
-        text, self._rest = _decoded(whole)
+        text, begun = _decoded(whole)
+        self._rest = begun if data else b""
         found: list[str] = []
         while text:
             if text[0] != "\x1b":

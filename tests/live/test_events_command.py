@@ -1,0 +1,166 @@
+"""`testbed events`: what happened to a cluster or in a run, line by line, also while it happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from testbed import Cluster
+from testbed.cli.documents import schema_of
+from testbed.cluster.running import RunningCluster
+from testbed.cluster.state import Store
+from testbed.runtime import events
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+TESTBED = str(Path(sys.executable).with_name("testbed"))
+
+
+@pytest.fixture
+def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (the machine is looked at before and after)
+    with Cluster.star(2).up("star", keep=True) as cluster:
+        yield cluster
+
+
+def told(*arguments: str, code: int = 0) -> str:
+    """What `testbed events` prints; on standard error where it refuses."""
+    done = subprocess.run([TESTBED, "events", *arguments], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+def follow(*arguments: str) -> subprocess.Popen[str]:
+    command = [TESTBED, "events", "--follow", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_events_are_a_line_each_with_kind_place_and_words(star: RunningCluster) -> None:
+    star.inject("n1", loss="5%")
+    star.heal()
+    injected, *_, healed = [line for line in told().splitlines() if "replugged" not in line]
+    assert " inject:      n1:eth0--s1:1: 1: loss 5% on n1, in " in injected
+    assert " heal: " in healed
+
+
+def test_kinds_and_times_select(star: RunningCluster) -> None:
+    star.inject("n1", loss="5%")
+    star.heal()
+    assert len(told("star", "--kind", "inject").splitlines()) == 1
+    assert len(told("--kind", "heal", "--kind", "inject").splitlines()) == 2
+    assert told("--kind", "relay") == ""  # relay died, relay behind, ...
+    assert told("--since", "0s") == ""
+    assert told("--since", "60s") == told()
+    assert told("--since", "2001-01-01T00:00") == told()
+
+
+def test_json_is_an_object_in_each_line(star: RunningCluster) -> None:
+    star.inject("n2", loss="5%", delay="1ms")
+    lines = [json.loads(line) for line in told("--json").splitlines()]
+    for line in lines:
+        jsonschema.validate(line, schema_of("event"))
+    (injected,) = [line for line in lines if line["event"] == "inject"]
+    assert injected["of"] == "star"
+    assert injected["where"] == "n2:eth0--s1:2"
+    assert injected["facts"]["links"] == ["n2:eth0--s1:2"]
+
+
+def test_following_tells_what_happens_and_ends_with_the_cluster(star: RunningCluster) -> None:
+    star.inject("n1", loss="5%")
+    with follow("--kind", "inject") as process:
+        assert "loss 5% on n1" in line_of(process)
+        star.inject("n2", loss="7%")
+        assert "loss 7% on n2" in line_of(process)
+        star.down()
+        rest, said = process.communicate(timeout=30)
+        assert (rest, said) == ("", "star has been taken down\n")
+        assert process.returncode == 0
+
+
+def test_following_a_cluster_that_is_made_again_ends_with_the_first(star: RunningCluster) -> None:
+    star.inject("n1", loss="5%")
+    with follow("--kind", "inject") as process:
+        assert "loss 5% on n1" in line_of(process)
+        process.send_signal(signal.SIGSTOP)
+        star.down()
+        with Cluster.star(2).up("star", keep=True) as another:
+            another.inject("n1", loss="9%")
+            process.send_signal(signal.SIGCONT)
+            rest, said = process.communicate(timeout=30)
+        assert said == "star has been taken down\n"
+        assert "loss 9%" not in rest
+
+
+def test_an_interrupt_ends_following_without_a_word(star: RunningCluster) -> None:
+    star.inject("n1", loss="5%")
+    with follow() as process:
+        assert line_of(process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (0, "")
+
+
+def test_events_without_their_usual_facts_are_told_all_the_same(star: RunningCluster) -> None:
+    directory = Store().directory(star.name)
+    events.record(directory, "inject", number=7)
+    events.record(directory, "moon\x1b[2J rises", phase="full")
+    lines = told().splitlines()
+    assert "number 7" in lines[0]
+    assert "moon?[2J rises: phase full" in lines[1]
+
+
+# Runs
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A simulated run's folder."""
+    folder = tmp_path / "run"
+    command = [TESTBED, "run", "star-2", "pingpong", "--mode", "sim", "--set", "sizes=0", "--output", str(folder)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return folder
+
+
+def test_a_runs_folder_stands_for_a_cluster(run: Path, tmp_path: Path) -> None:
+    assert "repetition begins" in told(str(run))
+    lines: list[dict[str, Any]] = [json.loads(line) for line in told(str(run), "--json").splitlines()]
+    assert {line["of"] for line in lines} == {str(run)}
+    done = subprocess.run([TESTBED, "events", "run"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == told(str(run))
+
+
+def test_following_a_run_ends_with_it(run: Path) -> None:
+    result = (run / "result.json").rename(run / "later.json")
+    with follow(str(run)) as process:
+        while "repetition ends" not in line_of(process):
+            pass
+        os.rename(result, run / "result.json")
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (0, "the run has ended: done\n")
+
+
+# Mistakes
+
+
+def test_mistakes_are_told_in_sentences(star: RunningCluster, tmp_path: Path) -> None:
+    assert star.name == "star"
+    assert "no cluster is named stra; up are star" in told("stra", code=4)
+    assert "has no run.json" in told(str(tmp_path), code=4)
+    assert "did you mean 'inject'?" in told("--kind", "injcet", code=2)
+    assert "neither a time ago" in told("--since", "yesterday", code=2)
+    star.down()
+    assert "no cluster is up" in told(code=4)

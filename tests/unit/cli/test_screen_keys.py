@@ -1,0 +1,178 @@
+"""From what a terminal sends to keys, and from keys to what is seen and done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from snapshots import small, star
+
+from testbed.cli.screen.keys import Keys
+from testbed.cli.screen.view import Action, Command, Quit, View, pressed, told
+from testbed.observe.live.snapshot import Absent, Snapshot
+
+
+def after(view: View, keys: list[str], snapshot: Snapshot | Absent | None = None) -> tuple[View, list[Action]]:
+    """What is seen after these keys, and what they have asked for."""
+    actions = []
+    for key in keys:
+        view, action = pressed(view, key, snapshot or small())
+        actions += [action] if action is not None else []
+    return view, actions
+
+
+# Bytes
+
+
+@pytest.mark.parametrize(
+    ("data", "keys"),
+    [
+        (b"jk", ["j", "k"]),
+        (b"\x1b[A\x1b[B\x1bOA", ["up", "down", "up"]),
+        (b"\x1b[5~\x1b[6~\x1b[Z\t", ["page-up", "page-down", "shift-tab", "tab"]),
+        (b"\x03\x7f\r", ["ctrl-c", "backspace", "enter"]),
+        ("ä→".encode(), ["ä", "→"]),
+        (b"\x1b[1;5A\x1b[200~x", ["x"]),  # what has no name does nothing
+        (b"\x00\x0bq", ["q"]),
+    ],
+)
+def test_keys_have_names(data: bytes, keys: list[str]) -> None:
+    assert Keys().feed(data) == keys
+
+
+def test_an_escape_alone_is_a_key_once_nothing_follows() -> None:
+    keys = Keys()
+    assert keys.feed(b"\x1b") == []
+    assert keys.waits
+    assert keys.feed(b"") == ["escape"]
+    assert not keys.waits
+
+
+@given(st.lists(st.sampled_from([b"\x1b[A", b"\x1bOB", b"\x1b[6~", b"q", "ä".encode(), b"\t"])), st.data())
+def test_keys_that_come_in_pieces_are_the_same_keys(parts: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(parts)
+    cut = data.draw(st.integers(0, len(whole)))
+    keys = Keys()
+    found = [key for piece in (whole[:cut], whole[cut:]) if piece for key in keys.feed(piece)]
+    assert found == Keys().feed(whole)
+    assert len(found) == len(parts)
+
+
+@given(st.binary(max_size=40))
+def test_nonsense_harms_nobody(data: bytes) -> None:
+    keys = Keys()
+    for key in [*keys.feed(data), *keys.feed(b"")]:
+        pressed(View(), key, small())
+    assert not keys.waits
+
+
+# Moving about
+
+
+def test_arrows_and_letters_move_the_selection_and_stop_at_the_ends() -> None:
+    snapshot = star(30)
+    assert after(View(), ["down", "j", "j", "k"], snapshot)[0].keys[0] == "n3"
+    assert after(View(), ["up", "k"], snapshot)[0].keys[0] == "n1"
+    assert after(View(), ["G", "down"], snapshot)[0].keys[0] == "n30"
+    assert after(View(), ["page-down", "page-down", "page-up"], snapshot)[0].keys[0] == "n11"
+
+
+def test_the_selection_stays_with_its_row_when_the_order_changes() -> None:
+    view, _ = after(View(), ["j", "s"], star(9))
+    assert view.keys[0] == "n2"
+    assert view.sort == 1
+
+
+def test_each_panel_has_a_selection_and_an_order_of_its_own() -> None:
+    view, _ = after(View(), ["j", "s", "tab", "j", "j", "shift-tab"])
+    assert (view.panel, view.keys[0], view.keys[1]) == (0, "n2", "n2:eth0--s1:2 forward")
+    assert view.sorts == (1, 0, 0, 0, 0)
+
+
+def test_sorts_come_round() -> None:
+    assert after(View(), ["s"] * 5)[0].sort == 0
+
+
+def test_help_is_closed_by_any_key_which_does_nothing_else() -> None:
+    view, actions = after(View(), ["?", "d"])
+    assert not view.help
+    assert actions == []
+
+
+def test_quitting() -> None:
+    assert after(View(), ["q"])[1] == [Quit()]
+    assert after(View(), ["i", "ctrl-c"])[1] == [Quit()]
+    assert after(View(), ["q"], Absent("nothing"))[1] == [Quit()]
+
+
+# Doing something
+
+
+def test_what_is_typed_becomes_the_options_of_inject() -> None:
+    view, actions = after(View(), ["j", "i", *"--loss 5% --rule 'drop udp'", "enter"])
+    assert actions == [Command(("inject", "n2", "--loss", "5%", "--rule", "drop udp"))]
+    assert view.prompt is None
+
+
+def test_a_prompt_is_edited_where_the_cursor_is() -> None:
+    view, _ = after(View(), ["i", *"losss", "home", *"--", "end", "backspace", *"= 5%", "left", "backspace", "6"])
+    assert view.prompt is not None
+    assert view.prompt.text == "--loss= 6%"
+    view, _ = after(view, ["ctrl-u", "delete"])
+    assert view.prompt is not None
+    assert view.prompt.text == ""
+
+
+def test_letters_that_do_something_elsewhere_are_letters_in_a_prompt() -> None:
+    view, actions = after(View(), ["i", *"qdhHp?s "])
+    assert actions == []
+    assert view.prompt is not None
+    assert view.prompt.text == "qdhHp?s "
+
+
+def test_what_was_typed_in_vain_is_there_again() -> None:
+    view, _ = after(View(), ["i", *"--los 5%", "enter"])
+    view, _ = after(told(view, "No such option", failed=True), ["i"])
+    assert view.prompt is not None
+    assert view.prompt.text == "--los 5%"
+    view, _ = after(told(replace(view, prompt=None), "done", failed=False), ["i"])
+    assert view.prompt is not None
+    assert view.prompt.text == ""
+
+
+def test_words_that_cannot_be_split_are_an_error_in_the_last_line() -> None:
+    view, actions = after(View(), ["i", *"--rule 'drop", "enter"])
+    assert actions == []
+    assert view.failed
+    assert "No closing quotation" in view.message
+
+
+def test_links_are_cut_and_plugged_in_again_by_the_selected_row() -> None:
+    assert after(View(panel=1), ["j", "j", "d"])[1] == [Command(("link", "n2:eth0--s1:2", "down"))]
+    assert after(View(), ["u"])[1] == [Command(("link", "n1", "up"))]
+    assert after(View(), ["f"])[1] == [Command(("link", "n1", "flap"))]
+
+
+def test_healing_lifts_what_concerns_the_selection() -> None:
+    assert after(View(), ["j", "h"])[1] == [Command(("heal", "3"))]
+    assert after(View(panel=1), ["G", "h"])[1] == [Command(("heal", "3"))]
+    assert after(View(panel=3), ["h"])[1] == [Command(("heal", "3"))]
+    assert after(View(), ["H"])[1] == [Command(("heal",))]
+
+
+def test_healing_where_nothing_is_injected_heals_nothing() -> None:
+    view, actions = after(View(), ["h"])
+    assert actions == []
+    assert view.message == "nothing is injected on n1"
+
+
+def test_nothing_can_be_injected_on_an_event() -> None:
+    view, actions = after(View(panel=4), ["i"])
+    assert (view.prompt, actions, view.failed) == (None, [], True)
+
+
+def test_without_a_cluster_keys_do_nothing_to_it() -> None:
+    view, actions = after(View(), ["i", "d", "h", "H", "j", "G"], Absent("nothing"))
+    assert (view, actions) == (View(), [])

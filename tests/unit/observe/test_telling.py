@@ -1,0 +1,68 @@
+"""Events in words, and files that grow while they are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.observe.following import Tail
+from testbed.observe.telling import kinds, told
+
+
+def test_an_injection_is_told_with_its_links_and_its_number() -> None:
+    event = {
+        "time": 5, "clock": 1, "event": "inject", "number": 2, "what": "loss 5% on n1", "links": ["a", "b", "c", "d", "e"],
+        "down": [], "until": 0, "took": 0.0891,
+    }  # fmt: skip
+    one = told(event)
+    assert (one.time, one.kind, one.where) == (5, "inject", "a, b, c and 2 more")
+    assert one.what == "2: loss 5% on n1, in 89 ms"
+
+
+def test_a_relay_that_is_behind_says_by_how_much() -> None:
+    event = {
+        "event": "relay behind", "link": "n1--s1", "direction": "forward", "late": 3, "limit": 1_000_000,
+        "worst": 2_400_000, "lost": 1,
+    }  # fmt: skip
+    assert told(event).where == "n1--s1"
+    assert told(event).what == "forward: 3 frames more than 1 ms late (worst 2.4 ms), 1 lost"
+
+
+def test_a_link_that_changes_hands_says_what_it_cost() -> None:
+    event = {"event": "replugged", "link": "n1--s1", "before": "direct", "after": "relay", "lost": 2, "early": 0}
+    assert told(event).what == "from direct to relay, 2 frames lost"
+
+
+def test_an_event_that_nobody_knows_is_told_fact_by_fact() -> None:
+    one = told({"time": 1, "event": "moon rises", "phase": "full", "over": ["n1", "n2"]})
+    assert (one.kind, one.where, one.what) == ("moon rises", "", "phase full, over n1, n2")
+
+
+@given(
+    st.sampled_from(kinds()),
+    st.dictionaries(
+        st.sampled_from(["link", "links", "what", "number", "took", "gap", "code", "lost", "time", "node", "late"]),
+        st.one_of(st.integers(), st.text(), st.lists(st.integers()), st.none(), st.booleans()),
+    ),
+)
+def test_another_versions_event_is_told_as_far_as_it_goes(kind: str, facts: dict[str, object]) -> None:
+    assert told({"event": kind, **facts}).kind == kind
+
+
+def test_a_file_is_read_as_it_grows_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    tail = Tail(path)
+    assert tail.read() == []
+    with path.open("a") as file:
+        file.write(json.dumps({"event": "one"}) + "\n" + '{"event": ')
+        file.flush()
+        assert tail.read() == [{"event": "one"}]
+        assert tail.read() == []
+        file.write('"two"}\nnonsense\n[1]\n{"event": "three"}\n')
+    assert tail.read() == [{"event": "two"}, {"event": "three"}]
+    path.unlink()
+    assert tail.read() == []
+    tail.close()
