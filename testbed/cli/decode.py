@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from testbed.cli.options import FORMAT, json_option
+from testbed.errors import NotFoundError
 
 if TYPE_CHECKING:
     from testbed.observe.decoding.files import Source
@@ -27,15 +28,27 @@ Show = Callable[[list["Frame"]], str]
 @click.option(
     "--filter", "condition", metavar="EXPR", help="Only frames of which this is true; the conditions of rules."
 )
+@click.option("--messages", "list_messages", is_flag=True, help="A line for each message instead: how it fared.")
+@click.option("--message", "wanted", metavar="ID", help="All of one message: NODE/NUMBER or NODE/NODE/NUMBER.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every field of every layer.")
 @json_option
-def decode_command(path: str, follow: bool, condition: str | None, verbose: bool, as_json: bool) -> None:
+def decode_command(
+    path: str,
+    follow: bool,
+    condition: str | None,
+    list_messages: bool,
+    wanted: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> None:
     """Print the frames of a capture: when and where each was seen, what it is, and what it met.
 
     \b
     testbed decode results/runs/2026-01-31-1        all captures of a run, in the order of time
     testbed decode n1.pcapng --filter 'emp.type == 3 and emp.message == 7'
     testbed decode n1.pcapng --follow               while 'testbed capture -w n1.pcapng' writes it
+    testbed decode n1.pcapng --messages             how each message fared
+    testbed decode n1.pcapng --message n1/n2/7      message 7 from n1 to n2, frame by frame
 
     '>' leaves the end that is named, '<' comes to it; behind the frame stands in brackets what it met. Captures of
     'testbed capture' and of simulated runs are read, and those of other programs: pcapng and pcap.
@@ -46,8 +59,13 @@ def decode_command(path: str, follow: bool, condition: str | None, verbose: bool
     from testbed.observe.decoding.files import Source
     from testbed.observe.decoding.filtering import Filter
 
+    if (list_messages or wanted is not None) and (follow or verbose):
+        raise click.UsageError("messages are told when all is read: --follow and --verbose are for frames")
     chosen = Filter(condition) if condition is not None else None
     source = Source(path, follow)
+    if list_messages or wanted is not None:
+        _print_messages(source, chosen, wanted, as_json)
+        return
     show = _facts(source) if as_json else _lines(source, verbose)
     _print_frames(source, chosen, show, said=not as_json)
 
@@ -72,6 +90,41 @@ def _print_frames(source: Source, chosen: Filter | None, show: Show, said: bool)
             click.echo(_sum(total, shown, met, chosen is not None), err=True)
         if source.strange:
             click.echo(f"warning: {source.strange:,} frames were left out: they are not Ethernet's", err=True)
+
+
+def _print_messages(source: Source, chosen: Filter | None, wanted: str | None, as_json: bool) -> None:
+    """wanted: of which one all is told; None: all in a line each."""
+    from testbed.observe.decoding.messages import Messages, Names
+    from testbed.observe.decoding.showing import Timelines
+
+    names, lines = Names(source.nics), Timelines(source.nics)
+    messages = Messages(source.nics, lambda one: wanted is not None and names.means(wanted, one))
+    try:
+        for frames in source.batches():
+            messages.take(frames if chosen is None else chosen.passes(frames))
+    finally:  # of a broken capture, what was read
+        found = [one for one in messages.found if wanted is None or names.means(wanted, one)]
+        if as_json:
+            sys.stdout.write("".join([_line("message", lines.facts(one, wanted is not None)) for one in found]))
+        elif wanted is None:
+            sys.stdout.write("".join([f"{line}\n" for line in lines.heads(found)]))
+        else:
+            sys.stdout.write("\n".join(["".join([f"{line}\n" for line in lines.whole(one)]) for one in found]))
+        sys.stdout.flush()
+        if messages.strays and not as_json:
+            click.echo(f"warning: {messages.strays:,} frames are of messages that are not in it, or broken", err=True)
+    if wanted is not None and not found:
+        raise NotFoundError(_which(source, wanted, [names.of(one) for one in messages.found]))
+
+
+def _which(source: Source, wanted: str, there: list[str]) -> str:
+    if not there:
+        return f"there are no messages in {source.path}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(wanted, there, 1)
+    hint = f" — did you mean {near[0]!r}?" if near else ""
+    return f"no message {wanted!r} in {source.path}{hint}; there are {len(there):,}, which --messages lists"
 
 
 def _sum(total: int, shown: int, met: int, some: bool) -> str:

@@ -344,6 +344,21 @@ DOCUMENTS: Mapping[str, Schema] = {
         fields=_said({"type": "object"}, "by the names that filters and rules use; numbers, addresses as text"),
         met=_said(_TEXT, "what it met, in words; empty for most"),
     ),
+    "message": {
+        **_object(
+            capture=_said(_TEXT, "which one of several of a folder; empty where there is one"),
+            protocol=_TEXT,
+            message=_said(_TEXT, "for --message: from which node to which, and the protocol's id"),
+            begun=_said(_NUMBER, "ns, when its first frame was seen"),
+            ended=_said(_NUMBER, "ns, its last"),
+            bytes=_said(_NUMBER, "of the whole message, as far as its frames say"),
+            sent=_said({"type": "object"}, "frames by role: data, ack, nack, control"),
+            again=_said(_NUMBER, "of these, what had been sent before"),
+            lost=_said(_NUMBER, "frames of any role"),
+            frames=_said(_list({"type": "object"}), "with --message: time, interface, way, role, what, again, lost, met"),
+        ),
+        "required": ["capture", "protocol", "message", "begun", "ended", "bytes", "sent", "again", "lost"],
+    },
     "capture": _object(
         cluster=_TEXT,
         target=_TEXT,

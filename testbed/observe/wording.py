@@ -65,28 +65,28 @@ class Told:
             return lambda frame: (int.from_bytes(frame[begin:end], "big") & mask) >> shift if len(frame) >= end else -1
         return lambda frame: int.from_bytes(frame[begin:end], "big") if len(frame) >= end else -1
 
-    def kind(self, frame: bytes) -> Kind | None:
-        """Which sort of frames it is, if the protocol tells of that sort."""
-        return self.kinds.get(self._kind(frame)) if self._kind is not None else None
+    def sort(self, frame: bytes) -> int:
+        """Which sort of frames it is: a key of `kinds`, or -1."""
+        value = self._kind(frame) if self._kind is not None else -1
+        return value if value in self.kinds else -1
 
     def words(self, frame: bytes) -> str:
         """What the frame is; empty for what is not the protocol's."""
-        if self._unpack and (reason := self._wrong(frame)):
+        if reason := self.wrong(frame):
             if reason == _SHORT or reason in self._fixed:
                 return ""
             return f"{self.name.upper()}, broken ({reason})"
         write = self._words.get(self._kind(frame)) if self._kind is not None else None
         return write(frame) if write is not None else self._plain(frame)
 
-    def _wrong(self, frame: bytes) -> str:
-        """Why no sort of frame of the protocol can be read from it, or nothing. A frame that is of another sort than those
-        that are tried first is none of them for that reason only."""
+    def wrong(self, frame: bytes) -> str:
+        """Why no sort of frame of the protocol can be read from it; empty where one can."""
         why = ""
         for unpack in self._unpack:
             try:
                 unpack(frame)
             except MalformedError as error:
-                if not why or why == self._selects:
+                if not why or why == self._selects:  # it is of another sort: that is not what is wrong with it
                     why = error.reason
             else:
                 return ""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from testbed.fields import known_fields
+from testbed.observe.decoding.messages import Message, Names
 from testbed.observe.decoding.reading import Frame
 from testbed.observe.naming import named
 from testbed.observe.wording import told
@@ -32,7 +33,7 @@ class Lines:
         self._details = details
         self._width = 0
         self._second = -1
-        self._clock = ""
+        self._text = ""
 
     def lines(self, frames: Iterable[Frame]) -> str:
         """With their ends."""
@@ -48,18 +49,101 @@ class Lines:
         return "".join(said)
 
     def _time(self, when: int) -> str:
+        """As `_clock` has it, and quicker for frames of one second."""
         seconds, rest = divmod(when, _SECOND)
         if seconds != self._second:
-            self._second = seconds
-            late = when >= _EPOCH
-            self._clock = time.strftime("%H:%M:%S", time.localtime(seconds)) if late else str(seconds)
-        return f"{self._clock}.{rest:09}"
+            self._second, self._text = seconds, _clock(when).partition(".")[0]
+        return f"{self._text}.{rest:09}"
+
+
+def _clock(when: int) -> str:
+    """The time of day, or seconds since a simulation's beginning."""
+    seconds, rest = divmod(when, _SECOND)
+    late = when >= _EPOCH
+    return f"{time.strftime('%H:%M:%S', time.localtime(seconds)) if late else seconds}.{rest:09}"
 
 
 def words(frame: Frame, nics: Mapping[bytes, str]) -> str:
     """The frame in words, and whether the capture has all of it."""
     what = named(frame.raw, nics)
     return what if len(frame.raw) == frame.length else f"{what} captured of {frame.length}"
+
+
+class Timelines:
+    """Messages in lines: one for each, or one for each of its frames, with times from its beginning."""
+
+    def __init__(self, nics: Mapping[bytes, str]) -> None:
+        self._names = Names(nics)
+
+    def heads(self, messages: Sequence[Message]) -> list[str]:
+        """A line each."""
+        called = [f"{one.capture} {self._names.of(one)}".lstrip() for one in messages]
+        width = max(map(len, called), default=0)
+        return [
+            f"{_clock(one.begun)}  {name:{width}}  {summary(one)}" for name, one in zip(called, messages, strict=True)
+        ]
+
+    def whole(self, message: Message) -> list[str]:
+        """All that is known of it."""
+        (head,) = self.heads([message])
+        width = max((len(one.frame.interface.name) for one in message.sightings), default=0)
+        lines = []
+        for one in message.sightings:
+            frame = one.frame
+            marks = [mark for mark, there in (("lost", one.lost), ("again", one.again)) if there]
+            said = f"  {', '.join(marks)}" if marks else ""
+            met = f"  [{frame.comment}]" if frame.comment else ""
+            after = _clock(frame.when - message.begun)
+            lines.append(f"  +{after} {frame.interface.name:{width}} {_ARROW[frame.bound]} {one.what}{said}{met}")
+        return [head, *lines]
+
+    def facts(self, message: Message, frames: bool) -> Mapping[str, object]:
+        """frames: each is told of, too."""
+        seen = [
+            {
+                "time": one.frame.when,
+                "interface": one.frame.interface.name,
+                "way": _WAY[one.frame.bound],
+                "role": one.role,
+                "what": one.what,
+                "again": one.again,
+                "lost": one.lost,
+                "met": one.frame.comment,
+            }
+            for one in message.sightings
+        ]
+        return {
+            "capture": message.capture,
+            "protocol": message.protocol,
+            "message": self._names.of(message),
+            "begun": message.begun,
+            "ended": message.ended,
+            "bytes": max(0, message.total),
+            "sent": dict(message.sent),
+            "again": message.again,
+            "lost": message.lost,
+            **({"frames": seen} if frames else {}),
+        }
+
+
+def summary(message: Message) -> str:
+    """How a message fared, in a line."""
+    said = [message.protocol.upper()]
+    if message.total >= 0:
+        said.append(f"{message.total:,} bytes")
+    said += [
+        f"{number:,} {one if number == 1 else many}"
+        for number, one, many in (
+            (message.sent["data"], "frame", "frames"),
+            (message.sent["control"], "other frame", "other frames"),
+            (message.sent["ack"], "acknowledgement", "acknowledgements"),
+            (message.sent["nack"], "refusal", "refusals"),
+            (message.lost, "lost", "lost"),
+            (message.again, "sent again", "sent again"),
+        )
+        if number
+    ]
+    return f"{', '.join(said)}, in {(message.ended - message.begun) / 1_000:,.3f} us"
 
 
 class Facts:
