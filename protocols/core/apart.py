@@ -19,10 +19,10 @@ class Apart:
     """descriptors: bytes of their memory. most: doorbells, and descriptors to be had back, that a host has under way.
     firmware and host: either side, on the same descriptor memory. vacant: firmware for a NIC without a host. Where
     one is gone, of a greater incarnation and in the place of the former: what was under way is over, and it tells the peers.
-    It takes no message: the firmware for the next host has the same incarnation."""
+    It takes no message: the firmware for the next host has the same incarnation, and comes in its place."""
 
     descriptors: int
     most: int
-    firmware: Callable[[Adapter, Actions, Reachable, memoryview], Firmware]
+    firmware: Callable[[Adapter, Actions, Reachable, memoryview, Firmware], Firmware]
     host: Callable[[Adapter, Bell, Pinning, memoryview], Host]
     vacant: Callable[[Adapter, Actions, Firmware | None], Firmware]

@@ -1,8 +1,7 @@
 """EMP with its firmware and its host library in two processes.
 
-A NIC whose host has died begins a greater incarnation, and says so at once to the peers that it knew, by what a restarted
-NIC says to whoever writes to its former self: so they return to their hosts what was under way, even where they only wait to
-receive. A peer that does not hear it hears it again as soon as it sends anything.
+A NIC whose host has died begins a greater incarnation, and says so at once to the peers that it knew, and again until they
+know (`announcements`): so they return to their hosts what was under way, even where they only wait to receive.
 
 The host is not trusted: a message to itself does not keep the NIC from others, since it goes the way of all frames; and in
 how many pieces a message may lie is limited.
@@ -36,11 +35,15 @@ def apart(settings: Settings | None = None, codec: Codec = codec) -> Apart:
     own = settings if settings is not None else Settings()
     count = own.descriptors
 
-    def firmware(adapter: Adapter, nic: Actions, memory: Reachable, descriptors: memoryview) -> Firmware:
+    def firmware(
+        adapter: Adapter, nic: Actions, memory: Reachable, descriptors: memoryview, former: AnyFirmware
+    ) -> Firmware:
         made = Firmware(
             adapter, nic, memory, Descriptors(count, memory=descriptors, most_pieces=_MOST_PIECES), own, codec
         )
         made.loop_outside()
+        if isinstance(former, Firmware):
+            made.succeed(former)
         return made
 
     def host(adapter: Adapter, nic: Bell, memory: Pinning, descriptors: memoryview) -> Endpoint:

@@ -19,6 +19,7 @@ from protocols.core.firmware import Actions, Adapter
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import Reachable, Span, UnpinnedError
 from protocols.emp import descriptors as stat
+from protocols.emp.announcements import Announcements
 from protocols.emp.card import Card, Codec
 from protocols.emp.codec import STATUS_OK, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE
 from protocols.emp.counters import Counters
@@ -44,8 +45,8 @@ class Firmware:
     """One NIC's. Implements `protocols.core.firmware.Firmware`."""
 
     __slots__ = (
-        "_card", "_codec", "_counters", "_lanes", "_looping", "_nodes", "_prefix_size", "_receiver", "_sender",
-        "_unpack_frame", "_unpack_message", "settings",
+        "_announcements", "_card", "_codec", "_counters", "_lanes", "_looping", "_nodes", "_prefix_size", "_receiver",
+        "_sender", "_unpack_frame", "_unpack_message", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +60,7 @@ class Firmware:
     ) -> None:
         self._card = Card(adapter, nic, memory, descriptors, settings, codec)
         self.settings = settings
+        self._announcements: Announcements | None = None  # of who has come in the place of another one
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._looping = False
@@ -76,7 +78,11 @@ class Firmware:
 
     @property
     def deadline(self) -> int | None:
-        return self._sender.timers.deadline
+        deadline = self._sender.timers.deadline
+        if self._announcements is None:
+            return deadline
+        other = self._announcements.timers.deadline
+        return other if deadline is None or (other is not None and other < deadline) else deadline
 
     def counted(self) -> Mapping[str, int]:
         return self._card.counters.counted()
@@ -136,6 +142,8 @@ class Firmware:
         elif sender != card.incarnation or not self._knows(now, peer, receiver):
             counters.stale += 1
             return None
+        if self._announcements is not None:
+            self._announcements.heard(peer)
         if len(self._lanes) >= _MOST_LANES:
             self._lanes.clear()
         self._lanes[frame[: self._prefix_size]] = lane = card.lane(peer, kind, flags, unit)
@@ -209,17 +217,26 @@ class Firmware:
 
     def tick(self, now: int) -> None:
         self._sender.tick(now)
+        if self._announcements is not None:
+            self._announcements.tick(now)
         if self._card.looped:
             self._loop_back(now)
 
     def succeed(self, former: Firmware) -> None:
-        """Come in the place of another one, and tell the peers that it knew who is here now."""
-        card = self._card
-        for number, known in former._card.peers.items():
-            if number != card.number and known.incarnation:
+        """Come in the place of another one: of a former incarnation, whose peers are told at the next tick who is here now;
+        or of the same, and those are told again that have not shown yet that they know."""
+        card, told = self._card, former._announcements
+        if former._card.incarnation != card.incarnation:
+            untold = list(former._card.peers)
+        else:
+            untold = told.left() if told is not None else []
+        self._announcements = announcements = Announcements(card)
+        for number in untold:
+            incarnation = former._card.peers[number].incarnation
+            if number != card.number and incarnation:
                 peer = card.peer(number)
-                self._greet(peer, known.incarnation)
-                card.refuse_frame(peer, 0, card.settings.unit, 0, 0)
+                self._greet(peer, incarnation)
+                announcements.begin(peer)
 
     def _belongs(
         self, now: int, peer: Peer, sender: int, receiver: int, flags: int, unit: int, message: int, number: int

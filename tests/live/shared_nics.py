@@ -17,10 +17,13 @@ from protocols.core.firmware import Adapter
 from protocols.emp.apart import apart as emp
 from protocols.emp.codec import ETHERTYPE
 from testbed.cluster.running import RunningCluster
+from testbed.cluster.state import Store
 from testbed.kernel import syscalls
+from testbed.runtime.calls import call
 from testbed.runtime.shared.agent import Offer, SharedAgent
 from testbed.runtime.shared.attached import Attachment, HostDriver
 from testbed.runtime.shared.functions import address_of
+from testbed.runtime.shared.standing import socket_of
 
 PATIENCE = 30.0  # s
 HEAP = 8 << 20
@@ -102,7 +105,7 @@ class Nodes:
         """An agent; returns when it listens."""
         first = self._names.index(name) * self._functions
         adapters = tuple(Adapter(first + number, self._addresses) for number in range(self._functions))
-        offer = Offer(self._apart, ETHERTYPE, self.device(name), adapters, heap=HEAP)
+        offer = Offer(self._apart, ETHERTYPE, self.device(name), adapters, heap=HEAP, asked=self._asked(name))
 
         def run(tell: Callable[[object], None]) -> None:
             agent = SharedAgent(offer)
@@ -128,6 +131,13 @@ class Nodes:
         self._stack.callback(process.close)
         assert process.hear() == "attached"
         return process
+
+    def report(self, name: str) -> dict[str, Any]:
+        """What the agent of a node says of itself."""
+        return call(self._asked(name), {"do": "report"})
+
+    def _asked(self, name: str) -> Path:
+        return socket_of(Store().directory(self._cluster.name), name)
 
     def regions(self, name: str) -> int:
         """How many regions the agent of a node has mapped."""

@@ -202,6 +202,35 @@ def test_whoever_sends_to_a_dead_host_is_told_and_its_successor_begins_anew() ->
         assert all("has started again" in one for one in said)
 
 
+def test_a_peer_hears_of_a_hosts_death_though_half_of_all_frames_are_lost() -> None:
+    """It only waits for the rest of a message, of which there is none."""
+
+    async def send(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
+        await endpoint.send(2, 1, content(4 << 20, 0))
+
+    async def receive(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> str:
+        try:
+            await endpoint.receive(0, 1, bytearray(4 << 20))
+        except emp.EmpError as error:
+            return str(error)
+        return "all of it has come"
+
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        with cluster.inject("n1", loss="50%"):
+            receiver = there.host("n2", receive, 0)
+            sender = there.host("n1", send, 0)
+            eventually(lambda: taken(there, "n2") > 20, "some of it comes")
+            sender.kill()
+            assert "has started again" in receiver.result()
+        again = [there.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
+        assert [host.result() for host in again] == [10, 10]
+
+
+def taken(there: Nodes, name: str) -> int:
+    """Frames that have come to a node's NIC."""
+    return there.report(name)["taken"]
+
+
 @pytest.mark.parametrize("kind", ["descriptors", "words", "everywhere"])
 def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
     """A host writes into its region what it likes, and rings."""

@@ -364,6 +364,7 @@ class SharedAgent:
             os.close(memory)
             os.close(reading)
         function.attach(self._offer.apart, host)
+        self._touched.add(function)
         self._watch(connection.fileno(), lambda: self._hear(function, host))
         self._watch(handle, lambda: self._detach(function, host))
         self._ringers[bell] = function

@@ -145,7 +145,7 @@ class Function:
         """A host process begins."""
         self.host = host
         memory = ReachedMemory(host.region.heap)
-        self.firmware = apart.firmware(self.adapter, self, memory, host.region.descriptors)
+        self.firmware = apart.firmware(self.adapter, self, memory, host.region.descriptors, self.firmware)
 
     def detach(self, apart: Apart, incarnation: int) -> None:
         """The host process is gone, or no longer trusted: nothing of its region is looked at any more. incarnation: from
