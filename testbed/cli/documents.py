@@ -355,7 +355,7 @@ DOCUMENTS: Mapping[str, Schema] = {
             sent=_said({"type": "object"}, "frames by role: data, ack, nack, control"),
             again=_said(_NUMBER, "of these, what had been sent before"),
             lost=_said(_NUMBER, "frames of any role"),
-            frames=_said(_list({"type": "object"}), "with --message: time, interface, way, role, what, again, lost, met"),
+            frames=_said(_list({"type": "object"}), "each: time, interface, way, role, what, again, lost, met"),
         ),
         "required": ["capture", "protocol", "message", "begun", "ended", "bytes", "sent", "again", "lost"],
     },

@@ -23,6 +23,7 @@ Write = Callable[[bytes], str]
 Read = Callable[[bytes], int]
 
 _SHORT: Final = "short"
+_FOREIGN: Final = "another protocol's"
 
 
 class Told:
@@ -73,24 +74,28 @@ class Told:
     def words(self, frame: bytes) -> str:
         """What the frame is; empty for what is not the protocol's."""
         if reason := self.wrong(frame):
-            if reason == _SHORT or reason in self._fixed:
-                return ""
-            return f"{self.name.upper()}, broken ({reason})"
+            return "" if reason == _FOREIGN else f"{self.name.upper()}, broken ({reason})"
         write = self._words.get(self._kind(frame)) if self._kind is not None else None
         return write(frame) if write is not None else self._plain(frame)
 
     def wrong(self, frame: bytes) -> str:
         """Why no sort of frame of the protocol can be read from it; empty where one can."""
-        why = ""
+        reasons = []
         for unpack in self._unpack:
             try:
                 unpack(frame)
             except MalformedError as error:
-                if not why or why == self._selects:  # it is of another sort: that is not what is wrong with it
-                    why = error.reason
+                reasons.append(error.reason)
             else:
                 return ""
-        return why
+        if not reasons:  # the codec reads no frames
+            return ""
+        if set(reasons) == {_SHORT} or not self._fixed.isdisjoint(reasons):
+            return _FOREIGN
+        if self.kinds and self.sort(frame) < 0:
+            return self._selects
+        # That it is of another sort than the one it was read as is not what is wrong with it.
+        return next((reason for reason in reasons if reason != self._selects), reasons[0])
 
     def _plain(self, frame: bytes) -> str:
         """All fields that the frame has."""

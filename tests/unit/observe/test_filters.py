@@ -1,0 +1,83 @@
+"""Filters are the conditions of rules, asked of frames in a file."""
+
+from __future__ import annotations
+
+import pytest
+from emp_captures import ack, capture, data
+
+from testbed.errors import TestbedError
+from testbed.observe.decoding.filtering import Filter
+from testbed.observe.decoding.reading import CaptureReader, Frame
+from testbed.wire import pcapng
+from testbed.wire.tokens import RuleError
+
+SECOND = 1_000_000_000
+
+
+def frames(*, nics: bool = True) -> list[Frame]:
+    """Data from n1 to n2 and its acknowledgement, at both ends, a second apart."""
+    said: list[tuple[int, int, bytes, pcapng.Bound, str]] = [
+        (0, 1 * SECOND, data(7, 1, b"x"), "outbound", ""),
+        (1, 2 * SECOND, data(7, 1, b"x"), "inbound", ""),
+        (1, 3 * SECOND, ack(7, 1), "outbound", ""),
+        (0, 4 * SECOND, ack(7, 1), "inbound", ""),
+    ]
+    return CaptureReader("it").feed(capture(said, nics=nics))
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("emp", [0, 1, 2, 3]),
+        ("emp.type == 3", [2, 3]),
+        ("emp.type == 2 and emp.message in (6, 7) and not emp.flags.last", [0, 1]),
+        ("eth.src == 02:00:00:00:00:02", [2, 3]),
+        ("tcp or frame.len < 43", [2, 3]),
+        ("direction == forward", [0, 1]),
+        ("direction != forward and emp", [2, 3]),
+        ('link == "n1:eth0--n2:eth0"', [0, 1, 2, 3]),
+        ("link == other", []),
+        ("after(2s)", [2, 3]),
+        ("before(1s) or between(3s, 4s)", [0, 3]),
+    ],
+)
+def test_frames_of_which_a_condition_is_true_are_meant_and_times_begin_with_the_first(
+    text: str, numbers: list[int]
+) -> None:
+    there = frames()
+    chosen = Filter(text)
+    # Frames come some at a time.
+    assert [*chosen.passes(there[:1]), *chosen.passes(there[1:])] == [there[number] for number in numbers]
+
+
+@pytest.mark.parametrize(("text", "what"), [("link == x", "link"), ("emp and not direction == forward", "direction")])
+def test_what_a_capture_does_not_say_is_not_asked_of_it(text: str, what: str) -> None:
+    with pytest.raises(
+        TestbedError, match=f"the filter asks for the {what}, and the capture does not say it of n1:eth0"
+    ):
+        Filter(text).passes(frames(nics=False))
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "what"),
+    [
+        ("emp.tpye == 3", 1, "no field is called 'emp.tpye' — did you mean 'emp.type'?"),
+        ("emp and nth(3)", 9, "nth() counts frames while a link carries them"),
+        ("(emp or every(3, flow))", 9, "every() counts frames while a link carries them"),
+        ("emp and between(2, 3)", 9, "between() counts frames"),
+        ("emp or", 7, "found the filter's end, expected a condition"),
+        ("", 1, "found the filter's end, expected a condition"),
+        ("emp arp", 5, "expected 'and', 'or' or the filter's end"),
+        ("drop emp", 1, "no field is called 'drop'"),
+        ("emp.type = 3", 10, "'=' is no part of a filter"),
+    ],
+)
+def test_a_filter_that_is_none_is_an_error_that_points_at_the_column(text: str, column: int, what: str) -> None:
+    with pytest.raises(RuleError) as raised:
+        Filter(text)
+    first, shown, marks = str(raised.value).split("\n")
+    assert first.startswith(f"filter, column {column}: ")
+    assert what in first
+    assert shown == f"  {text}"
+    assert marks.index("^") == column + 1
+    assert raised.value.exit_code == 2

@@ -1,0 +1,213 @@
+"""Captures are read whatever they are cut into, and what is damaged, missing or no capture is told in a sentence."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from emp_captures import LINK, A, capture
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.l2 import Ether
+from scapy.utils import PcapNgWriter, PcapWriter
+
+from testbed.observe.decoding.files import Source
+from testbed.observe.decoding.reading import BrokenCaptureError, CaptureReader, Frame, Interface
+from testbed.wire import pcapng
+
+TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=20)
+FRAMES = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.integers(0, 2**62),
+        st.binary(min_size=1, max_size=80),
+        st.sampled_from(["inbound", "outbound"]),
+        TEXTS,
+    ),
+    max_size=12,
+)
+
+
+def read(pieces: list[bytes]) -> list[Frame]:
+    reader = CaptureReader("it")
+    frames = [frame for piece in pieces for frame in reader.feed(piece)]
+    reader.end()
+    return frames
+
+
+@given(FRAMES, st.lists(st.integers(0, 3000), max_size=6))
+def test_what_we_write_is_read_in_pieces_of_any_size(
+    frames: list[tuple[int, int, bytes, pcapng.Bound, str]], cuts: list[int]
+) -> None:
+    whole = capture(frames)
+    places = sorted({0, len(whole), *(cut % (len(whole) + 1) for cut in cuts)})
+    found = read([whole[begin:end] for begin, end in pairwise(places)])
+    names = ("n1:eth0", "n2:eth0")
+    assert [(one.interface.name, one.when, one.raw, one.bound, one.comment) for one in found] == [
+        (names[number], *rest) for number, *rest in frames
+    ]
+    assert all(one.length == len(one.raw) and one.interface.link == LINK for one in found)
+    assert {one.interface.mac for one in found if one.interface.name == "n1:eth0"} <= {A}
+
+
+@given(FRAMES)
+def test_of_a_capture_that_is_cut_off_anywhere_all_whole_frames_are_given_and_the_rest_is_told(
+    frames: list[tuple[int, int, bytes, pcapng.Bound, str]],
+) -> None:
+    whole = capture(frames)
+    ends = [len(capture(frames[:count])) for count in range(len(frames) + 1)]
+    for size in range(1, len(whole), 7):
+        reader = CaptureReader("it")
+        found = reader.feed(whole[:size])
+        assert len(found) == max(0, sum(end <= size for end in ends) - 1)
+        if size in ends:
+            reader.end()
+        elif size > ends[0]:
+            with pytest.raises(BrokenCaptureError, match="it is cut off within the block that begins at byte"):
+                reader.end()
+
+
+@given(st.binary(max_size=60), FRAMES, st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 255)), max_size=5))
+def test_whatever_bytes_there_are_nothing_but_a_broken_capture_is_told(
+    rubbish: bytes, frames: list[tuple[int, int, bytes, pcapng.Bound, str]], flips: list[tuple[int, int]]
+) -> None:
+    damaged = bytearray(capture(frames))
+    for place, bits in flips:
+        damaged[place % len(damaged)] ^= bits
+    for text in (rubbish, bytes(damaged), capture(frames) + rubbish):
+        reader = CaptureReader("it")
+        try:
+            for begin in range(0, len(text), 50):
+                reader.feed(text[begin : begin + 50])
+            reader.end()
+        except BrokenCaptureError:
+            continue
+
+
+def test_frames_before_the_damage_are_given_first() -> None:
+    good = capture([(0, 5, b"x" * 60, "inbound", "")])
+    reader = CaptureReader("it")
+    assert len(reader.feed(good + struct.pack("<II", 6, 13) + bytes(40))) == 1
+    with pytest.raises(
+        BrokenCaptureError, match=f"it is damaged at byte {len(good)}: a block is said to have 13 bytes"
+    ):
+        reader.end()
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("nano", [False, True])
+def test_pcap_of_other_programs_is_read_in_both_byte_orders(tmp_path: Path, order: str, nano: bool) -> None:
+    path = tmp_path / "x.pcap"
+    frame = Ether(dst=A, src=A, type=0x88B5) / b"hello"
+    frame.time = 1_700_000_000.25
+    with PcapWriter(str(path), linktype=1, endianness=order, nano=nano) as writer:
+        writer.write(frame)
+    (found,) = read([path.read_bytes()])
+    assert (found.when, found.raw, found.bound) == (1_700_000_000_250_000_000, bytes(frame), "")
+    assert found.interface == Interface("")
+    with pytest.raises(BrokenCaptureError, match="cut off"):
+        read([path.read_bytes()[:-1]])
+
+
+def test_pcapng_of_another_program_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    frame = Ether(dst=A, src=A, type=0x88B5) / b"hello"
+    frame.time, frame.sniffed_on, frame.comment = 1_700_000_000.25, "eth7", b"a comment"
+    with PcapNgWriter(str(path)) as writer:
+        writer.write(frame)
+    (found,) = read([path.read_bytes()])
+    assert (found.when, found.raw, found.comment) == (1_700_000_000_250_000_000, bytes(frame), "a comment")
+    assert found.interface.name == "eth7"
+
+
+def block(order: str, kind: int, body: bytes) -> bytes:
+    size = len(body) + 12
+    return struct.pack(f"{order}II", kind, size) + body + struct.pack(f"{order}I", size)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_sections_in_the_other_byte_order_simple_and_old_blocks_units_and_offsets_are_understood(order: str) -> None:
+    section = block(order, 0x0A0D0D0A, struct.pack(f"{order}IHHq", 0x1A2B3C4D, 1, 0, -1))
+    # In units of 1/1024 s, from 1000 s on.
+    options = struct.pack(f"{order}HHBxxxHHqHH", 9, 1, 0x80 | 10, 14, 8, 1000, 0, 0)
+    interface = block(order, 1, struct.pack(f"{order}HHI", 1, 0, 0) + options)
+    whole = struct.pack(f"{order}IIIII", 0, 0, 512, 4, 9) + b"abcd"
+    simple = block(order, 3, struct.pack(f"{order}I", 4) + b"efgh")
+    old = block(order, 2, struct.pack(f"{order}HHIIII", 0, 0, 0, 1024, 4, 4) + b"ijkl")
+    unknown = block(order, 0x0BAD, b"1234")
+    found = read(
+        [section + interface + block(order, 6, whole) + unknown + simple + old, capture([(0, 5, b"x", "inbound", "")])]
+    )
+    assert [(one.when, one.raw, one.length) for one in found] == [
+        (1_000_500_000_000, b"abcd", 9),
+        (1_000_000_000_000, b"efgh", 4),
+        (1_001_000_000_000, b"ijkl", 4),
+        (5, b"x", 1),
+    ]
+    assert [one.interface.name for one in found] == ["if0", "if0", "if0", "n1:eth0"]
+
+
+def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
+    section = pcapng.section_header("a test")
+    other = block("<", 1, struct.pack("<HHI", 113, 0, 0))
+    reader = CaptureReader("it")
+    frames = reader.feed(section + other + pcapng.interface("n1:eth0"))
+    frames += reader.feed(pcapng.packet(0, 1, b"cooked", "inbound") + pcapng.packet(1, 2, b"frame", "inbound"))
+    assert [one.raw for one in frames] == [b"frame"]
+    assert reader.strange == 1
+    with pytest.raises(BrokenCaptureError, match="link type 113; only Ethernet's"):
+        CaptureReader("it").feed(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 113))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "x is empty: a capture has at least a header"),
+        (b"\x0a\x0d", "x is cut off within the block that begins at byte 0: of it there are 2 bytes"),
+        (b"root:x:0:0", "x is no capture: it begins with 'root', as no pcapng or pcap does"),
+        (b"\x1f\x8b\x08\x00\x00", "x is no capture: it begins with 0x1f8b0800"),
+        (b"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00abcdefgh", "x is damaged at byte 8: its byte order is said to be 'abcd'"),
+    ],
+)
+def test_what_is_no_capture_says_so(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    with pytest.raises(BrokenCaptureError) as raised:
+        list(Source(str(path)).batches())
+    assert str(raised.value).replace(f"{tmp_path}/", "").startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("interface", "bound", "direction"),
+    [
+        (Interface("n1:eth0", "n1:eth0--s1:1"), "outbound", "forward"),
+        (Interface("n1:eth0", "n1:eth0--s1:1"), "inbound", "backward"),
+        (Interface("s1:1", "n1:eth0--s1:1"), "outbound", "backward"),
+        (Interface("s1:1", "n1:eth0--s1:1"), "inbound", "forward"),
+        (Interface("s1:1", "n1:eth0--s1:1"), "", ""),
+        (Interface("eth0"), "inbound", ""),
+    ],
+)
+def test_an_interface_knows_in_which_direction_of_its_link_a_frame_goes(
+    interface: Interface, bound: str, direction: str
+) -> None:
+    assert interface.enters(bound) == direction
+
+
+def test_the_captures_of_a_folder_are_merged_by_time_and_one_that_is_broken_ends_at_its_damage() -> None:
+    with TemporaryDirectory() as folder:
+        parts = Path(folder)
+        for number, times in ((1, (5, 9)), (2, (1, 7, 11))):
+            (parts / f"repeat-{number}").mkdir()
+            frames = [(0, time, bytes(60), "inbound", "") for time in times]
+            (parts / f"repeat-{number}" / "capture.pcapng").write_bytes(capture(frames))  # type: ignore[arg-type]
+        broken = parts / "repeat-2" / "capture.pcapng"
+        broken.write_bytes(broken.read_bytes()[:-3])
+        batches = Source(folder).batches()
+        found = [(one.when, str(one.interface)) for one in next(batches)]
+        with pytest.raises(BrokenCaptureError, match=r"repeat-2/capture\.pcapng is cut off within"):
+            next(batches)
+    assert found == [(1, "repeat-2 n1:eth0"), (5, "repeat-1 n1:eth0"), (7, "repeat-2 n1:eth0"), (9, "repeat-1 n1:eth0")]
