@@ -66,7 +66,7 @@ def _heal(facts: Event) -> str:
 
 def _replugged(facts: Event) -> str:
     told = f"from {facts['before']} to {facts['after']}"
-    lost = [f"{facts[key]} frames {words}" for key, words in (("lost", "lost"), ("early", "early")) if facts[key]]
+    lost = [f"{_frames(facts[key])} {key}" for key in ("lost", "early") if facts[key]]
     return ", ".join([told, *lost])
 
 
@@ -79,7 +79,7 @@ def _behind(facts: Event) -> str:
 
 def _restarted(facts: Event) -> str:
     died, back = facts["gap"]
-    return f"process {facts['pid']}, {_milliseconds(back - died)} after the other's end, {facts['lost']} frames lost"
+    return f"process {facts['pid']}, {_milliseconds(back - died)} after the other's end, {_frames(facts['lost'])} lost"
 
 
 def _died(facts: Event) -> str:
@@ -90,6 +90,10 @@ def _died(facts: Event) -> str:
 
 def _what(facts: Event) -> str:
     return str(facts["what"])
+
+
+def _frames(count: int) -> str:
+    return f"{count:,} frame{'s' if count != 1 else ''}"
 
 
 def _milliseconds(nanoseconds: int) -> str:

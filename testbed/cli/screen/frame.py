@@ -33,7 +33,8 @@ CHANGED = Style(color="yellow")
 PROMPT = Style(bold=True, color="cyan")
 
 _GAP = "  "
-_LOW = 8  # lines, of a screen that has room for rows or for a head
+# Lines of a screen that has room for more than rows: for the whole head; for details; for events.
+_LOW, _MIDDLE, _TALL = 8, 16, 20
 _LEAST_WIDE = 12  # columns that a wide one needs to be of use
 _ASCII = str.maketrans({"→": ">", "▸": ">", "─": "-", "·": "-", "…": "~", "↓": "v", "↑": "^"})
 
@@ -67,8 +68,11 @@ def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> F
         return _finished([*lines, *([(f" {line}", PLAIN)] for line in HELP)], view, width, height)
     panel = PANELS[view.panel]
     rows = ordered(panel, snapshot, view.sort, reverse=view.reverse)
-    below = _below(snapshot, panel, rows, view, width, height)
-    room = max(1, height - len(lines) - 1 - len(below) - 1)
+    left = height - len(lines) - 2  # without the table's titles and the foot
+    detail = _detail(rows, view, width, height)
+    events = _events(snapshot, width, max(height // 8, left - len(detail) - len(rows) - 1)) if height >= _TALL else []
+    below = [*detail, *events] if panel.name != "Events" else detail
+    room = max(1, left - len(below))
     return _finished([*lines, *_table(panel, rows, view, width, room), *below], view, width, height)
 
 
@@ -162,21 +166,23 @@ def _places(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[
     return list(least.items())
 
 
-def _below(snapshot: Snapshot, panel: Panel, rows: Sequence[Row], view: View, width: int, height: int) -> list[Line]:
-    """What there is to say of the chosen row, and the last events."""
-    lines: list[Line] = []
-    if rows and height >= 16:
-        lines.append([("─" * width, DIM)])
-        detail = rows[view.chosen(rows)].detail
-        said = [part for text in detail for part in _wrapped(clean(text), width - 2)[: 2 if height < 30 else 4]]
-        lines += [[(f" {text}", PLAIN)] for text in said]
-    if panel.name != "Events" and snapshot.events and height >= 20:
-        lines.append([("─" * width, DIM)])
-        for event in snapshot.events[-max(2, height // 8) :]:
-            text = f" {clock(event.time)[:8]} {event.kind}: " + "; ".join(
-                part for part in (event.where, event.what) if part
-            )
-            lines.append([(_fitted(text, width).rstrip(), DIM)])
+def _detail(rows: Sequence[Row], view: View, width: int, height: int) -> list[Line]:
+    """What there is to say of the chosen row."""
+    if not rows or height < _MIDDLE:
+        return []
+    detail = rows[view.chosen(rows)].detail
+    said = [part for text in detail for part in _wrapped(clean(text), width - 2)[: 2 if height < 30 else 4]]
+    return [[("─" * width, DIM)], *([(f" {text}", PLAIN)] for text in said)]
+
+
+def _events(snapshot: Snapshot, width: int, most: int) -> list[Line]:
+    """The last ones, at most so many."""
+    if not snapshot.events:
+        return []
+    lines: list[Line] = [[("─" * width, DIM)]]
+    for event in snapshot.events[-most:]:
+        said = ": ".join(part for part in (event.kind, event.where, event.what) if part)
+        lines.append([(_fitted(f" {clock(event.time)[:8]} {said}", width).rstrip(), DIM)])
     return lines
 
 

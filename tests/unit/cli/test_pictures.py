@@ -1,0 +1,36 @@
+"""The README's picture of `testbed top` shows what the program shows: it is drawn of a snapshot that lies beside it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PICTURES = Path(__file__).parents[3] / "ci" / "pictures"
+
+
+def check(script: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
+
+
+def test_the_picture_is_what_is_shown_today() -> None:
+    done = check(PICTURES / "top.py")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_picture_of_something_else_is_found_out(tmp_path: Path) -> None:
+    for name in ("top.py", "top.svg"):
+        shutil.copy(PICTURES / name, tmp_path)
+    (tmp_path / "top.json").write_text((PICTURES / "top.json").read_text().replace('"rate 3mbit"', '"rate 4mbit"'))
+    done = check(tmp_path / "top.py")
+    assert done.returncode == 1
+    assert "is not what is shown today" in done.stderr
+
+
+def test_the_picture_needs_nothing_from_elsewhere_and_is_small() -> None:
+    text = (PICTURES / "top.svg").read_text()
+    assert len(text) < 200_000
+    assert "url(http" not in text
+    assert "@import" not in text
+    assert text.count("http") == text.count("http://www.w3.org/2000/svg")
