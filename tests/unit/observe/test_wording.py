@@ -45,7 +45,7 @@ def test_what_the_protocol_would_throw_away_is_broken_and_what_is_not_its_own_is
     words, frame = told()[emp.ETHERTYPE].words, data(9, 4, b"more")
     assert words(frame[:-1] + b"X") == "EMP, broken (check)"
     assert words(frame[:15] + b"\x09" + frame[16:]) == "EMP, broken (type)"
-    assert words(first(9, b"hello", 5)[:-6]) == "EMP, broken (length)"
+    assert words(first(9, b"hello", 5)[:-3]) == "EMP, broken (length)"
     assert words(first(9, b"hello", 5)[:50]) == "EMP, broken (short)"
     assert words(frame[:14] + b"\x07" + frame[15:]) == ""
     assert words(frame[:30]) == ""

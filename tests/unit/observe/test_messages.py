@@ -1,0 +1,183 @@
+"""What became of messages, grouped by what their protocol says of its frames."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import made_up_frames
+import pytest
+from emp_captures import LINK, N1, N2, A, B, ack, capture, data, first, raw
+
+from protocols.core.codegen import generate
+from protocols.core.telling import Kind
+from testbed.observe.decoding import messages as under_test
+from testbed.observe.decoding.messages import Message, Messages, Names
+from testbed.observe.decoding.reading import CaptureReader, Frame, Interface
+from testbed.observe.decoding.showing import Timelines, summary
+from testbed.observe.wording import Told
+from testbed.wire import pcapng
+from testbed.wire.headers import standard_fields
+
+Said = list[tuple[int, int, bytes, pcapng.Bound, str]]
+NICS = {raw(A): "n1:eth0", raw(B): "n2:eth0"}
+
+LOSSY: Said = [
+    (N1, 1_000, first(7, b"abc", 6), "outbound", ""),
+    (N1, 1_100, data(7, 1, b"def"), "outbound", "dropped by loss, frame 1 of flow x"),
+    (N2, 2_000, first(7, b"abc", 6), "inbound", ""),
+    (N1, 5_000, data(7, 1, b"def"), "outbound", ""),
+    (N2, 6_000, data(7, 1, b"def"), "inbound", ""),
+    (N2, 6_100, ack(7, 1), "outbound", "queue full"),
+    (N1, 9_000, data(7, 1, b"def"), "outbound", "delayed for 5 ns by rule, frame 3 of flow x"),
+    (N2, 9_900, data(7, 1, b"def"), "inbound", ""),
+    (N2, 9_950, ack(7, 1), "outbound", ""),
+    (N1, 11_000, ack(7, 1), "inbound", ""),
+]
+
+
+def grouped(said: Said, *, nics: bool = True) -> list[Message]:
+    reader = CaptureReader("it")
+    messages = Messages(reader.nics, lambda _: True)
+    messages.take(reader.feed(capture(said, nics=nics)))
+    assert not messages.strays
+    return messages.found
+
+
+def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
+    (message,) = grouped(LOSSY)
+    assert (message.protocol, message.id, message.source, message.destination) == ("emp", (7,), raw(A), raw(B))
+    assert (message.begun, message.ended, message.total) == (1_000, 11_000, 6)
+    assert message.sent == {"data": 4, "ack": 2}
+    assert (message.lost, message.again) == (2, 3)
+    assert [one.again for one in message.sightings] == [False] * 3 + [True] + [False] * 2 + [True] + [
+        False,
+        True,
+        False,
+    ]
+    assert [one.lost for one in message.sightings] == [False, True, False, False, False, True] + [False] * 4
+    assert summary(message) == "EMP, 6 bytes, 4 frames, 2 acknowledgements, 2 lost, 3 sent again, in 10.000 us"
+
+
+def test_its_timeline_begins_with_its_first_frame_and_says_what_each_met() -> None:
+    lines = Timelines(NICS).whole(*grouped(LOSSY))
+    assert lines[0] == f"0.000001000  n1/n2/7  {summary(*grouped(LOSSY))}"
+    assert lines[1] == "  +0.000000000 n1:eth0 > EMP MESSAGE message 7 frame 0, node 0 to 1, tag 0x20, 3 of 6 bytes"
+    assert lines[2] == (
+        "  +0.000000100 n1:eth0 > EMP DATA message 7 frame 1, 3 bytes  lost  [dropped by loss, frame 1 of flow x]"
+    )
+    assert lines[4] == "  +0.000004000 n1:eth0 > EMP DATA message 7 frame 1, 3 bytes  again"
+    assert lines[-1] == "  +0.000010000 n1:eth0 < EMP ACK message 7 frame 1"
+    assert len(lines) == 1 + len(LOSSY)
+
+
+def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were_seen_first() -> None:
+    (message,) = grouped(LOSSY, nics=False)
+    assert (message.sent, message.lost, message.again) == ({"data": 4, "ack": 2}, 2, 3)
+    assert Names({}).of(message) == f"{A}/{B}/7"
+    assert Names({}).means(f"{A}/7", message)
+
+
+def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_a_nic() -> None:
+    other = first(7, b"back", 4, source=B, destination=A, sender=9)
+    said: Said = [
+        (N1, 1, first(7, b"abc", 3), "outbound", ""),
+        (N2, 2, other, "outbound", ""),
+        (N2, 3, ack(7, 0), "outbound", ""),
+        (N1, 4, ack(7, 0, source=A, destination=B, sender=9), "outbound", ""),
+        (N1, 5, first(7, b"abc", 3, sender=4), "outbound", ""),
+    ]
+    found = grouped(said)
+    assert [Names(NICS).of(one) for one in found] == ["n1/n2/7", "n2/n1/7", "n1/n2/7"]
+    assert [one.sent for one in found] == [{"data": 1, "ack": 1}, {"data": 1, "ack": 1}, {"data": 1}]
+    assert [one.total for one in found] == [3, 4, 3]
+
+
+def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> None:
+    whole = first(7, b"abc", 6)
+    broken = whole[:-1] + b"X"
+    lonely = data(8, 1, b"abc")[:-1] + b"X"
+    reader = CaptureReader("it")
+    messages = Messages(reader.nics, lambda _: True)
+    said: Said = [
+        (N1, 1, whole, "outbound", "1 bit flipped by corrupt, frame 1 of flow x"),
+        (N2, 2, broken, "inbound", ""),
+        (N2, 3, lonely, "inbound", ""),
+        (N2, 4, b"\xff" * 60, "inbound", ""),  # of no protocol
+    ]
+    messages.take(reader.feed(capture(said)))
+    (message,) = messages.found
+    assert [one.what for one in message.sightings][1] == "EMP, broken (check)"
+    assert messages.strays == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("n1/7", True),
+        ("n1/n2/7", True),
+        ("n1:eth0/n2:eth0/7", True),
+        (f"n1/{B}/7", True),
+        ("n1/8", False),
+        ("n2/7", False),
+        ("n1/n3/7", False),
+        ("7", False),
+        ("/7", False),
+        ("", False),
+        ("n1/n2/n3/7", False),
+    ],
+)
+def test_a_message_is_meant_by_its_nodes_and_its_id(text: str, meant: bool) -> None:
+    (message,) = grouped(LOSSY)
+    assert Names(NICS).means(text, message) is meant
+
+
+def test_a_nic_is_called_by_its_port_where_its_node_has_several() -> None:
+    (message,) = grouped(LOSSY)
+    assert Names({**NICS, raw("02:00:00:00:00:03"): "n1:eth1"}).of(message) == "n1:eth0/n2/7"
+
+
+# A protocol whose later frames name a message by another number than its own.
+
+KINDS = {
+    9: Kind("control", "ORDER", message=("raw",), handles=(("region", "hash"),)),
+    1: Kind("control", "CALL", back=True, handles=(("region", "hash"), ("window", "address"))),
+    2: Kind("data", "REPLY", handles=(("window", "reply.id"),), part="raw"),
+}
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    frames = ModuleType("made_up_frames")
+    vars(frames).update({**vars(made_up_frames), "__name__": "made_up_frames", "KIND": "kind", "KINDS": KINDS})
+    codec = ModuleType("made_up_codec")
+    exec(generate(frames, "the tests"), codec.__dict__)
+    fields = standard_fields()
+    fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    table = {codec.ETHERTYPE: Told("made", codec, fields)}
+    monkeypatch.setattr(under_test, "told", lambda: table)
+    return codec
+
+
+def test_frames_that_name_a_message_by_handles_belong_to_the_one_that_has_taken_these_last(made_up: ModuleType) -> None:
+    a, b = raw(A), raw(B)
+
+    def exchange(number: int, window: int) -> list[bytes]:
+        return [
+            made_up.pack_order(b, a, 0, 0, 5, number),
+            made_up.pack_call(a, b, 0, 0, 5, 0, window, 0, 0),
+            made_up.pack_reply(b, a, 0, 0, 0, 1, bytes(6), window),
+            made_up.pack_reply(b, a, 0, 0, 0, 2, bytes(6), window),
+        ]
+
+    sent = [*exchange(100, 30), *exchange(101, 31), made_up.pack_reply(b, a, 0, 0, 0, 3, bytes(6), 30)]
+    frames = [Frame(when, Interface("n1:eth0", LINK), "outbound", one, len(one)) for when, one in enumerate(sent)]
+    messages = Messages({}, lambda _: True)
+    messages.take(frames)
+    messages.take([Frame(99, Interface("n1:eth0"), "outbound", made_up.pack_reply(b, a, 0, 0, 0, 1, bytes(6), 77), 40)])
+    assert [one.id for one in messages.found] == [(100,), (101,)]
+    assert [[one.frame.when for one in message.sightings] for message in messages.found] == [
+        [0, 1, 2, 3, 8],
+        [4, 5, 6, 7],
+    ]
+    assert [message.sent["data"] for message in messages.found] == [3, 2]
+    assert messages.strays == 1
