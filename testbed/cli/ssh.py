@@ -25,7 +25,7 @@ def ssh_command(as_json: bool, cluster: str, node: str | None, command: tuple[st
     testbed ssh star-4 n1 uptime -p    a command there, through its shell
 
     Keys, configuration and known hosts are the cluster's own and end with it: nothing in ~/.ssh is read or written. In a
-    node, 'ssh n2' goes to n2 through the cluster's links.
+    node, 'ssh n2' goes to n2 through the cluster's links. Without root you are yourself there, not the node's root.
     """
     from testbed.cluster import secure_shell
     from testbed.cluster.state import Store

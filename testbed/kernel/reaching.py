@@ -1,8 +1,8 @@
 """Reaching a port inside a network namespace from outside: a connection to its loopback interface, made in it.
 
-As a program it is what OpenSSH calls a proxy command, ``python -m testbed.kernel.reaching NAMESPACE PORT``: it hands the
-connection itself over where standard output is a socket (ProxyUseFdpass), and is gone; else it passes bytes on between the
-connection and standard input and output.
+As a program it is what OpenSSH calls a proxy command, ``python -m testbed.kernel.reaching NAMESPACE PORT KEEPER``: it hands
+the connection itself over where standard output is a socket (ProxyUseFdpass), and is gone; else it passes bytes on between
+the connection and standard input and output.
 """
 
 from __future__ import annotations
@@ -11,17 +11,25 @@ import os
 import select
 import socket
 import stat
+import subprocess
 import sys
 from typing import Final
 
+from testbed.errors import TestbedError
 from testbed.kernel import syscalls
+from testbed.kernel.entering import enter_keeper
 
 _PIECE: Final = 65536  # bytes passed on at once
 
 
-def reach(namespace: str, port: int) -> socket.socket:
-    """A connection to the TCP port on the loopback interface of the namespace at that path; the calling thread is there for
-    a moment. As root. Raises OSError."""
+def reach(namespace: str, port: int, keeper: int = 0) -> socket.socket:
+    """A connection to the TCP port on the loopback interface of the namespace at that path.
+
+    keeper: the process in whose mount namespace the path means something, without root; then a process of its own makes the
+    connection. Else the calling thread is in the namespace for a moment. Raises OSError, TestbedError.
+    """
+    if keeper:
+        return _handed_over(command(namespace, port, keeper))
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -33,6 +41,24 @@ def reach(namespace: str, port: int) -> socket.socket:
             syscalls.setns(here, syscalls.CLONE_NEWNET)
     finally:
         os.close(here)
+
+
+def command(namespace: str, port: int, keeper: int) -> list[str]:
+    """What makes the connection as a program."""
+    return [sys.executable, "-P", "-m", __name__, namespace, str(port), str(keeper)]
+
+
+def _handed_over(program: list[str]) -> socket.socket:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            done = subprocess.run(
+                program, stdin=subprocess.DEVNULL, stdout=theirs.fileno(), stderr=subprocess.PIPE, check=False
+            )
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+    if not descriptors:
+        raise TestbedError(done.stderr.decode(errors="replace").strip())
+    return socket.socket(fileno=descriptors[0])
 
 
 def pass_on(connection: socket.socket, source: int, target: int) -> None:
@@ -59,8 +85,10 @@ def pass_on(connection: socket.socket, source: int, target: int) -> None:
                 rest = rest[os.write(target, rest) :]
 
 
-def _main(namespace: str, port: str) -> None:
+def _main(namespace: str, port: str, keeper: str) -> None:
     try:
+        if int(keeper):
+            enter_keeper(int(keeper))
         connection = reach(namespace, int(port))
     except OSError as error:
         sys.exit(f"port {port} of the node cannot be reached: {error.strerror}")

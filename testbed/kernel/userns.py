@@ -44,6 +44,14 @@ def become_root_of_own() -> None:
     syscalls.mount("", str(namespaces.NAMES), flags=syscalls.MS_SHARED)
 
 
+def become_oneself(user: int, group: int) -> None:
+    """Put the calling process, which is root of a user namespace, into one below it where it has the numbers that it has
+    outside; it can do nothing there that its user cannot. OSError."""
+    syscalls.unshare(syscalls.CLONE_NEWUSER)
+    Path("/proc/self/uid_map").write_text(f"{user} 0 1")
+    Path("/proc/self/gid_map").write_text(f"{group} 0 1")
+
+
 _SETTINGS = (
     ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),

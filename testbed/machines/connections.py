@@ -21,11 +21,11 @@ __all__ = ["Connection", "Door", "Group", "connect", "group"]
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where the sshd of a node is, and what it takes to log in. host: the node's name. namespace: the path of its network
-    namespace."""
+    """Where the sshd of a node is, and what it takes to log in. host: the node's name. namespace, keeper: as for `reach`."""
 
     host: str
     namespace: str
+    keeper: int
     port: int
     user: str
     key: Path
@@ -43,7 +43,7 @@ class _NodeConnection(Connection):  # type: ignore[misc]  # Fabric has no types
 
     def open(self) -> object:
         if not self.is_connected:
-            self.connect_kwargs["sock"] = reach(self._door.namespace, self._door.port)
+            self.connect_kwargs["sock"] = reach(self._door.namespace, self._door.port, self._door.keeper)
         return super().open()
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import test_rootless
 from test_command import refused, testbed
 from test_rootless import as_user, finish, home
 from tools import tell
@@ -17,7 +22,10 @@ from testbed import Cluster, RunningCluster
 from testbed.cluster import secure_shell
 from testbed.cluster.state import Store
 from testbed.errors import ConflictError, UnsupportedError
+from testbed.kernel import syscalls
 from testbed.spec.writing import to_toml
+
+import_module("testbed.machines.connections")  # what a child uses is imported before it loses the right to read it
 
 __all__ = ["home"]  # a fixture
 
@@ -152,10 +160,44 @@ def test_variables_of_the_node_and_a_locked_password_are_no_hindrance() -> None:
         assert ssh(config, "n1", 'echo "$ROLE"; cat /etc/shadow').stdout == 'a "b" \\c\nroot:*:19000::::::\n'
 
 
-def test_without_root_it_is_refused_with_the_reason(home: Path) -> None:
+@pytest.fixture
+def somebody(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ordinary user has a name and a shell, PostgreSQL's, and a Python of his own: he may not be able to read ours."""
+    account = pwd.getpwnam("postgres")
+    monkeypatch.setattr(test_rootless, "NOBODY", account.pw_uid)
+    os.chown(home, account.pw_uid, account.pw_uid)
+    shutil.copytree(Path(syscalls.__file__).parents[1], tmp_path / "python" / "testbed")
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return home
+
+
+@pytest.mark.requires("userns", "postgresql")
+def test_without_root_sessions_are_the_users_own(somebody: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
-            with pytest.raises(UnsupportedError, match="needs root: sshd becomes another user"):
+            config = secure_shell.ensure(Store(), cluster.name)
+            assert ssh(config, "n1", "hostname; whoami").stdout == "n1\npostgres\n"
+            there = ["ssh", "n2", "whoami; echo $SSH_CONNECTION; ssh n1 hostname"]
+            whoami, connection, hostname = cluster["n1"].run(there, timeout=60).stdout.splitlines()
+            assert (whoami, hostname) == ("postgres", "n1")
+            assert connection.split()[0] == cluster["n1"].address
+            assert "/dev/pts/" in ssh(config, "-tt", "n1", "tty").stdout
+            assert ssh(config, "n1", "ip link set eth0 down").returncode != 0
+            assert cluster["n2"].connection.run("hostname", hide=True).stdout == "n2\n"
+            before = (config.parent / "n1.pid").read_text()
+            assert secure_shell.ensure(Store(), cluster.name) == config
+            assert (config.parent / "n1.pid").read_text() == before
+
+    finish(as_user(somebody, story))
+
+
+@pytest.mark.requires("userns")
+def test_a_user_without_a_name_is_told_that_sshd_wants_one(home: Path) -> None:
+    def story() -> None:
+        with Cluster.star(2).up() as cluster:
+            with pytest.raises(UnsupportedError, match=f"user {os.getuid()} has no name"):
                 secure_shell.ensure(Store(), cluster.name)
             assert not Store().ssh(cluster.name).exists()
 
