@@ -16,7 +16,7 @@ import pytest
 from machine import eventually
 from screens import Terminal
 
-from testbed import Cluster
+from testbed import Cluster, share_nics
 from testbed.cli.documents import schema_of
 from testbed.cluster.running import RunningCluster
 from testbed.cluster.state import Store
@@ -306,3 +306,45 @@ def test_events_are_told_as_they_happen(star: RunningCluster) -> None:
     assert "inject" in [event.kind for event in seen(gathering).events]
     eventually(lambda: seen(gathering).faults[0].what == "loss 1% on n1", "the fault is shown")
     gathering.close()
+
+
+GREET = """
+from testbed import attach
+
+async def greet(comm, node):
+    if comm.rank == 0:
+        await comm.send("hello", 1, tag=7)
+    if comm.rank == 1:
+        assert await comm.recv(source=0, tag=7) == "hello"
+
+with attach("emp") as nic:
+    nic.run(greet)
+    print("greeted", flush=True)
+    input()  # what is counted goes with its host process
+"""
+
+
+def test_agents_of_shared_nics_tell_what_their_firmware_has_counted(star: RunningCluster) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with share_nics(star):
+        hosts = [star[name].popen([sys.executable, "-c", GREET], **pipes) for name in ("n1", "n2", "n3")]
+        for host in hosts:
+            assert host.stdout is not None
+            assert host.stdout.readline() == "greeted\n"
+        gathering = Gathering(Store(), "star")
+        snapshot, quiet = seen(gathering), without(gathering)
+        gathering.close()
+        for host in hosts:
+            host.communicate("\n")
+    agents = {node.name: node.nics[0].agent for node in snapshot.nodes}
+    assert agents["n1"]["frames_sent"] >= 1
+    assert agents["n2"]["frames_received"] >= 1
+    assert "nic n1" in [program.name for program in snapshot.nodes[0].programs]
+    assert not any(nic.agent for node in quiet.nodes for nic in node.nics)
+
+
+def without(gathering: Gathering) -> Snapshot:
+    """A look that leaves agents in peace."""
+    snapshot = gathering.look(agents=False)
+    assert isinstance(snapshot, Snapshot)
+    return snapshot

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from testbed.cli.screen.commands import Commands
 from testbed.cli.screen.frame import frame
+from testbed.cli.screen.panels import PANELS
 from testbed.cli.screen.terminal import taken
 from testbed.cli.screen.view import Command, Quit, View, pressed, told
 from testbed.observe.live.gathering import Gathering
@@ -25,7 +26,7 @@ def watch(gathering: Gathering, interval: float, console: Console, keyboard: int
             while True:
                 now = time.monotonic()
                 if now >= due and not view.paused:
-                    snapshot = gathering.look()
+                    snapshot = gathering.look(agents=PANELS[view.panel].name == "NICs")
                     due = max(due + interval, now) if due else now + interval
                 width, height = console.size
                 console.update_screen(frame(snapshot, view, width, height))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from testbed.cluster import names
 from testbed.cluster.injecting import described
@@ -30,7 +30,11 @@ from testbed.spec.layout_json import impairment_to_json
 _EVENTS: Final = 200
 """The last so many are kept."""
 
-_NOTHING: Final = Carried()
+_LOST: Final = ("dropped", "overflowed", "unsent", "down", "strangers", "refused")
+"""What an agent tells beside its firmware's counters: frames that came to nothing, and host processes."""
+
+Agents = Mapping[str, Mapping[str, Any] | None]
+"""By node, what the agent of its NIC says; None where it does not answer."""
 
 
 class Gathering:
@@ -47,8 +51,9 @@ class Gathering:
             self._watched.close()
             self._watched = None
 
-    def look(self) -> Snapshot | Absent:
-        """As it is now. Whatever stands in the way of looking is a sentence, and may be over at the next look."""
+    def look(self, *, agents: bool = True) -> Snapshot | Absent:
+        """As it is now. Whatever stands in the way of looking is a sentence, and may be over at the next look. agents: ask
+        those of shared NICs for their counters, which costs more than all else."""
         before = self._watched
         try:
             cluster = self._cluster()
@@ -56,7 +61,7 @@ class Gathering:
                 self.close()
                 self._watched = _Watched(self._store, cluster)
             assert self._watched is not None
-            return self._watched.look()
+            return self._watched.look(agents=agents)
         except (TestbedError, OSError) as error:
             self.close()
             if before is not None and before.cluster not in self._store.names():
@@ -96,7 +101,7 @@ class _Watched:
     def there(self) -> bool:
         return self._path.exists()
 
-    def look(self) -> Snapshot:
+    def look(self, *, agents: bool) -> Snapshot:
         """Raises NotFoundError where it is gone, OSError, KernelError."""
         state = self._read()
         now = time.monotonic_ns()
@@ -106,6 +111,7 @@ class _Watched:
         directions = {place: self._direction(place, one, span) for place, one in carried.items()}
         self._looked, self._carried = now, carried
         self._events += map(told, self._tail.read())
+        said = self._agents(state) if agents else {}
         links = tuple(_link(link, wires[link.name].state, state, directions) for link in state.layout.links)
         return Snapshot(
             state.name,
@@ -115,8 +121,8 @@ class _Watched:
             span,
             summary(state.layout),
             state.phase,
-            _warning(state),
-            tuple(_nodes(state, links, programs)),
+            _warning(state, [node for node, one in said.items() if one is None]),
+            tuple(_nodes(state, links, programs, said)),
             links,
             tuple(_fault(one, now) for one in state.injected),
             tuple(programs.get(names.WIRE, ())),
@@ -148,6 +154,13 @@ class _Watched:
                 raise NotFoundError(f"cluster {self.cluster} is gone: 'testbed gc' removes what is left of it")
             self._wires = Wires(state, self._path.parent, keeper)
         return self._wires
+
+    def _agents(self, state: State) -> Agents:
+        if state.nics is None:
+            return {}
+        from testbed.cluster.sharing import reports  # with what knows protocols
+
+        return reports(self._store, state)
 
     def _direction(self, place: Place, now: Carried, span: float) -> Direction:
         before = self._carried.get(place, now)
@@ -196,7 +209,9 @@ def _link(link: layout.Link, state: str, cluster: State, directions: Mapping[Pla
     return Link(link.name, str(link.a), str(link.b), state, carrier, forward, backward, link.tags)
 
 
-def _nodes(state: State, links: Iterable[Link], programs: Mapping[str, list[Program]]) -> Iterable[Node]:
+def _nodes(
+    state: State, links: Iterable[Link], programs: Mapping[str, list[Program]], agents: Agents
+) -> Iterable[Node]:
     by_end = {end: (link, end == link.a) for link in links for end in (link.a, link.b)}
     hidden = state.keeper is not None and state.namespaces.get(names.WIRE, "").startswith(f"{namespaces.NAMES}/")
     for node in state.layout.nodes:
@@ -204,18 +219,23 @@ def _nodes(state: State, links: Iterable[Link], programs: Mapping[str, list[Prog
         yield Node(
             node.name,
             "up" if there else "GONE",
-            tuple(_nic(nic, by_end.get(f"{node.name}:{nic.name}")) for nic in node.nics),
+            tuple(
+                _nic(nic, by_end.get(f"{node.name}:{nic.name}"), agents.get(node.name) if not number else None)
+                for number, nic in enumerate(node.nics)
+            ),
             tuple(programs.get(node.name, ())),
             node.tags,
         )
 
 
-def _nic(nic: layout.Nic, at: tuple[Link, bool] | None) -> Nic:
+def _nic(nic: layout.Nic, at: tuple[Link, bool] | None, said: Mapping[str, Any] | None) -> Nic:
+    """said: by the agent of a shared one."""
+    counted = {name: said[name] for name in _LOST if said[name]} | dict(said["counted"]) if said is not None else {}
     if at is None:
-        return Nic(nic.name, nic.mac, nic.addresses, "")
+        return Nic(nic.name, nic.mac, nic.addresses, "", agent=counted)
     link, is_a = at
     out, back = (link.forward, link.backward) if is_a else (link.backward, link.forward)
-    return Nic(nic.name, nic.mac, nic.addresses, link.name, out, back)
+    return Nic(nic.name, nic.mac, nic.addresses, link.name, out, back, counted)
 
 
 def _fault(one: Injection, now: int) -> Fault:
@@ -223,11 +243,15 @@ def _fault(one: Injection, now: int) -> Fault:
     return Fault(one.number, one.what, tuple(sorted(one.links)), left)
 
 
-def _warning(state: State) -> str:
+def _warning(state: State, silent: Sequence[str]) -> str:
+    """silent: nodes whose NIC's agent does not answer."""
     if state.phase != "up":
         if state.owner.alive:
             return f"process {state.owner.pid} is {state.phase} it"
         return f"left {state.phase}: 'testbed {'gc' if state.abandoned else 'up'}' puts it right"
     if "relay" in state.datapaths.values() and not (state.steward is not None and state.steward.alive):
         return "its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again"
+    if silent:
+        shown = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
+        return f"the agent of a shared NIC does not answer: {shown}"
     return ""

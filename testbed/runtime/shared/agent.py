@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -309,7 +310,7 @@ class SharedAgent:
             if said is None:
                 connection.close()
             elif said.get("do") == "report":
-                introduction.tell(connection, {**self._of_all(), "hosts": self._hosts()})
+                introduction.tell(connection, {**self._of_all(), "hosts": self._hosts(), "counted": self._counted()})
                 connection.close()
             else:
                 self._attach(connection, pid, said)
@@ -393,6 +394,13 @@ class SharedAgent:
     def _report(self, function: Function) -> dict[str, Any]:
         """Of one function, and of all together."""
         return {"counted": dict(function.firmware.counted()), **self._of_all()}
+
+    def _counted(self) -> dict[str, int]:
+        """By the firmware, of all functions together."""
+        whole: Counter[str] = Counter()
+        for function in self._functions:
+            whole.update(function.firmware.counted())
+        return dict(whole)
 
     def _hosts(self) -> dict[str, int]:
         """By function, the number of the process that has it."""
