@@ -1,0 +1,273 @@
+"""The command that decodes: captures of simulated runs, whole, while they grow, and what is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from captures import captured
+
+from protocols.emp.descriptors import ANY_SOURCE
+from protocols.emp.host import ANY_TAG, Endpoint, plug
+from testbed.cli.documents import schema_of
+from testbed.sim.node import SimNode
+from testbed.sim.recording import CAPTURE
+from testbed.sim.simulation import Simulation
+from testbed.spec.model import Description
+
+SIZE, COUNT = 4_000, 12
+
+
+async def send(endpoint: Endpoint, node: SimNode) -> None:  # noqa: ARG001
+    for _ in range(COUNT):
+        await endpoint.post_send(1, 5, bytes(SIZE))
+
+
+async def receive(endpoint: Endpoint, node: SimNode) -> None:  # noqa: ARG001
+    for _ in range(COUNT):
+        await endpoint.post_receive(ANY_SOURCE, ANY_TAG, bytearray(SIZE))
+
+
+def record(folder: Path, seed: int = 3) -> Path:
+    """A run of EMP under loss, and its capture."""
+    with Simulation(Description.star(2, delay="5us", loss="10%", seed=seed), plug(), folder=folder) as simulation:
+        simulation.spawn("n1", send)
+        simulation.spawn("n2", receive)
+        simulation.run(timeout=10_000_000_000)
+    return folder / CAPTURE
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("run"))
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-c", "from testbed.cli.main import main; main()", "decode", *map(str, arguments)]
+
+
+def decode(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in text.splitlines()]
+    for one in found:
+        jsonschema.validate(one, schema_of(one["kind"]))
+    return found
+
+
+def test_every_frame_of_a_run_is_a_line_with_its_fate(recorded: Path) -> None:
+    there = captured(recorded)
+    done = decode(recorded.parent)
+    lines = done.stdout.splitlines()
+    lost = sum(bool(met) for *_, met in there)
+    assert done.stderr == f"{len(there)} frames, {lost} of them met something\n"
+    assert lost > 5
+    for line, (end, time, frame, met) in zip(lines, there, strict=True):
+        seconds, rest = divmod(time, 1_000_000_000)
+        assert line.startswith(f"{seconds}.{rest:09} {end} ")
+        assert f", {len(frame)} bytes" in line
+        assert line.endswith(f"  [{met}]") if met else "[" not in line
+        assert "n1:eth0 > n2:eth0 EMP" in line or "n2:eth0 > n1:eth0 EMP ACK" in line
+
+
+def test_a_filter_chooses_frames_as_a_rule_would(recorded: Path) -> None:
+    acknowledgements = [one for one in captured(recorded) if one[2][15] == 3 and one[0] == "n2:eth0"]
+    condition = 'emp.type == 3 and link == "n2:eth0--s1:2" and direction == forward'
+    done = decode(recorded, "--filter", condition)
+    assert len(done.stdout.splitlines()) == len(acknowledgements)
+    assert done.stderr.startswith(f"{len(acknowledgements)} of {len(captured(recorded))} frames")
+
+
+def test_as_json_a_frame_has_its_fields_by_the_names_of_filters(recorded: Path) -> None:
+    done = decode(recorded, "--json")
+    assert done.stderr == ""
+    found = documents(done.stdout)
+    there = captured(recorded)
+    assert [(one["interface"], one["time"], one["bytes"], one["met"]) for one in found] == [
+        (end, time, len(frame), met) for end, time, frame, met in there
+    ]
+    assert {one["kind"] for one in found} == {"decoded"}
+    first = found[0]
+    assert (first["protocol"], first["link"], first["direction"], first["way"]) == (
+        "emp",
+        "n1:eth0--s1:1",
+        "forward",
+        "out",
+    )
+    assert {name: first["fields"][name] for name in ("emp.type", "emp.total", "emp.tag", "frame.len", "eth.src")} == {
+        "emp.type": 1,
+        "emp.total": SIZE,
+        "emp.tag": 5,
+        "frame.len": len(there[0][2]),
+        "eth.src": there[0][2][6:12].hex(":"),
+    }
+
+
+def test_all_fields_of_all_layers_are_shown_if_asked_for(recorded: Path) -> None:
+    frame, *layers = decode(recorded, "-v", "--filter", "emp.type == 1 and before(1us)").stdout.splitlines()
+    assert "EMP MESSAGE" in frame
+    assert [line.strip().partition(":")[0] for line in layers] == ["Ethernet", "EMP", "EMP message", "Raw"]
+    assert "type MESSAGE, flags , unit 3" in layers[1].replace("''", "")
+    assert "source 0, destination 1, tag 0x5, total 4000" in layers[2]
+
+
+def test_each_message_fares_as_the_capture_says(recorded: Path) -> None:
+    there = captured(recorded)
+    found = documents(decode(recorded, "--messages", "--json").stdout)
+    assert [one["message"] for one in found] == [f"n1/n2/{number}" for number in range(COUNT)]
+    assert {one["bytes"] for one in found} == {SIZE}
+    by_id = Counter(int.from_bytes(frame[26:30], "big") for *_, frame, met in there if met)
+    assert [one["lost"] for one in found] == [by_id[number] for number in range(COUNT)]
+    left = [frame for end, _, frame, _ in there if end == "n1:eth0" and frame[6:12] == there[0][2][6:12]]
+    assert sum(one["sent"]["data"] for one in found) == len(left)
+    sent = Counter(left)
+    assert sum(one["again"] for one in found if one["sent"].get("ack") == 1) <= sum(sent.values()) - len(sent)
+    lines = decode(recorded, "--messages").stdout.splitlines()
+    assert len(lines) == COUNT
+    assert all(f"  n1/n2/{number}" in line and "EMP, 4,000 bytes" in line for number, line in enumerate(lines))
+
+
+def test_one_message_is_told_frame_by_frame(recorded: Path) -> None:
+    lossy = next(one for one in documents(decode(recorded, "--messages", "--json").stdout) if one["lost"])
+    (document,) = documents(decode(recorded, "--message", lossy["message"], "--json").stdout)
+    assert {key: value for key, value in document.items() if key != "frames"} == lossy
+    number = int(lossy["message"].rpartition("/")[2])
+    there = [one for one in captured(recorded) if int.from_bytes(one[2][26:30], "big") == number]
+    assert [(one["interface"], one["time"], one["met"]) for one in document["frames"]] == [
+        (end, time, met) for end, time, _, met in there
+    ]
+    head, *lines = decode(recorded, "--message", f"n1/{number}").stdout.splitlines()
+    assert f" {lossy['message']} " in head
+    assert len(lines) == len(there)
+    assert sum("  lost" in line for line in lines) == lossy["lost"]
+
+
+def test_the_captures_of_all_repetitions_are_shown_in_the_order_of_time(tmp_path: Path) -> None:
+    for number in (1, 2):
+        record(tmp_path / f"repeat-{number}", seed=number)
+    found = documents(decode(tmp_path, "--json").stdout)
+    assert {one["capture"] for one in found} == {"repeat-1", "repeat-2"}
+    assert [one["time"] for one in found] == sorted(one["time"] for one in found)
+    assert len(decode(tmp_path, "--messages").stdout.splitlines()) == 2 * COUNT
+    two = decode(tmp_path, "--message", "n1/0").stdout
+    assert two.count("repeat-1 n1/n2/0") == two.count("repeat-2 n1/n2/0") == 1
+    assert "has 2 captures: --follow goes on with one file" in decode(tmp_path, "--follow", code=1).stderr
+
+
+def test_a_capture_comes_from_standard_input_too(recorded: Path) -> None:
+    with recorded.open("rb") as file:
+        done = subprocess.run(command("-"), stdin=file, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == decode(recorded).stdout
+
+
+def test_a_file_that_grows_is_followed_until_an_interrupt_and_half_a_frame_is_waited_for(
+    recorded: Path, tmp_path: Path
+) -> None:
+    whole, expected = recorded.read_bytes(), decode(recorded).stdout.splitlines(keepends=True)
+    path = tmp_path / "grows.pcapng"
+    path.touch()
+    with subprocess.Popen(command(path, "-f"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said: list[str] = []
+        with path.open("ab", buffering=0) as file:
+            for begin in range(0, len(whole), 3_001):
+                file.write(whole[begin : begin + 3_001])
+                so_far = tmp_path / "so_far.pcapng"
+                so_far.write_bytes(whole[: begin + 3_001])
+                while len(said) < frames_in(so_far):
+                    said.append(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        rest, told = process.communicate(timeout=60)
+    assert [*said, *rest.splitlines(keepends=True)] == expected
+    assert process.returncode == 0
+    assert told.startswith(f"{len(expected)} frames")
+
+
+def frames_in(path: Path) -> int:
+    """Whole ones. By the lengths of blocks alone."""
+    data, at, count = path.read_bytes(), 0, 0
+    while at + 12 <= len(data) and at + (size := int.from_bytes(data[at + 4 : at + 8], "little")) <= len(data):
+        count += data[at] == 6
+        at += size
+    return count
+
+
+def test_a_file_that_is_begun_anew_while_it_is_followed_is_told(recorded: Path, tmp_path: Path) -> None:
+    path = tmp_path / "grows.pcapng"
+    path.write_bytes(recorded.read_bytes())
+    with subprocess.Popen(command(path, "-f"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        path.write_bytes(b"")
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "has become shorter while it was read" in told
+
+
+def test_of_a_truncated_capture_the_frames_before_the_cut_are_shown(recorded: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.pcapng"
+    path.write_bytes(recorded.read_bytes()[:-5])
+    done = decode(path, code=1)
+    assert done.stdout == "".join(decode(recorded).stdout.splitlines(keepends=True)[:-1])
+    assert "cut.pcapng is cut off within the block that begins at byte" in done.stderr
+    assert "; all frames before it are shown" in done.stderr
+    found = decode(path, "--messages", code=1)
+    assert len(found.stdout.splitlines()) == COUNT
+    assert "is cut off within" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "code"),
+    [
+        (["nowhere.pcapng"], "No such file or directory: nowhere.pcapng", 1),
+        (["folder"], "folder has no captures", 4),
+        (["text"], "text is no capture: it begins with 'hell'", 1),
+        (["empty"], "empty is empty: a capture has at least a header", 1),
+        (["it.pcapng", "--filter", "emp.tpye == 1"], "filter, column 1: no field is called 'emp.tpye'", 2),
+        (["it.pcapng", "--filter", "nth(2)"], "nth() counts frames while a link carries them", 2),
+        (["it.pcapng", "--message", "n1/n2/77"], "no message 'n1/n2/77' in it.pcapng — did you mean 'n1/n2/7'?", 4),
+        (["text", "--message", "n1/n2/77"], "text is no capture", 1),
+        (["it.pcapng", "--messages", "--follow"], "messages are told when all is read", 2),
+    ],
+)
+def test_what_cannot_be_decoded_is_a_sentence_and_an_exit_code(
+    recorded: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: str,
+    code: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("text").write_text("hello")
+    Path("empty").touch()
+    Path("it.pcapng").write_bytes(recorded.read_bytes())
+    root = Path(__file__).resolve().parents[2]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), *sys.path]))
+    done = decode(*arguments, code=code)
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_file_that_may_not_be_read_is_told(recorded: Path, tmp_path: Path) -> None:
+    path = tmp_path / "secret.pcapng"
+    path.write_bytes(recorded.read_bytes())
+    path.chmod(0)
+    nobody = 65534 if os.geteuid() == 0 else None  # root may read everything
+    done = subprocess.run(command(path), user=nobody, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"Permission denied: {path}" in done.stderr
