@@ -70,7 +70,7 @@ def check(parts: Parts) -> list[Problem]:
     where = _places(parts)
     references = list(_references(parts, where))
     wiring = wire(parts.nodes, parts.switches, parts.links)
-    problems = [*_names(parts, where), *references, *_ports(parts, where, wiring)]
+    problems = [*_names(parts, where), *references, *_ports(parts, where, wiring), *_again(parts, where)]
     problems += _nics(parts, where, wiring)
     problems += _impairments(parts, where)
     problems += _addresses(parts, where, wiring, segments_known=not (references or parts.incomplete))
@@ -169,6 +169,24 @@ def _references(parts: Parts, where: _Where) -> Iterator[Problem]:
                         f"'direct' at the switch {owner}",
                         "a link between two nodes, or 'auto'",
                     )
+
+
+def _again(parts: Parts, where: _Where) -> Iterator[Problem]:
+    """Listed links between two that the shape has joined already: whoever writes one mostly means that cable."""
+    places = parts.link_places or range(len(parts.links))
+    switches = {switch.name for switch in parts.switches}
+    there = {frozenset(link.owners) for link, place in zip(parts.links, places, strict=True) if place is None}
+    for link, place, path in zip(parts.links, places, where.links, strict=True):
+        if place is None or frozenset(link.owners) not in there or any(":" in end for end in link.ends):
+            continue
+        one, other = link.ends
+        port = f"{one}:{'9' if one in switches else 'eth1'}"
+        yield Problem(
+            f"{path}.ends",
+            f"a second cable between {one} and {other}, which [generate] has joined",
+            "ends that it has not: [defaults.link] says what all its links do, and whoever wants a second cable names "
+            f"its port ({port!r})",
+        )
 
 
 def _ports(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
