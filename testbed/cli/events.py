@@ -37,7 +37,7 @@ def events_command(
 
     \b
     testbed events --follow                   what happens from now on, too
-    testbed events --since 1m --kind relay    of the relay: died, restarted, behind
+    testbed events --since 1min --kind relay  of the relay: died, restarted, behind
     testbed events results/runs/20261121-...  of a run
 
     With --json every event is a line, an object of kind "event".

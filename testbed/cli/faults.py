@@ -23,7 +23,7 @@ _IMPAIRMENTS = {
     "jitter": ("TIME", "spread of the delay"),
     "distribution": ("NAME", "of the jitter: uniform, normal, pareto, table, trace"),
     "jitter-file": ("FILE", "table or trace of the jitter"),
-    "rate": ("RATE", "of the wire: 100mbit"),
+    "rate": ("RATE", "of the wire: 100mbit, or unlimited"),
     "rate-trace": ("FILE", "delivery opportunities in mahimahi's format, instead of a rate"),
     "queue": ("SIZE", "queue before the wire: 64KiB"),
     "queue-frames": ("N", "queue before the wire, in frames"),

@@ -224,7 +224,7 @@ def _text(key: str, value: object) -> str:
     if key in ("delay", "jitter") and isinstance(value, int):
         return units.format_duration(value)
     if key == "rate" and isinstance(value, int):
-        return units.format_rate(value)
+        return units.format_limit(value)
     if isinstance(value, float):
         return units.format_probability(value)
     return str(value)

@@ -150,7 +150,19 @@ Duration = Annotated[
 Rate = Annotated[
     int,
     BeforeValidator(units.parse_rate),
-    _text_or_number(units.RATE_PATTERN, ["1gbit", "1.28gbit"], "A rate with its unit; 0 is unlimited.", const=0),
+    _text_or_number(units.RATE_PATTERN, ["1gbit", "1.28gbit"], "A rate with its unit.", const=0),
+]
+Limit = Annotated[
+    int,
+    BeforeValidator(units.parse_limit),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": units.LIMIT_PATTERN,
+            "description": "A rate with its unit, above 0, or 'unlimited'.",
+            "examples": ["1gbit", "1.28gbit", units.UNLIMITED],
+        }
+    ),
 ]
 Size = Annotated[
     int,
@@ -226,12 +238,12 @@ Tags = Annotated[tuple[Tag, ...], Listed, AfterValidator(_each_once)]
 
 
 class ImpairmentKeys(TypedDict, total=False):
-    """What can be said about a link's direction, as Python callers write it: text with units, or 0."""
+    """What can be said about a link's direction, as Python callers write it: text with units, or 0. A rate is never 0."""
 
     delay: str | int
     jitter: str | int
     distribution: str
-    rate: str | int
+    rate: str
     queue: str | int
     loss: str | float
     corrupt: str | float
@@ -295,7 +307,7 @@ class Impairments(Element):
     distribution: Literal["uniform", "normal", "pareto", "table", "trace"] | None = Field(
         None, description="Distribution of the jitter; uniform if not said; 'table' and 'trace' are files."
     )
-    rate: Rate | None = Field(None, description="Rate of the wire; unlimited if not said.")
+    rate: Limit | None = Field(None, description="Rate of the wire; unlimited if not said.")
     queue: Size | None = Field(
         None, description="Queue before the wire, in bytes; derived from rate and delay if not said."
     )

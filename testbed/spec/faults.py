@@ -487,5 +487,5 @@ def _text(key: str, value: object) -> str:
     if key in ("delay", "jitter") and isinstance(value, int):
         return units.format_duration(value)
     if key == "rate" and isinstance(value, int):
-        return units.format_rate(value)
+        return units.format_limit(value)
     return units.format_probability(value) if isinstance(value, float) else str(value)

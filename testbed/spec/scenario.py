@@ -192,7 +192,7 @@ def _written(element: Element) -> dict[str, object]:
     for key in table.keys() & set(_DURATIONS):
         table[key] = units.format_duration(table[key])
     if isinstance(element, Fault) and "rate" in table:
-        table["rate"] = units.format_rate(table["rate"])
+        table["rate"] = units.format_limit(table["rate"])
     return table
 
 

@@ -5,11 +5,13 @@ probability a float 0..1. All arithmetic here is on fractions, so ``1.28gbit`` i
 text that is not a whole number of the base unit is an error instead of a rounding. Units are
 case-insensitive, as in ``tc``.
 
-duration: ``ns us µs ms s``; as in tc also ``nsec(s) usec(s) msec(s) sec(s)``.
+duration: ``ns us µs ms s min h``; as in tc also ``nsec(s) usec(s) msec(s) sec(s)``. ``m`` is refused: it
+could be either.
 
 rate: bits per second, in powers of 1000 ``bit kbit mbit gbit tbit``, of 1024 ``kibit mibit gibit tibit``; a
 ``/s`` may follow (``100 Mbit/s``). As in tc, ``bps kbps mbps gbps tbps`` and ``kibps ...`` are BYTES per
-second. ``Mb/s`` is refused: without regard to case it could be either.
+second. ``Mb/s`` is refused: without regard to case it could be either. What limits a wire is a rate above
+0, or ``unlimited``: 0 is read by tc as no limit at all, and by people as nothing that passes.
 
 size: bytes ``b``; powers of 1024, as in tc ``k kb m mb g gb t tb``, and by their unambiguous names ``KiB MiB
 GiB TiB``; bits, of 1024 as in tc, ``kbit mbit gbit``. A bare number is bytes. So ``kB`` is 1024.
@@ -31,7 +33,7 @@ from fractions import Fraction
 from testbed.errors import TestbedError
 
 _DURATIONS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-_DURATION_NAMES = {"µs": 10**3, "μs": 10**3} | {
+_DURATION_NAMES = {"µs": 10**3, "μs": 10**3, "min": 60 * 10**9, "h": 3600 * 10**9} | {
     f"{prefix}sec{plural}": factor
     for prefix, factor in {"n": 1, "u": 10**3, "m": 10**6, "": 10**9}.items()
     for plural in ("", "s")
@@ -50,6 +52,9 @@ _SIZE_NAMES = {
     **{f"{prefix}bit": 1024**power // 8 for power, prefix in enumerate("kmg", 1)},
 }
 
+UNLIMITED = "unlimited"
+"""How no limit of a rate is written."""
+
 LARGEST = 2**63 - 1
 """The largest quantity of any kind: what a signed 64-bit field of the kernel's holds."""
 
@@ -61,8 +66,9 @@ _LONGEST = 64
 _TINY = 1e-9  # below it percent have more zeros than anyone counts
 
 _NUMBER = r"^\s*\+?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*"
-DURATION_PATTERN = _NUMBER + r"([nNuUmMµμ]?[sS]|[nNuUmM]?[sS][eE][cC][sS]?)\s*$"
+DURATION_PATTERN = _NUMBER + r"([nNuUmMµμ]?[sS]|[nNuUmM]?[sS][eE][cC][sS]?|[mM][iI][nN]|[hH])\s*$"
 RATE_PATTERN = _NUMBER + r"([kKmMgGtT][iI]?)?([bB][iI][tT](/[sS])?|[bB][pP][sS])\s*$"
+LIMIT_PATTERN = rf"{RATE_PATTERN}|^\s*[uU][nN][lL][iI][mM][iI][tT][eE][dD]\s*$"
 SIZE_PATTERN = _NUMBER + r"([bB]|[kKmMgGtT]([iI]?[bB])?|[kKmMgG][bB][iI][tT])?\s*$"
 PROBABILITY_PATTERN = _NUMBER + r"%?\s*$"
 """What the text forms look like, for the JSON Schema; zero without a unit is the schema's own case."""
@@ -84,7 +90,7 @@ class UnitError(TestbedError, ValueError):
         super().__init__(f"found {found!r}, expected {expected}{hint}")
 
 
-_DURATION = "a duration: a number with one of the units ns, us, ms, s (such as '10us')"
+_DURATION = "a duration: a number with one of the units ns, us, ms, s, min, h (such as '10us')"
 _RATE = (
     "a rate: a number with one of the units bit, kbit, mbit, gbit, tbit, or bps, kbps, mbps, gbps for bytes "
     "per second (such as '1gbit')"
@@ -95,12 +101,25 @@ _PROBABILITY = "a probability: '0%' to '100%', or 0 to 1"
 
 def parse_duration(value: object) -> int:
     """A duration in nanoseconds; text with a unit, or 0. Raises UnitError."""
+    if isinstance(value, str) and value.strip().lower().endswith("m"):
+        number = value.strip()[:-1].strip()
+        raise UnitError(value, f"{_DURATION}; 'm' could be either '{number}min' or '{number}ms'")
     return _integer(value, _DURATION, _DURATIONS | _DURATION_NAMES, "nanoseconds", bare=0)
 
 
 def parse_rate(value: object) -> int:
-    """A rate in bit/s; text with a unit, or 0 (unlimited). Raises UnitError."""
+    """A rate in bit/s; text with a unit, or 0. Raises UnitError."""
     return _integer(value, _RATE, _RATES | _RATE_NAMES, "bits per second", bare=0)
+
+
+def parse_limit(value: object) -> int:
+    """What a rate is limited to, in bit/s; text with a unit, above 0, or "unlimited", which is 0. Raises UnitError."""
+    if isinstance(value, str) and value.strip().lower() == UNLIMITED:
+        return 0
+    rate = parse_rate(value)
+    if not rate:
+        raise UnitError(value, f"a rate above 0, or {UNLIMITED!r}; where nothing is to pass, a loss of '100%'")
+    return rate
 
 
 def parse_size(value: object) -> int:
@@ -132,6 +151,11 @@ def format_duration(nanoseconds: int) -> str:
 def format_rate(bits_per_second: int) -> str:
     """The shortest usual text: ``1280000000`` is ``1.28gbit``."""
     return _text(bits_per_second, _RATES, "bit")
+
+
+def format_limit(bits_per_second: int) -> str:
+    """The inverse of `parse_limit`: ``0`` is ``unlimited``."""
+    return format_rate(bits_per_second) if bits_per_second else UNLIMITED
 
 
 def format_size(size: int) -> str:

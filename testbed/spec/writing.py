@@ -21,7 +21,7 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _TEXTS: dict[str, Callable[[Any], str]] = {
     "delay": units.format_duration,
     "jitter": units.format_duration,
-    "rate": units.format_rate,
+    "rate": units.format_limit,
     "queue": units.format_size,
     "memory": units.format_size,
     "loss": units.format_probability,

@@ -41,6 +41,28 @@ def test_a_misspelt_key_of_a_link_gets_the_nearest_key() -> None:
     assert "did you mean 'delay'?" in str(problem)
 
 
+def test_a_listed_link_beside_the_generated_one_is_no_second_cable_by_accident() -> None:
+    shape = 'name = "c"\n[generate]\nshape = "star"\nnodes = 2\n'
+    problem = only(shape + '[[link]]\nends = ["s1", "n2"]\nloss = "5%"')
+    assert (problem.path, problem.found) == (
+        "link[1].ends",
+        "a second cable between s1 and n2, which [generate] has joined",
+    )
+    assert "[defaults.link]" in problem.expected
+    meant = parse(shape + '[[link]]\nends = ["s1", "n2:eth1"]\nloss = "5%"', "cluster.toml")
+    assert len(meant.links) == 3
+
+
+def test_a_rate_of_0_says_how_no_limit_and_no_traffic_are_written() -> None:
+    problem = only(STAR + '[[link]]\nends = ["n1", "s1"]\nrate = "0"\n')
+    assert problem.path == "link[1].rate"
+    assert "'unlimited'; where nothing is to pass, a loss of '100%'" in problem.expected
+    (link,) = parse(
+        STAR + '[defaults.link]\nrate = "1mbit"\n[[link]]\nends = ["n1", "s1"]\nrate = "unlimited"\n', "x"
+    ).links
+    assert link.rate == 0
+
+
 def test_unknown_keys_are_found_everywhere() -> None:
     found = problems(
         """

@@ -10,6 +10,7 @@ from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
 from testbed.spec.resolving import resolve
 from testbed.spec.slowing import slowed, slowed_rule
+from testbed.spec.units import format_limit
 from testbed.wire.direction import Direction
 
 
@@ -57,7 +58,7 @@ def test_frames_leave_a_slowed_link_at_the_slowed_times(
     frames: list[tuple[int, int]], factor: int, rate: int, delay: int
 ) -> None:
     """To within the rounding of times, and of a rate to whole bits per second."""
-    layout = resolve(Description.back_to_back(rate=f"{rate}bit", delay=f"{delay}ns", loss="20%", seed=3))
+    layout = resolve(Description.back_to_back(rate=format_limit(rate), delay=f"{delay}ns", loss="20%", seed=3))
     times = []
     for one, scale in ((layout, 1), (slowed(layout, factor), factor)):
         link = one.links[0]

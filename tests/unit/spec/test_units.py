@@ -19,6 +19,7 @@ _WHOLE = st.integers(0, units.LARGEST)
     [
         ("10us", 10_000), ("10 us", 10_000), ("10µs", 10_000), ("10USECS", 10_000), ("1.5ms", 1_500_000),
         ("3s", 3 * 10**9), ("2secs", 2 * 10**9), ("7ns", 7), (".5us", 500), ("1e3us", 10**6), ("0", 0), (0, 0),
+        ("5min", 300 * 10**9), ("1.5h", 5400 * 10**9), ("2H", 7200 * 10**9),
     ],
 )  # fmt: skip
 def test_a_duration_is_whole_nanoseconds(text: object, nanoseconds: int) -> None:
@@ -58,6 +59,25 @@ def test_a_probability_is_a_share_or_percent(text: object, share: float) -> None
 def test_what_is_no_duration_is_told_which_units_there_are(text: object) -> None:
     with pytest.raises(UnitError, match="ns, us, ms, s"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["5m", "5 M"])
+def test_minutes_and_milliseconds_are_not_guessed_at(text: str) -> None:
+    with pytest.raises(UnitError, match="could be either '5min' or '5ms'"):
+        parse_duration(text)
+    assert not re.fullmatch(units.DURATION_PATTERN, text)
+
+
+@pytest.mark.parametrize("text", ["0", 0, "0mbit", 0.0])
+def test_a_limit_of_0_may_be_meant_as_none_or_as_nothing_that_passes_and_says_how_each_is_written(text: object) -> None:
+    with pytest.raises(UnitError, match="'unlimited'; where nothing is to pass, a loss of '100%'"):
+        units.parse_limit(text)
+
+
+@pytest.mark.parametrize("text", ["unlimited", " Unlimited "])
+def test_no_limit_is_a_word(text: str) -> None:
+    assert units.parse_limit(text) == 0
+    assert re.fullmatch(units.LIMIT_PATTERN, text)
 
 
 @pytest.mark.parametrize("text", ["-1mbit", float("nan"), "nan", float("inf"), "inf", -5, "1mb/s", "9" * 100 + "bit"])
@@ -106,6 +126,12 @@ def test_a_duration_survives_writing_and_reading(value: int) -> None:
 def test_a_rate_survives_writing_and_reading(value: int) -> None:
     assert parse_rate(units.format_rate(value)) == value
     assert re.fullmatch(units.RATE_PATTERN, units.format_rate(value))
+
+
+@given(_WHOLE)
+def test_a_limit_survives_writing_and_reading(value: int) -> None:
+    assert units.parse_limit(units.format_limit(value)) == value
+    assert re.fullmatch(units.LIMIT_PATTERN, units.format_limit(value))
 
 
 @given(_WHOLE)

@@ -28,7 +28,7 @@ def impairments(draw: st.DrawFn) -> dict[str, object]:
         "delay": draw(st.integers(1, 10**12).map(units.format_duration)),
         "jitter": draw(st.integers(0, 10**10).map(units.format_duration)),
         "distribution": draw(st.sampled_from(["uniform", "normal", "pareto"])),
-        "rate": draw(st.sampled_from([0, "1.28gbit", "100mbps", "7bit"])),
+        "rate": draw(st.sampled_from(["unlimited", "1.28gbit", "100mbps", "7bit"])),
         "queue": draw(st.integers(9014, 10**9)),
         **{key: draw(share) for key in ("loss", "corrupt", "duplicate", "reorder")},
         "gemodel": draw(st.lists(share, min_size=1, max_size=4) | st.just("1% 30%")),
