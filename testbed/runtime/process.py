@@ -21,6 +21,7 @@ from testbed.kernel.packets import PacketSocket
 from testbed.kernel.survey import interface
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
+from testbed.runtime.behind import Behind
 from testbed.runtime.calls import Later, Listener
 from testbed.runtime.logs import ROOM, LogFile
 from testbed.runtime.orders import Orders, Places
@@ -46,7 +47,7 @@ class Process:
         self._relay = Relay(self._loop, known_fields(), self._unclaimed)
         self._watchers = Watchers(self._loop, places.directory)
         self._begun = time.time_ns()
-        self._told: dict[Carriage, tuple[int, int]] = {}
+        self._told: dict[Carriage, Behind] = {}
         self._log: LogFile | None = None
 
     def prepare(self) -> None:
@@ -141,22 +142,24 @@ class Process:
 
     def _watch(self, now: int) -> None:
         """Tell of frames that left too late or were lost in here since the last look."""
-        told: dict[Carriage, tuple[int, int]] = {}  # only of what is carried now: who carries a link anew counts from 0
+        told: dict[Carriage, Behind] = {}  # only of what is carried now: who carries a link anew counts from 0
         for name, link in self._relay.links.items():
             for direction, socket in link.sockets().items():
                 carriage = link.directions[direction]
-                found = told[carriage] = carriage.lateness.late, socket.look().lost
-                late, lost = self._told.get(carriage, (0, 0))
-                if found != (late, lost):
+                behind = told[carriage] = self._told.get(carriage) or Behind(now)
+                found = behind.look(now, carriage.lateness.late, socket.look().lost)
+                if found is not None:
+                    late, lost, span = found
                     events.record(
                         self._places.directory,
                         "relay behind",
                         link=name,
                         direction=direction,
-                        late=found[0] - late,
+                        late=late,
                         limit=LATE,
                         worst=carriage.lateness.worst,
-                        lost=found[1] - lost,
+                        lost=lost,
+                        span=span,
                     )
         self._told = told
         self._loop.at(now + _WATCH, self._watch)
