@@ -120,12 +120,15 @@ class Firmware:
         None: it is dropped."""
         card, codec = self._card, self._codec
         counters = card.counters
+        if not frame.startswith(card.address):  # a switch that has not learned yet sends frames to all
+            counters.strangers += 1
+            return None
         try:
             kind = codec.type_of(frame)
             if kind == TYPE_MESSAGE:
-                to, by, flags, unit, sender, receiver, message, number, *_ = codec.unpack_message(frame)
+                _, by, flags, unit, sender, receiver, message, number, *_ = codec.unpack_message(frame)
             else:
-                to, by, kind, flags, unit, sender, receiver, message, number, *_ = codec.unpack_frame(frame)
+                _, by, kind, flags, unit, sender, receiver, message, number, *_ = codec.unpack_frame(frame)
         except MalformedError as error:
             self._dropped(error)
             return None
@@ -133,7 +136,7 @@ class Firmware:
         if not unit:
             counters.malformed += 1
             return None
-        if to != card.address or peer is None:
+        if peer is None:
             counters.strangers += 1
             return None
         if kind != TYPE_ACK:
@@ -270,10 +273,12 @@ class Firmware:
         return incarnation != 0
 
     def _greet(self, peer: Peer, incarnation: int) -> None:
-        """A peer is another one than before: so is how frames begin, from it and to it."""
+        """A peer is another one than before: so is how frames begin, from it and to it. No frame was taken from one of whom
+        nothing was known."""
+        if peer.incarnation:
+            self._lanes.clear()
         peer.incarnation = incarnation
         peer.unit = 0
-        self._lanes.clear()
 
     def _loop_back(self, now: int) -> None:
         """What the NIC sends to itself. A host that posts upon what it is shown finds this going on already."""
