@@ -79,13 +79,14 @@ def _behind(facts: Event) -> str:
 
 def _restarted(facts: Event) -> str:
     died, back = facts["gap"]
-    return f"process {facts['pid']}, {_milliseconds(back - died)} after the other's end, {_frames(facts['lost'])} lost"
+    told = f"process {facts['pid']}, {_milliseconds(back - died)} after the other's end"
+    return told + (f", {_frames(facts['lost'])} lost" if "lost" in facts else "")
 
 
 def _died(facts: Event) -> str:
-    code = facts["code"]
-    how = f"code {code}" if code >= 0 else f"signal {-code}"
-    return f"process {facts['pid']}, {how}"
+    code = facts.get("code")
+    how = "" if code is None else f", code {code}" if code >= 0 else f", signal {-code}"
+    return f"process {facts['pid']}{how}"
 
 
 def _what(facts: Event) -> str:
@@ -107,13 +108,18 @@ _KNOWN: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Event], str]]]] = {
     "not healed": ((), _facts),
     "replugged": (("link",), _replugged),
     "relay behind": (("link",), _behind),
-    "relay died": ((), _facts),
+    "relay died": ((), _died),
     "relay restarted": ((), _restarted),
     "relay not restarted": ((), _facts),
     "fates untold": ((), _facts),
     "NIC agent died": (("node",), _died),
-    "NIC agent restarted": (("node",), _facts),
+    "NIC agent restarted": (("node",), _restarted),
+    "NIC agent not restarted": (("node",), _facts),
+    "NICs shared": ((), _facts),
+    "NICs shared no more": ((), _facts),
+    "NICs are still shared": ((), _facts),
     "node process died": (("node",), _died),
+    "ssh": (("nodes",), _facts),
     "offloads left off": (("nodes",), _facts),
     # of a run
     "the cluster is up": (("cluster",), lambda _: ""),

@@ -1,0 +1,56 @@
+"""An ordinary user watches his clusters as root does, though he cannot go where their counters are."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from test_rootless import as_user, finish, home
+
+from testbed import Cluster
+from testbed.cluster.state import Store
+from testbed.kernel import userns
+from testbed.observe.live.gathering import Gathering
+from testbed.observe.live.snapshot import Absent, Snapshot
+
+pytestmark = [pytest.mark.requires("root", "userns", "ping"), pytest.mark.usefixtures("machine")]
+
+__all__ = ["home"]  # a fixture
+
+# All that a child uses is imported before it loses the right to read it.
+for _module in (
+    "testbed.cluster.deciding",
+    "testbed.cluster.steward",
+    "testbed.kernel.abilities",
+    "testbed.kernel.messages",
+    "testbed.kernel.qdiscs",
+):
+    import_module(_module)
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_an_ordinary_user_sees_frames_drops_and_programs(home: Path, lasting: bool) -> None:
+    def story() -> None:
+        opened = set(os.listdir("/proc/self/fd"))
+        gathering = Gathering(Store(), "pair")
+        with Cluster.back_to_back(loss="100%", delay="1ms").up("pair", keep=lasting) as cluster:
+            before = gathering.look()
+            assert isinstance(before, Snapshot)
+            pinging = cluster["n1"].popen(["ping", "-q", "-c20", "-i0.01", "-W1", "n2"])
+            asked = gathering.look()
+            assert isinstance(asked, Snapshot)
+            assert [program.name for program in asked.nodes[0].programs] == ["ping"]
+            pinging.wait()
+            after = gathering.look()
+            assert isinstance(after, Snapshot)
+            assert after.links[0].forward.dropped["loss"] >= 1
+            assert after.links[0].forward.frames >= after.links[0].forward.dropped["loss"]
+            assert not userns.is_root()
+        gone = gathering.look()
+        assert gone == Absent("pair has been taken down")
+        gathering.close()
+        assert set(os.listdir("/proc/self/fd")) == opened
+
+    finish(as_user(home, story))
