@@ -1,8 +1,8 @@
 """A headless Chromium, told what to do over two pipes in its DevTools protocol: no port, no driver, no network.
 
-    with Browser(Path("/tmp/profile")) as browser:
-        browser.open(Path("report.html"))
-        browser.evaluate("document.title")
+with Browser(Path("/tmp/profile")) as browser:
+    browser.open(Path("report.html"))
+    browser.evaluate("document.title")
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Browser:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -75,7 +77,9 @@ class Browser:
 
     def open(self, page: Path, width: int = 1200, height: int = 900, *, dark: bool = False, zoom: float = 1.0) -> None:
         """Show a file, and wait until it is there."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=zoom, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=zoom, mobile=False
+        )
         self.appear(dark=dark)
         self._events.clear()
         self.call("Page.navigate", url=page.absolute().as_uri())

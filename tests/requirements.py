@@ -109,6 +109,7 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
     "ping": _tool("ping"),
     "tcpdump": _tool("tcpdump"),
     "tshark": _tool("tshark"),
+    "chromium": _tool("chromium"),
     "curl": _tool("curl"),
     "iperf3": _tool("iperf3"),
     "mpicc": _tool("mpicc"),

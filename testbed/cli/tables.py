@@ -22,9 +22,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         kinds.setdefault(tuple(key for key in row if key not in _HIDDEN), []).append(row)
     for keys, some in kinds.items():
-        print_table(
-            [heading(key) for key in keys], ([cell(key, row.get(key)) for key in keys] for row in some[:_MOST])
-        )
+        print_table([heading(key) for key in keys], ([cell(key, row.get(key)) for key in keys] for row in some[:_MOST]))
         if len(some) > _MOST:
             _console().print(f"and {len(some) - _MOST:,} more in rows.jsonl")
 

@@ -135,17 +135,18 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: Published | None) -> Plot:
         axes = figure.add_subplot()
         zero = any(x == 0 for line in lines for x, _ in line.points)
         scale(axes, "x", curve.x, log="x" in curve.log, zero=zero and "x" in curve.log)
-        scale(axes, "y", curve.y, log="y" in curve.log)
+        ys = [y for line in lines for _, y in line.points]
+        scale(axes, "y", curve.y, log="y" in curve.log, narrow=max(ys) < 15 * min(ys))
         for line in lines:
             colour = SERIES[(by.index(line.by) if alone else line.run) % len(SERIES)]
-            xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
+            xs = [x for x, _ in line.points]
             if line.band:
                 low, high = zip(*line.band, strict=True)
                 axes.fill_between(xs, low, high, color=colour, alpha=0.14 if alone else 0.08, linewidth=0)
-            axes.plot(
-                xs, ys, color=colour, marker=MARKERS[line.run % len(MARKERS) if not alone else by.index(line.by) % 8],
-                linestyle=LINES[by.index(line.by) % len(LINES)], label=line.label or None,
-            )  # fmt: skip
+            marker = MARKERS[(by.index(line.by) if alone else line.run) % len(MARKERS)]
+            style = LINES[by.index(line.by) % len(LINES)]
+            points = [y for _, y in line.points]
+            axes.plot(xs, points, color=colour, marker=marker, linestyle=style, label=line.label or None)
         if paper is not None:
             axes.plot([x for x, _ in paper.points], [y for _, y in paper.points], linestyle="none", marker="D",
                       markersize=8, markerfacecolor="none", markeredgewidth=1.8, markeredgecolor=PAPER,

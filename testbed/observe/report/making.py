@@ -14,6 +14,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError, reason_of
 from testbed.observe.report import sections
+from testbed.observe.report.comparisons import comparisons
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
 from testbed.observe.report.markup import Table, details, section, table
@@ -57,8 +58,8 @@ def page(runs: Sequence[Told]) -> str:
         runs[0].title if len(runs) == 1 else f"{len(runs)} runs: {', '.join(dict.fromkeys(one.title for one in runs))}"
     )
     parts = dict(_sections(runs))
-    names = {"cluster": "Cluster", "timeline": "Timeline", "plots": "Plots", "figures": "Figures", "evidence": "Evidence",
-             "origin": "How to repeat it"}  # fmt: skip
+    names = {"comparison": "Comparison", "cluster": "Cluster", "timeline": "Timeline", "plots": "Plots",
+             "figures": "Figures", "evidence": "Evidence", "origin": "How to repeat it"}  # fmt: skip
     shown = [name for name in names if parts[name]]
     links = "".join(f'<li><a href="#{name}">{names[name]}</a></li>' for name in ["verdict", *shown] if name in names)
     body = "\n".join(section(name, names[name], parts[name]) for name in shown)
@@ -99,6 +100,7 @@ def _sections(runs: Sequence[Told]) -> Iterator[tuple[str, list[str]]]:
     yield "cluster", [_figure(plot) for plot in _pictures(runs)]
     yield "timeline", [_figure(plot) for plot in timelines(runs)]
     sound = [one for one in runs if one.grade != "invalid"]  # the figures of others tell nothing
+    yield "comparison", list(comparisons(runs))
     yield "plots", [_figure(plot) for plot in [*curves(sound), *distributions(sound)]]
     yield "figures", [_whose(one, _rows(one, place)) for place, one in enumerate(runs)]
     evidence = [(one, "".join(sections.evidence(one, place))) for place, one in enumerate(runs)]

@@ -48,6 +48,9 @@ _STYLE: Final[dict[Any, object]] = {  # Matplotlib's types would spell out every
     "figure.constrained_layout.use": True,
 }  # fmt: skip
 
+_WIDE: Final = (1.0, 2.0, 5.0)  # where ticks are, from one power of ten to the next
+_NARROW: Final = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+
 WIDTH: Final = 7.6  # inches, of 72 points; a page scales it
 
 
@@ -102,8 +105,9 @@ def _opened(alternative: str) -> Callable[[re.Match[str]], str]:
     return lambda found: f'<svg class="plot" role="img" aria-label="{label}" viewBox="{found[1]}">'
 
 
-def scale(axes: Axes, which: str, key: str, *, log: bool = False, zero: bool = False) -> None:
-    """An axis whose values are those of a row's key, with its units. zero: 0 is among what a logarithmic one shows."""
+def scale(axes: Axes, which: str, key: str, *, log: bool = False, zero: bool = False, narrow: bool = False) -> None:
+    """An axis whose values are those of a row's key, with its units. zero: 0 is among what a logarithmic one
+    shows. narrow: so little that it needs more ticks."""
     axis: Any = axes.xaxis if which == "x" else axes.yaxis
     set_scale: Any = axes.set_xscale if which == "x" else axes.set_yscale
     if log:
@@ -113,7 +117,7 @@ def scale(axes: Axes, which: str, key: str, *, log: bool = False, zero: bool = F
         else:
             set_scale("log", base=base)
             if base == 10:
-                axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=12))
+                axis.set_major_locator(LogLocator(base=10, subs=_NARROW if narrow else _WIDE, numticks=12))
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(6))

@@ -19,10 +19,11 @@ _MEANING: Final = {
     "trusted": "What was asked for is what was measured.",
     "degraded": "Something was not quite as asked for: read the figures with these reasons in mind.",
     "invalid": "Something was not as asked for: the figures tell nothing, and are shown to find out why.",
-    "failed": "The run broke off, or a promise of the protocol was broken.",
+    "failed": "A promise of the protocol was broken: see what the checks say.",
     "interrupted": "The run was interrupted: what was measured until then is shown.",
     "unfinished": "The run never ended: what was written until then is shown.",
 }
+_BROKE_OFF: Final = "The run broke off: what was measured until then is shown."
 _BAD: Final = ("degraded", "invalid", "failed")
 _MOST_REASONS: Final = 8
 _MOST_ROWS: Final = 60
@@ -41,7 +42,7 @@ def verdict(told: Told, place: int) -> str:
         f'<article class="card {escape(grade)}" aria-labelledby="run-{place}">'
         f'<h3 id="run-{place}"><span class="label series-{place + 1}">{escape(told.label)}</span> {escape(told.title)}</h3>'
         f'<p class="grade"><span class="mark" aria-hidden="true">{mark}</span> {escape(grade)}</p>'
-        f"<p>{escape(_MEANING.get(grade, ''))}</p>"
+        f"<p>{escape(_BROKE_OFF if told.run.status == 'failed' else _MEANING.get(grade, ''))}</p>"
         f"{f'<ul>{listed}{rest}</ul>' if reasons else ''}{_headline(told)}"
         f'<p class="facts">{escape(_facts(told))}</p></article>'
     )

@@ -38,11 +38,13 @@ def topology(layout: Layout, injected: Mapping[str, Sequence[str]], name: str, t
              _counted(len(layout.links), "link")]  # fmt: skip
     impaired = sum(1 for text in declared.values() if text)
     alternative = (
-        f"Picture of cluster {layout.name}: {', '.join(words)}; {impaired or 'no'} links impaired by its description, "
-        f"{len(injected) or 'none'} while it ran."
+        f"Picture of cluster {layout.name}: {', '.join(words)}; {_counted(impaired, 'link')} impaired by its "
+        f"description, {_counted(len(injected), 'link')} while it ran."
     )
     svg = _svg(layout, places, declared, injected, alternative)
-    caption = f"{', '.join(words)}. Thick: impaired as declared. Dashed: something was injected while the run went on."
+    caption = f"{', '.join(words)}."
+    caption += " Thick: impaired as declared." if impaired else ""
+    caption += " Dashed: something was injected while the run went on." if injected else ""
     return Plot(name, title, svg, caption, alternative, _table(layout, declared, injected))
 
 

@@ -1,0 +1,72 @@
+"""Rows as columns: whatever rows there are, a column has what they have, and a broken line takes nothing else with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.observe.report import columns
+from testbed.observe.report.columns import read_kinds
+
+VALUES = st.one_of(
+    st.integers(-(2**52), 2**52),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=3),
+)  # fmt: skip
+ROWS = st.lists(st.dictionaries(st.sampled_from(["node", "a_ns", "b", "c"]), VALUES, min_size=1), max_size=40)
+
+
+def written(path: Path, text: str) -> Path:
+    (path / "rows.jsonl").write_text(text)
+    return path / "rows.jsonl"
+
+
+@given(rows=ROWS)
+def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> None:
+    path = written(tmp_path_factory.mktemp("rows"), "".join(json.dumps(row) + "\n" for row in rows))
+    found = {kind.keys: kind for kind in read_kinds(path)}
+    assert sum(kind.count for kind in found.values()) == len(rows)
+    for keys, kind in found.items():
+        mine = [row for row in rows if tuple(row) == keys]
+        assert kind.first == mine
+        for key in keys:
+            values = [row[key] for row in mine]
+            if kind.numeric(key):
+                assert list(kind.column(key)) == [float(value) for value in values]
+            else:
+                names = list(kind.texts[key])
+                for number, value in zip(kind.column(key), values, strict=True):
+                    shown = names[int(number)]
+                    assert shown == ("" if value is None else str(value)) or float(shown) == float(f"{value:g}")
+
+
+def test_a_column_that_turns_into_text_later_is_all_text(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(columns, "_CHUNK", 2)
+    (kind,) = read_kinds(written(tmp_path, '{"a": 1}\n{"a": 2}\n{"a": "x"}\n{"a": 2}\n'))
+    assert [list(kind.texts["a"])[int(number)] for number in kind.column("a")] == ["1", "2", "x", "2"]
+    assert list(kind.where(a="2")) == [False, True, False, True]
+
+
+def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
+    (kind,) = read_kinds(written(tmp_path, '{"a": 1}\n{"a": \n[3]\n7\n\n{"a": 2}\n{"a": 3'))
+    assert list(kind.column("a")) == [1, 2]
+
+
+def test_where_there_is_no_file_there_are_no_rows(tmp_path: Path) -> None:
+    assert read_kinds(tmp_path / "rows.jsonl") == []
+
+
+def test_a_clock_of_nanoseconds_is_exact(tmp_path: Path) -> None:
+    clock = 48_131_413_876_001
+    (kind,) = read_kinds(written(tmp_path, f'{{"clock_ns": {clock}}}\n'))
+    assert int(kind.column("clock_ns")[0]) == clock
+
+
+def test_rows_with_keys_of_their_own_do_not_fill_the_memory(tmp_path: Path) -> None:
+    kinds = read_kinds(written(tmp_path, "".join(json.dumps({f"key{number}": 1}) + "\n" for number in range(500))))
+    assert len(kinds) == 100

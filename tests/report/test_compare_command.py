@@ -1,0 +1,193 @@
+"""testbed compare, as CI has it: what is worse, by the exit code; and every input that it cannot use."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from made_runs import made, pings, verdict
+
+from testbed.cli.documents import schema_of
+from testbed.cli.main import testbed as command
+
+
+def compared(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(command, ["compare", *map(str, arguments)])
+
+
+def noisy(factor: float, seed: int, repeats: int = 10) -> list[dict[str, object]]:
+    chance = random.Random(seed)
+    return [
+        {"repeat": repeat, "node": "n1", "size_bytes": size, "p50_ns": round(factor * chance.gauss(20_000, 300)),
+         "bandwidth_bit_s": chance.gauss(9e8, 9e6) / factor}
+        for repeat in range(1, repeats + 1) for size in (4, 1024)
+    ]  # fmt: skip
+
+
+def test_a_run_is_as_good_as_itself_and_as_another_of_its_kind(tmp_path: Path) -> None:
+    one, other = made(tmp_path / "a", noisy(1, 1), repeat=10), made(tmp_path / "b", noisy(1, 2), repeat=10)
+    for theirs in (one, other):
+        found = compared(one, theirs)
+        assert found.exit_code == 0, found.output
+        assert "4 no difference" in found.output
+
+
+def test_a_regression_is_exit_code_1_and_an_improvement_is_none(tmp_path: Path) -> None:
+    good, bad = made(tmp_path / "a", noisy(1, 1), repeat=10), made(tmp_path / "b", noisy(1.2, 2), repeat=10)
+    found = compared(good, bad)
+    assert found.exit_code == 1
+    assert "4 worse" in found.output  # latency is more, bandwidth is less
+    found = compared(bad, good)
+    assert found.exit_code == 0
+    assert "4 better" in found.output
+
+
+def test_the_threshold_and_the_measures_are_ones_own(tmp_path: Path) -> None:
+    good, bad = made(tmp_path / "a", noisy(1, 1), repeat=10), made(tmp_path / "b", noisy(1.2, 2), repeat=10)
+    assert compared(good, bad, "--threshold", "30%").exit_code == 0
+    found = compared(good, bad, "--measure", "p50")
+    assert found.exit_code == 1
+    assert "of 2 measures" in found.output
+
+
+def test_too_few_repetitions_are_undecided_and_it_says_how_many_would_do(tmp_path: Path) -> None:
+    good = made(tmp_path / "a", noisy(1, 1, 2), repeat=2)
+    bad = made(tmp_path / "b", noisy(1.5, 2, 2), repeat=2)
+    found = compared(good, bad)
+    assert found.exit_code == 0
+    assert "4 undecided" in found.output
+    assert "run --repeat 5" in found.output
+
+
+def test_simulations_under_the_same_seed_are_exact_and_under_another_they_are_not(tmp_path: Path) -> None:
+    one, slower = (made(tmp_path / name, pings(factor), mode="sim") for name, factor in (("a", 1), ("b", 1.1)))
+    assert compared(one, slower).exit_code == 1
+    assert compared(one, made(tmp_path / "c", pings(1.1), mode="sim", seed=5)).exit_code == 0
+
+
+def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_left_out(tmp_path: Path) -> None:
+    for number in range(6):
+        made(tmp_path / "before" / f"run-{number}", noisy(1, number, 1), seed=number)
+        made(tmp_path / "after" / f"run-{number}", noisy(1.3, 50 + number, 1), seed=number)
+    made(tmp_path / "after" / "bad", noisy(0.1, 9, 1), result={"status": "done", "verdict": verdict("invalid")})
+    made(tmp_path / "after" / "killed", noisy(0.1, 9, 1), result={})
+    found = compared(tmp_path / "before", tmp_path / "after")
+    assert found.exit_code == 1
+    assert "bad is invalid, and no figure of it counts" in found.output
+    assert "killed has not ended well (unfinished), and is left out" in found.output
+    assert "6 and 6" in found.output
+
+
+def test_rows_of_one_repetition_are_one_sample_however_many_they_are(tmp_path: Path) -> None:
+    """A thousand messages of one run say nothing of what the next run does."""
+    one, other = (
+        made(tmp_path / name, [{"node": "n1", "trip_ns": base + number % 7} for number in range(1000)])
+        for name, base in (("a", 1000), ("b", 2000))
+    )
+    found = compared(one, other)
+    assert found.exit_code == 0
+    assert "1 and 1" in found.output
+    assert "undecided" in found.output
+
+
+def test_what_was_asked_for_differently_is_named(tmp_path: Path) -> None:
+    one = made(tmp_path / "a", pings())
+    other = made(tmp_path / "b", pings(), protocol="tcp", settings={"count": 7})
+    found = compared(one, other)
+    assert found.exit_code == 0
+    assert "differs: protocol (emp, tcp)" in found.output
+    assert "differs: setting count (1000, 7)" in found.output
+
+
+def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
+    one = made(tmp_path / "a", [{"node": "n1", "asked_again": 0, "p50_ns": 5}], mode="sim")
+    other = made(tmp_path / "b", [{"node": "n1", "asked_again": 3, "p50_ns": 5}], mode="sim")
+    found = compared(one, other, "--json")
+    assert found.exit_code == 1
+    document = json.loads(found.stdout)
+    jsonschema.validate(document, dict(schema_of("compare")))
+    assert [(one["measure"], one["ratio"], one["judgement"]) for one in document["measures"]] == [
+        ("asked_again", None, "worse"), ("p50_ns", 1, "no difference"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("theirs", "sentence"),
+    [
+        ({"workload": "sort"}, "is of pingpong, .* of sort: different things do not compare"),
+        ({"rows": []}, "has no rows with a figure"),
+        ({"rows": pings(sizes=[9])}, "have measured nothing that is the same"),
+        ({"result": {}}, r"has not ended well \(unfinished\)"),
+        ({"result": {"status": "failed", "error": "x"}}, r"has not ended well \(failed\)"),
+        ({"result": {"status": "done", "verdict": verdict("invalid")}}, "is invalid, and no figure of it counts"),
+    ],
+)
+def test_what_does_not_compare_is_exit_code_2_and_a_sentence(tmp_path: Path, theirs, sentence: str) -> None:
+    one = made(tmp_path / "a", pings())
+    other = made(tmp_path / "b", **{"rows": pings(), **theirs})
+    found = compared(one, other)
+    assert found.exit_code == 2
+    assert len(found.stderr.splitlines()) == 1
+    assert_says(found, sentence)
+
+
+def test_what_is_no_run_is_damaged_or_newer_is_exit_code_2_too(tmp_path: Path) -> None:
+    one = made(tmp_path / "a", pings())
+    assert_says(compared(one, tmp_path / "nowhere"), "is no folder of a run")
+    for text, sentence in (("{", "damaged"), ('{"format": 99}', "newer version of testbed")):
+        other = made(tmp_path / f"b{len(text)}", pings())
+        (other / "run.json").write_text(text)
+        assert_says(compared(one, other), sentence)
+    (made(tmp_path / "c", pings()) / "rows.jsonl").unlink()
+    assert_says(compared(one, tmp_path / "c"), r"has no rows\.jsonl")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["a"], ["a", "a", "a"], ["a", "a", "--against", "paper"], ["a", "a", "--threshold", "5x"],
+                  ["a", "a", "--measure", "p51"], ["a", "--against", "paper", "--measure", "p50"]],
+)  # fmt: skip
+def test_a_wrong_call_is_exit_code_2(tmp_path: Path, arguments: Sequence[str]) -> None:
+    made(tmp_path / "a", pings())
+    assert compared(*[tmp_path / "a" if one == "a" else one for one in arguments]).exit_code == 2
+
+
+def test_a_run_beside_its_protocols_paper(tmp_path: Path) -> None:
+    slow = made(tmp_path / "slow", pings(1.5, sizes=[4, 1500]), mode="sim")
+    found = compared(slow, "--against", "paper")
+    assert found.exit_code == 1
+    assert "latency, 4 B" in found.output
+    assert "23 us" in found.output
+    as_good = made(tmp_path / "good", [{"size_bytes": 4, "p50_ns": 22_900}], mode="sim")
+    assert compared(as_good, "--against", "paper").exit_code == 0
+    live = made(tmp_path / "live", [{"size_bytes": 4, "p50_ns": 99_000}])
+    found = compared(live, "--against", "paper")
+    assert (found.exit_code, "undecided" in found.output) == (0, True)
+
+
+def test_what_reproduce_printed_beside_the_paper(tmp_path: Path) -> None:
+    row = {"name": "latency, 4 B", "paper": 23, "ours": 30, "unit": "us"}
+    file = tmp_path / "emp.json"
+    file.write_text(json.dumps({"kind": "reproduce", "paper": "a paper", "rows": [row]}))
+    assert compared(file, "--against", "paper").exit_code == 1
+    file.write_text(json.dumps({"kind": "reproduce", "paper": "a paper", "rows": [{**row, "ours": 22}]}))
+    assert compared(file, "--against", "paper").exit_code == 0
+    file.write_text('{"kind": "run"}')
+    assert_says(compared(file, "--against", "paper"), "nothing that 'testbed reproduce")
+
+
+def test_where_there_is_no_paper_or_no_row_of_it_a_sentence_says_so(tmp_path: Path) -> None:
+    assert_says(compared(made(tmp_path / "a", pings(), protocol="tcp"), "--against", "paper"), "no paper of tcp")
+    sort = made(tmp_path / "b", pings(), workload="sort", form="sort")
+    assert_says(compared(sort, "--against", "paper"), "the paper has no value")
+
+
+def assert_says(found: Result, sentence: str) -> None:
+    import re
+
+    assert found.exit_code == 2, found.output
+    assert re.search(sentence, found.stderr), found.stderr

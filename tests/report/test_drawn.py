@@ -1,0 +1,113 @@
+"""What is drawn: intervals that leave nothing extreme out, pictures in which no two things are at one place, plots that have
+the colours of the page and a text alternative."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_runs import SECOND, fault, layout, made, messages, pings
+
+from testbed.observe.report.curves import curves
+from testbed.observe.report.distributions import distributions
+from testbed.observe.report.markup import Table, table
+from testbed.observe.report.plotting import Plot
+from testbed.observe.report.samples import Samples
+from testbed.observe.report.telling import tell
+from testbed.observe.report.timeline import in_intervals, timelines
+from testbed.observe.report.topology import _places, topology
+
+MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.integers(0, 10**6)), min_size=1, max_size=200)
+
+
+@given(messages=MESSAGES)
+def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
+    at, took, moved = (numpy.array(column, dtype=float) for column in zip(*sorted(messages), strict=True))
+    found = in_intervals(Samples(at, took, moved, "message", ""), float(at.max()), 20)
+    assert found.count.sum() == len(messages)
+    assert found.rate is not None
+    assert found.rate.sum() * (found.edges[1] - found.edges[0]) / 8 == pytest.approx(moved.sum())
+    assert numpy.nanmax(found.slowest) == took.max()
+    assert numpy.nanmin(found.low) == took.min()
+    some = found.count > 0
+    assert (found.low[some] <= found.median[some]).all()
+    assert (found.median[some] <= found.high[some]).all()
+    assert (found.high[some] <= found.slowest[some]).all()
+
+
+@pytest.mark.parametrize(
+    "source", ["star-4", "star-100", "ring-4", "line-4", "full-mesh-4", "dumbbell-8", "fat-tree-4", "back-to-back"]
+)
+def test_no_two_things_of_a_cluster_are_drawn_at_one_place(source: str) -> None:
+    found = _places(layout(source))
+    for first, (x1, y1) in found.items():
+        for second, (x2, y2) in found.items():
+            assert first == second or abs(x1 - x2) > 58 or abs(y1 - y2) > 26, (first, second)
+
+
+def test_a_picture_shows_what_was_declared_and_what_was_injected_and_says_so() -> None:
+    cluster = layout("emp-2001")
+    plot = topology(cluster, {cluster.links[0].name: ("loss 5% on n1",)}, "cluster-1", "EMP")
+    assert 'class="link declared injected"' in plot.svg
+    assert "rate 1gbit" in plot.svg
+    assert "1 link impaired by its description, 1 link while it ran" in plot.alternative
+    assert plot.table is not None
+    assert plot.table.rows[0][2] == "loss 5% on n1"
+
+
+def every_plot(tmp_path: Path) -> list[Plot]:
+    zero = 5 * SECOND
+    events = [{"event": "repetition begins"}, *fault("loss 10% on n1", 10**8, 3 * 10**8, zero)]
+    runs = [
+        tell(made(tmp_path / "a", [*pings(), *messages(zero)], events=events), "A"),
+        tell(made(tmp_path / "b", pings(1.3)), "B"),
+    ]
+    return [*timelines(runs), *curves(runs), *distributions(runs)]
+
+
+def test_plots_have_their_text_as_text_and_the_colours_of_the_page(tmp_path: Path) -> None:
+    plots = every_plot(tmp_path)
+    assert [plot.name for plot in plots] == ["timeline-1", "latency", "distribution", "percentiles"]
+    for plot in plots:
+        drawn = ElementTree.fromstring(plot.svg)
+        assert drawn.get("role") == "img"
+        assert drawn.get("aria-label") == plot.alternative
+        assert "var(--series-1)" in plot.svg
+        assert not re.findall(r"#[0-9a-f]{6}", plot.svg)
+        assert "<text" in plot.svg
+        assert "DejaVu" not in plot.svg
+
+
+def test_no_identifier_is_there_twice_in_the_plots_of_a_page(tmp_path: Path) -> None:
+    every = [found for plot in every_plot(tmp_path) for found in re.findall(r' id="([^"]*)"', plot.svg)]
+    assert every
+    assert len(every) == len(set(every))
+    for plot in every_plot(tmp_path / "again"):
+        for used in re.findall(r'(?:href="|url\()#([^")]+)', plot.svg):
+            assert f'id="{used}"' in plot.svg
+
+
+def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Path) -> None:
+    mine, other = (tell(made(tmp_path / name, pings(), protocol=name), "") for name in ("emp", "tcp"))
+    (of_emp,), (of_tcp,) = curves([mine]), curves([other])
+    assert "23 us at 4 B, 36 us at 1,500 B" in of_emp.alternative
+    assert "SC 2001" in of_emp.caption
+    assert "paper" not in of_tcp.alternative + of_tcp.caption
+
+
+def test_what_takes_no_time_is_not_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    assert curves([tell(made(tmp_path / "run", pings(0.0)), "")]) == []
+
+
+def test_tables_say_what_heads_what_and_can_be_scrolled_by_keyboard() -> None:
+    text = table(Table("Rows <1>", ["node", "p50"], [["n1", "7 us"], ["n&2", "8 us"]]), "rows")
+    assert '<caption id="rows">Rows &lt;1&gt;</caption>' in text
+    assert text.count('scope="col"') == 2
+    assert text.count('scope="row"') == 2
+    assert 'tabindex="0"' in text
+    assert "n&amp;2" in text

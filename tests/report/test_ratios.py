@@ -1,0 +1,118 @@
+"""Ratios and what samples leave open: exact for small ones, right as often as they say, open where they must be."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import combinations
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.observe.comparing.comparison import Judgement, judge
+from testbed.observe.comparing.ratios import (
+    Ratio,
+    _rank_counts,
+    enough,
+    enough_of_one,
+    independent,
+    paired,
+    to_constant,
+)
+from testbed.observe.quantities import Sense
+
+VALUES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(1, 1), (2, 3), (4, 4), (5, 2)])
+def test_orders_are_counted_as_counting_them_out_does(ours: int, theirs: int) -> None:
+    counts = [0] * (ours * theirs + 1)
+    for places in combinations(range(ours + theirs), ours):
+        counts[sum(place - number for number, place in enumerate(places))] += 1
+    assert _rank_counts(ours, theirs) == counts
+
+
+@given(ours=VALUES, theirs=VALUES, factor=st.floats(0.1, 10))
+def test_what_is_multiplied_has_a_ratio_that_is_multiplied(ours, theirs, factor) -> None:
+    one, other = independent(ours, theirs, 0.05), independent(ours, [factor * value for value in theirs], 0.05)
+    assert other.value == pytest.approx(factor * one.value)
+    if one.low is not None and one.high is not None:
+        assert one.low <= one.value <= one.high
+        assert other.low == pytest.approx(factor * one.low)
+        assert other.high == pytest.approx(factor * one.high)
+
+
+@given(ours=VALUES, theirs=VALUES)
+def test_it_does_not_matter_who_is_first(ours, theirs) -> None:
+    one, other = independent(ours, theirs, 0.05), independent(theirs, ours, 0.05)
+    assert one.excludes_one == other.excludes_one
+    if one.low is not None and one.high is not None:
+        assert (one.low, one.high) == pytest.approx((1 / other.high, 1 / other.low))
+
+
+def test_intervals_hold_as_often_as_they_say() -> None:
+    """20 and 20 from a skewed distribution, twice as long: of 1,000 intervals at 95 % so many miss as a binomial
+    distribution with 5 % lets miss, up to once in a million (85)."""
+    chance = random.Random(7)
+    missed = 0
+    for _ in range(1000):
+        ours = [math.exp(chance.gauss(0, 1)) for _ in range(20)]
+        theirs = [2 * math.exp(chance.gauss(0, 1)) for _ in range(20)]
+        found = independent(ours, theirs, 0.05)
+        assert found.low is not None
+        assert found.high is not None
+        missed += not found.low <= 2 <= found.high
+    assert 15 <= missed <= 85
+
+
+def test_too_small_a_sample_leaves_everything_open_and_it_is_told_what_would_do() -> None:
+    count = enough(0.05)
+    assert count == 4
+    assert independent([1.0] * (count - 1), [9.0] * (count - 1), 0.05).low is None
+    assert independent([1.0] * count, [9.0] * count, 0.05).excludes_one
+    assert enough_of_one(0.05) == 6
+    assert to_constant(1, [2.0] * 5, 0.05, exact=False).low is None
+    assert to_constant(1, [2.0] * 6, 0.05, exact=False).excludes_one
+
+
+def test_many_samples_need_no_counting_and_see_little() -> None:
+    chance = random.Random(3)
+    ours = [chance.gauss(100, 1) for _ in range(60)]
+    found = independent(ours, [1.02 * chance.gauss(100, 1) for _ in range(60)], 0.01)
+    assert found.excludes_one
+    assert found.value == pytest.approx(1.02, abs=0.005)
+
+
+def test_pairs_that_are_exact_are_told_by_one_and_must_agree_while_they_are_few() -> None:
+    assert paired([10.0], [11.0], 0.05) == Ratio(1.1, 1.1, 1.1)
+    assert paired([10.0, 20.0, 30.0], [11.0, 22.0, 33.0], 0.05).excludes_one
+    assert not paired([10.0, 20.0, 30.0], [11.0, 19.0, 33.0], 0.05).excludes_one
+    many = paired([10.0] * 20, [11.0] * 19 + [9.0], 0.05)  # of many, one that does not agree is no matter
+    assert many.excludes_one
+    assert many.value == median([1.1])
+
+
+def test_nothing_to_something_is_infinitely_more() -> None:
+    assert independent([0.0] * 4, [0.0] * 4, 0.05) == Ratio(1.0, 1.0, 1.0)
+    assert independent([0.0] * 4, [5.0] * 4, 0.05).value == math.inf
+
+
+@pytest.mark.parametrize(
+    ("ratio", "sense", "expected"),
+    [
+        (Ratio(1.2, 1.1, 1.3), Sense.LESS, Judgement.WORSE),
+        (Ratio(1.2, 1.1, 1.3), Sense.MORE, Judgement.BETTER),
+        (Ratio(0.8, 0.7, 0.9), Sense.LESS, Judgement.BETTER),
+        (Ratio(0.8, 0.7, 0.9), Sense.MORE, Judgement.WORSE),
+        (Ratio(1.2, 0.9, 1.4), Sense.LESS, Judgement.SAME),
+        (Ratio(1.04, 1.03, 1.05), Sense.LESS, Judgement.SAME),
+        (Ratio(1.2), Sense.LESS, Judgement.UNDECIDED),
+        (Ratio(1.04), Sense.LESS, Judgement.SAME),
+        (Ratio(math.inf, math.inf, math.inf), Sense.LESS, Judgement.WORSE),
+        (Ratio(1.2, 1.1, 1.3), Sense.NONE, Judgement.SAME),
+    ],
+)
+def test_worse_is_what_is_beyond_the_threshold_and_beyond_chance(ratio, sense, expected) -> None:
+    assert judge(ratio, sense, 0.05) is expected

@@ -1,0 +1,210 @@
+"""testbed report: a page for whatever a folder holds, and a sentence where it holds nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from made_runs import SECOND, fault, made, messages, pings, verdict
+
+from testbed.cli.main import testbed as command
+
+EMPTY = {"meta", "link", "br", "img", "input", "path", "rect", "use"}
+
+
+def reported(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(command, ["report", *map(str, arguments)])
+
+
+def page(tmp_path: Path, *runs: Path) -> str:
+    found = reported(*runs, "-o", tmp_path / "report.html")
+    assert found.exit_code == 0, found.output
+    return (tmp_path / "report.html").read_text()
+
+
+class Outline(HTMLParser):
+    """Whether what is opened is closed, in turn, and which identifiers and references there are."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.names: list[str] = []
+        self.references: list[str] = []
+        self.headings: list[int] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        said = dict(attrs)
+        self.names += [said["id"]] if said.get("id") else []
+        for key in ("aria-labelledby", "aria-describedby"):
+            self.references += (said.get(key) or "").split()
+        if (said.get("href") or "").startswith("#"):
+            self.references.append(str(said["href"])[1:])
+        if tag in ("h1", "h2", "h3", "h4"):
+            self.headings.append(int(tag[1]))
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in EMPTY:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in EMPTY:
+            assert self.open.pop() == tag
+
+
+def rich_run(path: Path, **asked: object) -> Path:
+    zero = 5 * SECOND
+    events = [{"event": "repetition begins"}, *fault("loss 10% on n1", SECOND // 5, SECOND // 2, zero)]
+    finding = {"what": "delay p50", "link": "n1:eth0--s1:1", "direction": "forward", "asked": 1e6, "measured": 3e6,
+               "unit": "ns", "grade": "degraded", "reason": "2 ms too <late>", "interval": None}  # fmt: skip
+    result = {"status": "done", "verdict": verdict("degraded", findings=[finding], notes=["the machine was busy"]),
+              "counted": [{"n1": {"frames_sent": 7, "corrupt": 0}}]}  # fmt: skip
+    run = made(path, [*pings(), *messages(zero)], events=events, result=result, **asked)
+    lost = {"link": "n1:eth0--s1:1", "direction": "forward", "cause": "loss"}
+    (run / "fates.jsonl").write_text((json.dumps(lost) + "\n") * 12)
+    return run
+
+
+def test_a_page_is_whole_and_what_it_refers_to_is_there(tmp_path: Path) -> None:
+    found = Outline(
+        page(
+            tmp_path, rich_run(tmp_path / "a"), rich_run(tmp_path / "b", protocol="tcp"), made(tmp_path / "c", pings())
+        )
+    )
+    assert len(found.names) == len(set(found.names))
+    assert set(found.references) <= set(found.names)
+    assert found.headings[0] == 1
+    assert all(after - before <= 1 for before, after in zip(found.headings, found.headings[1:], strict=False))
+
+
+def test_the_verdict_stands_before_everything_else_with_its_reasons(tmp_path: Path) -> None:
+    text = page(tmp_path, rich_run(tmp_path / "run"))
+    verdict_at, figures_at = text.index('id="verdict"'), text.index('id="figures"')
+    reason = text.index("delay p50 on n1:eth0--s1:1 forward: 3e+06 ns (2 ms too &lt;late&gt;): degraded")
+    assert verdict_at < reason < figures_at
+    assert "the machine was busy" in text
+    assert "Fates of frames (12)" in text
+    assert "corrupt" not in text  # nobody counted any
+
+
+def test_the_page_asks_the_network_for_nothing(tmp_path: Path) -> None:
+    text = page(tmp_path, rich_run(tmp_path / "run"))
+    for word in ("http://", "https://", "<script", "@import", "url(h"):
+        assert word not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_names_that_would_be_markup_are_text(tmp_path: Path) -> None:
+    text = page(
+        tmp_path, made(tmp_path / "run", [{"node": "<b>", "note": "<script>"}], workload="<i>", settings={"a": "<u>"})
+    )
+    for tag in ("<b>", "<script>", "<i>", "<u>"):
+        assert tag not in text
+
+
+def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
+    run = rich_run(tmp_path / "run")
+    assert page(tmp_path, run) == page(tmp_path, run)
+
+
+def test_a_run_that_never_ended_is_told_as_far_as_it_came(tmp_path: Path) -> None:
+    text = page(tmp_path, made(tmp_path / "run", pings(), result={}))
+    assert "unfinished" in text
+    assert "there is no result.json" in text
+    assert "Latency against message size" in text
+
+
+def test_a_run_without_rows_says_so(tmp_path: Path) -> None:
+    text = page(tmp_path, made(tmp_path / "run"))
+    assert "There are no rows" in text
+    assert 'id="plots"' not in text
+
+
+def test_an_invalid_run_shows_no_figure_unless_asked(tmp_path: Path) -> None:
+    text = page(tmp_path, made(tmp_path / "run", pings(), result={"status": "done", "verdict": verdict("invalid")}))
+    assert 'id="plots"' not in text
+    assert 'class="headline"' not in text
+    assert "<summary>Rows of an invalid run, to find out why it is</summary>" in text
+
+
+def test_a_run_that_broke_off_says_why_and_shows_what_was_printed(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", result={"status": "failed", "error": "n1 ended with code 3"})
+    (run / "logs").mkdir()
+    (run / "logs" / "n1.log").write_text("Traceback & more")
+    text = page(tmp_path, run)
+    assert "n1 ended with code 3" in text
+    assert "Traceback &amp; more" in text
+
+
+def test_runs_are_compared_where_they_can_be(tmp_path: Path) -> None:
+    one, slower = (
+        made(tmp_path / "a", pings(), mode="sim"),
+        made(tmp_path / "b", pings(1.2), mode="sim", protocol="tcp"),
+    )
+    text = page(tmp_path, one, slower, made(tmp_path / "c", pings(), workload="sort"))
+    assert "24 worse" in text
+    assert "Not comparable" in text
+    assert "What was asked for differently" in text
+
+
+@pytest.mark.parametrize("file", ["cluster.json", "events.jsonl", "rows.jsonl", "result.json"])
+def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> None:
+    run = rich_run(tmp_path / "run")
+    (run / file).unlink()
+    assert f"{file.partition('.')[0]}" in page(tmp_path, run)
+
+
+def test_what_is_no_run_or_cannot_be_written_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
+    found = reported(tmp_path / "nowhere")
+    assert_says(found, 4, "is no folder of a run")
+    run = made(tmp_path / "run", pings())
+    (tmp_path / "file").write_text("")
+    assert_says(reported(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")
+    assert_says(reported(run, "-o", tmp_path), 1, "Is a directory")
+    (run / "run.json").write_text('{"format": 99}')
+    assert_says(reported(run), 3, "newer version of testbed")
+    (run / "run.json").write_text("{")
+    assert_says(reported(run), 1, "damaged")
+    assert reported(*[made(tmp_path / f"r{number}") for number in range(9)]).exit_code == 2
+    assert not (tmp_path / "report.html").exists()
+
+
+def assert_says(found: Result, code: int, sentence: str) -> None:
+    from testbed.errors import TestbedError
+
+    assert isinstance(found.exception, TestbedError)
+    assert (found.exception.exit_code, sentence in str(found.exception)) == (code, True)
+
+
+def test_without_its_library_the_command_says_what_to_install(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", pings())
+    hidden = (
+        "import importlib.util as u; find = u.find_spec; "
+        "u.find_spec = lambda name, *more: None if name == 'matplotlib' else find(name, *more); "
+        "from testbed.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, "report", str(run)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith("testbed: a report is drawn with matplotlib, which is not installed")
+    assert "pip install 'netns-testbed[report]'" in done.stderr
+
+
+def test_other_commands_do_not_import_what_only_the_report_needs(tmp_path: Path) -> None:
+    see = "import sys; sys.argv[1:] = {}; from testbed.cli.main import testbed; testbed({}, standalone_mode=False); " \
+        "print([name for name in ('matplotlib', 'numpy') if name in sys.modules])"  # fmt: skip
+    one = made(tmp_path / "run", pings())
+    for arguments in (["runs", str(one)], ["compare", str(one), str(one)]):
+        done = subprocess.run([sys.executable, "-c", see.format(arguments, arguments)], capture_output=True, text=True,
+                              check=False, env={**os.environ})  # fmt: skip
+        assert done.stdout.splitlines()[-1] == "[]", done.stderr

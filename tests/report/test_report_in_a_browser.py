@@ -1,0 +1,154 @@
+"""A report in a browser: nothing goes wrong, the keyboard reaches everything, words can be read in light and dark."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from browser import Browser
+from click.testing import CliRunner
+from made_runs import SECOND, fault, made, messages, pings
+
+from testbed.cli.main import testbed as command
+
+pytestmark = pytest.mark.requires("chromium")
+
+CONTRASTS = """(() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const over = (colour, below) => {
+    canvas.globalCompositeOperation = 'copy'; canvas.fillStyle = below; canvas.fillRect(0, 0, 1, 1);
+    canvas.globalCompositeOperation = 'source-over'; canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return 'rgb(' + [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)].join(',') + ')';
+  };
+  const light = colour => {
+    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map(one => one / 255)
+      .map(one => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const behind = element => {
+    const chain = [];
+    for (let one = element; one; one = one.parentElement) chain.unshift(getComputedStyle(one).backgroundColor);
+    return chain.reduce((below, colour) => over(colour, below), 'rgb(255,255,255)');
+  };
+  const poor = [];
+  const words = 'h1, h2, h3, p, li, a, th, td, dt, dd, caption, figcaption, summary, pre, svg.plot text';
+  for (const one of document.querySelectorAll(words)) {
+    if (!one.textContent.trim() || !one.checkVisibility()) continue;
+    const style = getComputedStyle(one), below = behind(one.closest('svg') ? one.closest('svg') : one);
+    const ink = over(one.closest('svg') ? style.fill : style.color, below);
+    const [a, b] = [light(ink), light(below)].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(one.textContent.trim().slice(0, 30) + ' ' + ink + ' on ' + below);
+  }
+  return poor;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("report")
+    zero = 5 * SECOND
+    events = [{"event": "repetition begins"}, *fault("loss 10% on n1", SECOND // 5, SECOND // 2, zero)]
+    runs = [
+        made(place / "a", [*pings(), *messages(zero)], events=events),
+        made(place / "b", pings(1.2), protocol="tcp"),
+    ]
+    found = CliRunner().invoke(command, ["report", *map(str, runs), "-o", str(place / "report.html")])
+    assert found.exit_code == 0, found.output
+    return place / "report.html"
+
+
+@pytest.fixture
+def shown(browser: Browser, report: Path) -> Browser:
+    browser.messages.clear()
+    browser.open(report)
+    return browser
+
+
+def test_everything_is_there_and_the_console_is_silent(shown: Browser) -> None:
+    assert shown.evaluate("document.title") == "2 runs: pingpong on star-4 · testbed report"
+    assert shown.evaluate("[...document.querySelectorAll('h2')].map(one => one.textContent)") == [
+        "Verdicts", "Comparison", "Cluster", "Timeline", "Plots", "Figures", "How to repeat it",
+    ]  # fmt: skip
+    assert shown.evaluate("document.querySelectorAll('header, nav, main, footer').length") == 4
+    assert shown.evaluate(
+        "[...document.querySelectorAll('figure svg')].every(one => one.getBoundingClientRect().height > 60)"
+    )
+    assert shown.messages == []
+
+
+def test_who_hears_the_page_is_told_names_of_all_its_parts(shown: Browser) -> None:
+    tree = shown.call("Accessibility.getFullAXTree")["nodes"]
+    named = {"figure", "image", "table", "region", "navigation", "img"}
+    nodes = [one for one in tree if one.get("role", {}).get("value") in named and not one.get("ignored")]
+    assert {one["role"]["value"] for one in nodes} >= {"figure", "table", "region", "navigation"}
+    nameless = [one["role"]["value"] for one in nodes if not one.get("name", {}).get("value")]
+    assert nameless == []
+
+
+def test_the_keyboard_reaches_everything_that_can_be_opened_or_scrolled(shown: Browser) -> None:
+    wanted = shown.evaluate("document.querySelectorAll('a, summary, .scrolls').length")
+    hidden = shown.evaluate("[...document.querySelectorAll('details:not([open]) .scrolls')].length")
+    reached = []
+    for _ in range(wanted + 5):
+        shown.press("Tab", 9)
+        reached.append(shown.evaluate(
+            "(() => { const all = [...document.querySelectorAll('a, summary, .scrolls')]; "
+            "return all.indexOf(document.activeElement); })()"
+        ))  # fmt: skip
+    assert reached[0] == 0  # the link that skips to the verdict
+    assert len(set(reached) - {-1}) == wanted - hidden
+
+
+def test_the_skip_link_leads_to_the_verdict(shown: Browser) -> None:
+    shown.press("Tab", 9)
+    assert shown.evaluate("document.activeElement.getBoundingClientRect().top >= 0")
+    shown.press("Enter", 13)
+    assert shown.evaluate("location.hash") == "#verdict"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_can_be_read_in_light_and_in_dark(shown: Browser, dark: bool) -> None:
+    shown.appear(dark=dark)
+    shown.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert shown.evaluate(CONTRASTS) == []
+
+
+def test_light_and_dark_are_not_the_same(shown: Browser, tmp_path: Path) -> None:
+    for dark in (False, True):
+        shown.appear(dark=dark)
+        shown.screenshot(tmp_path / f"{dark}.png")
+    light, night = (tmp_path / "False.png").read_bytes(), (tmp_path / "True.png").read_bytes()
+    assert struct.unpack(">II", light[16:24]) == struct.unpack(">II", night[16:24]) == (1200, 900)
+    assert light != night
+    background = "getComputedStyle(document.body).backgroundColor"
+    shown.appear()
+    assert shown.evaluate(background) == "rgb(251, 250, 248)"
+    shown.appear(dark=True)
+    assert shown.evaluate(background) == "rgb(20, 23, 27)"
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_is_never_wider_than_its_window(browser: Browser, report: Path, width: int) -> None:
+    browser.open(report, width=width)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_words_of_a_plot_do_not_stand_on_each_other(shown: Browser) -> None:
+    """Fonts of the page are not those that the plot was laid out with."""
+    overlapping = shown.evaluate("""[...document.querySelectorAll('svg.plot')].flatMap(plot => {
+      const boxes = [...plot.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
+      return boxes.flatMap(([first, a], place) => boxes.slice(place + 1)
+        .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)
+        .map(([second]) => first + ' / ' + second));
+    })""")
+    assert overlapping == []
+
+
+def test_on_paper_nothing_is_cut_off_and_what_is_only_for_screens_is_left_out(shown: Browser) -> None:
+    shown.appear(media="print")
+    assert shown.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert shown.evaluate(
+        "[...document.querySelectorAll('.scrolls')].every(one => getComputedStyle(one).overflowX == 'visible')"
+    )
+    shown.appear()

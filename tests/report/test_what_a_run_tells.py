@@ -1,0 +1,151 @@
+"""From a run's folder: messages of histories, faults of events, links that faults were on, and what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_runs import SECOND, fault, made, pings
+
+from testbed.errors import NotFoundError, UnsupportedError
+from testbed.observe.report.deliveries import read_deliveries
+from testbed.observe.report.happenings import repetitions
+from testbed.observe.report.samples import samples
+from testbed.observe.report.telling import tell
+
+BEGINS = {"event": "repetition begins", "number": 1}
+
+
+def history(folder: Path, **events: list[dict[str, object]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, some in events.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in some))
+    return folder
+
+
+def send(clock: int, n: int, peer: int, size: int, tag: int = 0) -> dict[str, object]:
+    return {
+        "clock_ns": clock,
+        "what": "send",
+        "n": n,
+        "peer": peer,
+        "context": 0,
+        "tag": tag,
+        "bytes": size,
+        "digest": "",
+    }
+
+
+def receive(clock: int, n: int) -> dict[str, object]:
+    return {"clock_ns": clock, "what": "receive", "n": n, "peer": -1, "context": 0, "tag": -1, "bytes": 9999}
+
+
+def received(clock: int, n: int, peer: int, size: int, tag: int = 0) -> dict[str, object]:
+    return {"clock_ns": clock, "what": "received", "n": n, "peer": peer, "context": 0, "tag": tag, "bytes": size}
+
+
+def test_a_message_is_delivered_to_the_receive_that_began_first_though_it_ends_later(tmp_path: Path) -> None:
+    place = history(
+        tmp_path / "history",
+        a=[send(10, 1, 1, 5000), send(11, 2, 1, 8)],
+        b=[receive(0, 1), receive(1, 2), received(20, 2, 0, 8), received(90, 1, 0, 5000)],
+    )
+    found = read_deliveries(place, ["a", "b"])
+    assert found is not None
+    assert [list(found.at), list(found.took), list(found.moved)] == [[20, 90], [9, 80], [8, 5000]]
+
+
+def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
+    place = history(
+        tmp_path / "history",
+        a=[send(10, 1, 1, 1), send(50, 2, 1, 2)],
+        b=[receive(0, 1), received(20, 1, 0, 1), receive(30, 1), received(60, 1, 0, 2)],
+    )
+    found = read_deliveries(place, ["a", "b"])
+    assert found is not None
+    assert list(found.took) == [10, 10]
+
+
+def test_where_sizes_do_not_agree_nothing_is_said(tmp_path: Path) -> None:
+    place = history(tmp_path / "history", a=[send(10, 1, 1, 5)], b=[receive(0, 1), received(20, 1, 0, 6)])
+    assert read_deliveries(place, ["a", "b"]) is None
+    assert read_deliveries(tmp_path / "nowhere", ["a", "b"]) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.integers(0, 50)), max_size=12))
+def test_every_fault_that_began_is_told_once_whether_it_ends_or_not(spans) -> None:
+    events: list[dict[str, object]] = [BEGINS]
+    ends: list[dict[str, object]] = []
+    for name, begin, lasts in spans:
+        begun, *ended = fault(name, begin * SECOND, None if lasts == 0 else (begin + lasts) * SECOND, 0, name)
+        events.append(begun)
+        ends += ended
+    (found,) = repetitions([*events, *ends], virtual=True)
+    assert sorted(one.begin for one in found.happenings) == sorted(float(begin) for _, begin, _ in spans)
+    assert sum(one.end is None for one in found.happenings) == sum(lasts == 0 for *_, lasts in spans)
+
+
+def test_a_fault_tells_on_which_clock_the_programs_began() -> None:
+    zero = 40 * SECOND
+    (found,) = repetitions([BEGINS, *fault("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
+    assert found.zero == zero
+    assert [(one.begin, one.end) for one in found.happenings] == [(1.0, 2.0)]
+
+
+def test_faults_belong_to_their_repetition() -> None:
+    first, second = repetitions([BEGINS, *fault("x", 1, 2, 0), BEGINS, *fault("y", 3, 4, 0)], virtual=True)
+    assert ([one.what for one in first.happenings], [one.what for one in second.happenings]) == (["x"], ["y"])
+
+
+def test_in_the_simulation_the_scenario_says_which_links_a_fault_was_on(tmp_path: Path) -> None:
+    scenario = '[[fault]]\nkind = "impair"\non = ["n1"]\nloss = 0.1\nfrom = "1s"\nto = "2s"\n'
+    told = tell(
+        made(tmp_path / "run", pings(), scenario=scenario, mode="sim",
+             events=[BEGINS, *fault("loss 10% on n1", SECOND, 2 * SECOND, 0)]), "",
+    )  # fmt: skip
+    assert told.injected == {"n1:eth0--s1:1": ("loss 10% on n1",)}
+
+
+def test_in_namespaces_the_cluster_says_which_links_were_impaired(tmp_path: Path) -> None:
+    events = [
+        {"event": "inject", "what": "links held for storm", "links": ["n2:eth0--s1:2"]},
+        {"event": "inject", "what": "loss 5% on n1", "links": ["n1:eth0--s1:1"]},
+    ]
+    assert tell(made(tmp_path / "run", pings(), events=events), "").injected == {"n1:eth0--s1:1": ("loss 5% on n1",)}
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [("rows.jsonl", "what the run measured is lost"), ("events.jsonl", "when faults were in force is not known"),
+     ("cluster.json", "there is no picture"), ("result.json", "never ended")],
+)  # fmt: skip
+def test_a_file_that_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path, file: str, sentence: str) -> None:
+    run = made(tmp_path / "run", pings(), events=[BEGINS])
+    (run / file).unlink()
+    told = tell(run, "")
+    assert [one for one in told.missing if sentence in one]
+    assert len(told.missing) == 1
+
+
+def test_what_is_no_run_or_a_newer_versions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no folder of a run: it has no run\.json"):
+        tell(tmp_path, "")
+    run = made(tmp_path / "run")
+    document = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**document, "format": 99}))
+    with pytest.raises(UnsupportedError, match="newer version of testbed"):
+        tell(run, "")
+
+
+def test_results_are_no_samples_and_rows_for_each_message_are(tmp_path: Path) -> None:
+    assert samples(tell(made(tmp_path / "few", pings()), "")) is None
+    rows = [
+        {"node": "n1", "clock_ns": 7 * SECOND + number * 1000, "trip_ns": number, "moved_bytes": 10}
+        for number in range(50)
+    ]
+    found = samples(tell(made(tmp_path / "many", rows), ""))
+    assert found is not None
+    assert (found.what, found.took.size, found.at[0], list(found.moved[:2])) == ("trip", 50, 0.0, [10, 10])
