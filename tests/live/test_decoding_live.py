@@ -1,0 +1,86 @@
+"""What EMP says on a link of a running cluster is decoded while it is captured, with what each frame met."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from captures import captured
+
+from protocols.emp import codec
+from protocols.emp.host import Endpoint, plug
+from testbed import Cluster
+from testbed.controller.agents import agents
+from testbed.runtime.nodes.places import Here
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+
+PATIENCE = 100.0  # s
+COUNT, SIZE = 40, 3_000
+
+
+async def talk(endpoint: Endpoint, node: Here) -> None:
+    """n1 sends, n2 receives."""
+    for number in range(COUNT):
+        if node.number:
+            await endpoint.post_receive(0, number, bytearray(SIZE))
+        else:
+            await endpoint.send(1, number, bytes([number]) * SIZE)
+
+
+def decode(*arguments: object) -> list[str]:
+    program = "from testbed.cli.main import main; main()"
+    return [sys.executable, "-c", program, "decode", *map(str, arguments)]
+
+
+def documents(*arguments: object) -> list[dict[str, Any]]:
+    done = subprocess.run(decode(*arguments, "--json"), capture_output=True, text=True, check=True, timeout=60)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    path.touch()
+    with subprocess.Popen(decode(path, "--follow"), stdout=subprocess.PIPE, text=True) as follower:
+        with Cluster.back_to_back(loss="10%").up(datapath="relay") as cluster:
+            programs = {node.name: talk for node in cluster}
+            with cluster.capture("n1", path) as capture, agents(cluster, plug(), codec.ETHERTYPE, programs) as run:
+                run.wait(PATIENCE)
+            nics = {node.layout.nics[0].mac: f"{node.name}:eth0" for node in cluster}
+        there = captured(path)
+        assert follower.stdout is not None
+        followed = [follower.stdout.readline() for _ in there]
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(60) == 0
+        assert follower.stdout.read() == ""
+    lost = capture.result.met["loss"]
+    assert lost > 0
+    assert sum("[dropped by loss, frame " in line for line in followed) == lost
+    # What is shown is what is in the file, NICs by their names.
+    found = documents(path)
+    assert [(one["interface"], one["time"], one["met"]) for one in found] == [
+        (end, when, met) for end, when, _, met in there
+    ]
+    for line, (end, _, frame, met) in zip(followed, there, strict=True):
+        between = " > ".join(nics[frame[begin : begin + 6].hex(":")] for begin in (6, 0))
+        assert f" {end} " in line
+        assert f"{between} EMP {['MESSAGE', 'DATA', 'ACK'][frame[15] - 1]} " in line
+        assert line.endswith(f"[{met}]\n") if met else "[" not in line
+    forward = [one for one in found if one["direction"] == "forward"]
+    assert {one["fields"]["eth.src"] for one in forward} == {next(mac for mac, nic in nics.items() if nic == "n1:eth0")}
+    # Every message has come, whatever was lost of it.
+    messages = documents(path, "--messages")
+    assert [one["message"] for one in messages] == [f"n1/n2/{number}" for number in range(COUNT)]
+    assert sum(one["lost"] for one in messages) == lost
+    assert {one["bytes"] for one in messages} == {SIZE}
+    sent = Counter(
+        one["way"] == "out" and one["interface"] == "n1:eth0" for one in found if one["fields"]["emp.type"] < 3
+    )
+    assert sum(one["sent"]["data"] for one in messages) == sent[True]
+    assert all(one["sent"]["ack"] >= 1 for one in messages)
