@@ -1,0 +1,158 @@
+"""The frames of protocols.am2.mapper, packed and unpacked. Generated: change frames.py, then
+
+    python -m protocols.core.codegen protocols.am2.mapper
+
+Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
+`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
+bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+
+`*_behind` are for frames whose first PREFIX_SIZE bytes are known: they take these as they are, and give only the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from zlib import crc32
+
+from protocols.core.firmware import Buffer
+from protocols.core.malformed import MalformedError
+from protocols.core.telling import Kind
+
+ETHERTYPE: Final = 0x88B6
+TYPE: Final = 5
+KIND_PROBE: Final = 1
+KIND_LOOP: Final = 2
+KIND_ANSWER: Final = 3
+KIND_TABLE: Final = 4
+KIND_ACK: Final = 5
+KIND_HINT: Final = 6
+
+FRAME: Final = struct.Struct("!6s6sHHBHHIIIHHHHI")
+"""Ether / Mapping."""
+
+FRAME_SIZE: Final = 45
+PREFIX_SIZE: Final = 25
+
+FIELDS: Final[dict[str, tuple[object, ...]]] = {
+    "type": (0, 2),
+    "kind": (2, 1),
+    "source": (3, 2),
+    "leader": (5, 2),
+    "incarnation": (7, 4),
+    "number": (11, 4),
+    "epoch": (15, 4),
+    "author": (19, 2),
+    "part": (21, 2),
+    "parts": (23, 2),
+    "length": (25, 2),
+    "check": (27, 4),
+}
+"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""
+
+FLOW: Final = ("kind",)
+"""The fields that tell flows apart."""
+
+NAMES: Final[dict[str, dict[int, str]]] = {
+    "kind": {1: "PROBE", 2: "LOOP", 3: "ANSWER", 4: "TABLE", 5: "ACK", 6: "HINT"}
+}
+"""What values of fields are called."""
+
+KIND: Final = "kind"
+KINDS: Final[dict[int, Kind]] = {
+    KIND_PROBE: Kind("control", "mapping PROBE {number} of node {source}"),
+    KIND_LOOP: Kind("control", "mapping LOOP {number} of node {source}"),
+    KIND_ANSWER: Kind("control", "mapping ANSWER {number}: node {source}, leader {leader}, routes of epoch {epoch}"),
+    KIND_TABLE: Kind("control", "mapping TABLE of epoch {epoch} by node {author}, part {part} of {parts}"),
+    KIND_ACK: Kind("control", "mapping ACK of epoch {epoch} by node {author}, part {part} of {parts}"),
+    KIND_HINT: Kind("control", "mapping HINT {number} of node {source}"),
+}
+"""How the sorts of frames are told of, by the values of KIND."""
+
+_pack_frame = struct.Struct("!6s6sHHBHHIIIHHHH").pack
+_unpack_frame = FRAME.unpack_from
+_pack_frame_behind = struct.Struct("!25sIIHHHH").pack
+_unpack_frame_behind = struct.Struct("!25xIIHHHHI").unpack_from
+_pack_check = struct.Struct("!I").pack
+
+
+def pack_frame(
+    dst: bytes,
+    src: bytes,
+    kind: int,
+    source: int,
+    leader: int,
+    incarnation: int,
+    number: int,
+    epoch: int,
+    author: int,
+    part: int,
+    parts: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / Mapping."""
+    header = _pack_frame(
+        dst, src, ETHERTYPE, TYPE, kind, source, leader, incarnation, number, epoch, author, part, parts, len(payload)
+    )
+    return header + _pack_check(crc32(payload, crc32(header))) + payload
+
+
+def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, memoryview]:
+    """Ether / Mapping: dst, src, kind, source, leader, incarnation, number, epoch, author, part, parts,
+    payload."""
+    try:
+        (
+            dst,
+            src,
+            ether_type,
+            type_,
+            kind,
+            source,
+            leader,
+            incarnation,
+            number,
+            epoch,
+            author,
+            part,
+            parts,
+            length,
+            check,
+        ) = _unpack_frame(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if ether_type != ETHERTYPE:
+        raise MalformedError("ether_type")
+    if type_ != TYPE:
+        raise MalformedError("type")
+    if kind not in (KIND_PROBE, KIND_LOOP, KIND_ANSWER, KIND_TABLE, KIND_ACK, KIND_HINT):
+        raise MalformedError("kind")
+    end = 45 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = memoryview(raw)[45:end]
+    if crc32(rest, crc32(raw[:41])) != check:
+        raise MalformedError("check")
+    return dst, src, kind, source, leader, incarnation, number, epoch, author, part, parts, rest
+
+
+def pack_frame_behind(
+    prefix: bytes, number: int, epoch: int, author: int, part: int, parts: int, payload: Buffer = b""
+) -> bytes:
+    """Ether / Mapping, of whose beginning prefix is."""
+    header = _pack_frame_behind(prefix, number, epoch, author, part, parts, len(payload))
+    return header + _pack_check(crc32(payload, crc32(header))) + payload
+
+
+def unpack_frame_behind(raw: Buffer) -> tuple[int, int, int, int, int, Buffer]:
+    """Ether / Mapping, whose beginning is known: number, epoch, author, part, parts, payload."""
+    try:
+        number, epoch, author, part, parts, length, check = _unpack_frame_behind(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    end = 45 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = raw[45:end]
+    if crc32(rest, crc32(raw[:41])) != check:
+        raise MalformedError("check")
+    return number, epoch, author, part, parts, rest

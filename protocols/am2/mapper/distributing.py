@@ -1,0 +1,91 @@
+"""Brings tables to hosts: so many parts under way at a time, each sent again until it is acknowledged."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocols.am2.mapper.counters import Counters
+from protocols.am2.mapper.envelope import Route
+from protocols.am2.mapper.pacer import Pacer
+from protocols.am2.mapper.settings import Settings
+from protocols.am2.mapper.tables import Table, parts_of
+from protocols.core.timers import Timers
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One part of a table for a host. route: to it."""
+
+    host: int
+    part: int
+    parts: int
+    table: Table
+    route: Route
+    payload: bytes
+
+
+class Distributor:
+    """send: sends a parcel."""
+
+    __slots__ = ("_counters", "_pacer", "_queue", "_send", "_settings", "_timers", "_under_way")
+
+    def __init__(self, settings: Settings, counters: Counters, pacer: Pacer, send: Callable[[Parcel], None]) -> None:
+        self._settings, self._counters, self._pacer, self._send = settings, counters, pacer, send
+        self._queue: deque[tuple[Parcel, int]] = deque()  # with how often it was sent
+        self._under_way: dict[tuple[int, int], tuple[Parcel, int]] = {}
+        self._timers: Timers[tuple[int, int]] = Timers()
+
+    @property
+    def deadline(self) -> int | None:
+        """When `tick` has something to do."""
+        if self._queue and len(self._under_way) < self._settings.parts:
+            return self._pacer.free
+        return self._timers.deadline
+
+    def brings(self, host: int) -> bool:
+        """A table for that host is under way, or waits to be."""
+        return any(parcel.host == host for parcel, _ in (*self._queue, *self._under_way.values()))
+
+    def bring(self, host: int, table: Table, route: Route, way_back: Route) -> None:
+        """To that host, instead of any other table for it. `tick` sends it."""
+        self._forget(host)
+        payloads = parts_of(table, way_back, self._settings.chunk)
+        for part, payload in enumerate(payloads):
+            self._queue.append((Parcel(host, part, len(payloads), table, route, payload), 0))
+
+    def stop(self) -> None:
+        self._queue.clear()
+        self._under_way.clear()
+        self._timers = Timers()
+
+    def acknowledged(self, now: int, host: int, version: tuple[int, int], part: int) -> None:
+        sent = self._under_way.get((host, part))
+        if sent is not None and sent[0].table.version == version:
+            del self._under_way[host, part]
+            self._timers.cancel((host, part))
+            self.tick(now)
+
+    def tick(self, now: int) -> None:
+        for key in self._timers.expired(now):
+            parcel, tries = self._under_way.pop(key)
+            if tries < self._settings.most:
+                self._queue.append((parcel, tries))
+            else:
+                # If it lives, the next look at it shows which table it has.
+                self._counters.tables_given_up += 1
+                self._forget(parcel.host)
+        while self._queue and len(self._under_way) < self._settings.parts and self._pacer.take(now):
+            parcel, tries = self._queue.popleft()
+            key = parcel.host, parcel.part
+            self._under_way[key] = parcel, tries + 1
+            self._timers.set(key, now + self._settings.timeout)
+            self._counters.parts_sent += 1
+            self._send(parcel)
+
+    def _forget(self, host: int) -> None:
+        self._queue = deque(waiting for waiting in self._queue if waiting[0].host != host)
+        for key in [key for key in self._under_way if key[0] == host]:
+            del self._under_way[key]
+            self._timers.cancel(key)

@@ -1,0 +1,74 @@
+"""What changes of a frame on its way, put on and taken off: the source route in front, and the CRC-8 at the end.
+
+A route is a sequence of deltas, one for each switch: the port by which to leave is the port of entry + delta, as Myrinet's
+(ANSI/VITA 26-1998) relative addresses have it. A switch consumes its byte, 0x80 | delta in six bits, and makes the CRC-8
+(polynomial 0x07, over everything behind the Ethernet header) anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from protocols.core.firmware import Buffer
+from protocols.core.malformed import MalformedError
+
+Route = tuple[int, ...]
+"""Deltas, the first switch's first."""
+
+ETHERNET: Final = 14
+_ROUTE: Final = 0x80
+_LOW: Final = 0x3F
+_SIGN: Final = 0x20
+
+
+def back(route: Sequence[int]) -> Route:
+    """The same links the other way: a switch that was left by a higher port than it was entered is now left by a lower."""
+    return tuple([-delta for delta in reversed(route)])
+
+
+def route_bytes(route: Sequence[int]) -> bytes:
+    """As a frame has it. Deltas are from -32 to 31."""
+    return bytes([_ROUTE | delta & _LOW for delta in route])
+
+
+def route_of(raw: Buffer) -> Route:
+    """Raises MalformedError for bytes that are no route."""
+    if any(byte & 0xC0 != _ROUTE for byte in raw):
+        raise MalformedError("route")
+    return tuple([(byte & _LOW ^ _SIGN) - _SIGN for byte in raw])
+
+
+def sealed(frame: bytes, route: bytes) -> bytes:
+    """A frame of the codec as it goes on the wire, with that route."""
+    behind = route + frame[ETHERNET:]
+    return frame[:ETHERNET] + behind + bytes((crc8(behind),))
+
+
+def opened(frame: bytes) -> bytes:
+    """A frame that has come, as the codec has it. Raises MalformedError: "short", "crc8", or "route" if it is not used up,
+    so that the frame was not meant to end here."""
+    if len(frame) < ETHERNET + 3:
+        raise MalformedError("short")
+    if frame[ETHERNET] & _ROUTE:
+        raise MalformedError("route")
+    if crc8(frame[ETHERNET:]):
+        raise MalformedError("crc8")
+    return frame[:-1]
+
+
+def crc8(data: bytes) -> int:
+    """Polynomial 0x07, from 0, not reflected; of data with its CRC-8 behind it 0."""
+    value, table = 0, _TABLE
+    for byte in data:
+        value = table[value ^ byte]
+    return value
+
+
+def _row(value: int) -> int:
+    for _ in range(8):
+        value = value << 1 ^ (0x107 if value & 0x80 else 0)
+    return value
+
+
+_TABLE: Final = bytes(map(_row, range(256)))

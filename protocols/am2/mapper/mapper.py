@@ -1,0 +1,392 @@
+"""A mapper: one for each NIC. It is given frames and the time, and has frames sent and route tables installed.
+
+Every mapper answers probes. The one with the lowest number leads, of those that hear of each other: whoever has heard of no
+better one for some time begins to explore; its probes tell everybody whom they reach that it leads; whoever is
+better says so in its answer, and so does who knows a better one. Only a leader itself is proof that it lives, by its
+probes: word of it is believed for a while only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.am2.mapper import codec
+from protocols.am2.mapper.codec import (
+    KIND_ACK,
+    KIND_ANSWER,
+    KIND_HINT,
+    KIND_LOOP,
+    KIND_PROBE,
+    KIND_TABLE,
+)
+from protocols.am2.mapper.counters import Counters
+from protocols.am2.mapper.distributing import Distributor, Parcel
+from protocols.am2.mapper.envelope import Route, back, opened, route_bytes, route_of, sealed
+from protocols.am2.mapper.leading import Duty, Pause, lead
+from protocols.am2.mapper.pacer import Pacer
+from protocols.am2.mapper.prober import Found, Probe, Prober
+from protocols.am2.mapper.routing import Routing
+from protocols.am2.mapper.settings import Settings
+from protocols.am2.mapper.tables import Collected, Path, Table, paths_of, way_back_of
+from protocols.am2.mapper.topology import Topology
+from protocols.core.firmware import Buffer
+from protocols.core.malformed import MalformedError
+
+BROADCAST: Final = b"\xff" * 6
+NOBODY: Final = 0xFFFF
+"""No node's number: where a frame says who leads, and no leader is known."""
+_MOST_STAGGERED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """The mapper's own NIC. number: its node's, which tells it from all others, below 65535. incarnation: greater whenever
+    it starts again. address: its MAC."""
+
+    number: int
+    incarnation: int
+    address: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """What a frame says."""
+
+    sender: bytes
+    source: int
+    leader: int
+    incarnation: int
+    number: int
+    version: tuple[int, int]
+    part: int
+    parts: int
+    payload: memoryview
+
+
+class Mapper:
+    """send: puts a whole frame on the wire. install: gives the NIC its routes, instead of those that it has; they reach
+    every NIC that can be reached."""
+
+    def __init__(
+        self,
+        station: Station,
+        send: Callable[[bytes], None],
+        install: Callable[[Table], None],
+        settings: Settings | None = None,
+    ) -> None:
+        self.settings = settings = settings or Settings()
+        self.counters = counters = Counters()
+        self.station = station
+        self._send, self._install = send, install
+        pacer = Pacer(settings.interval, settings.burst)
+        self._prober = Prober(settings, counters, pacer, self._send_probe)
+        self._distributor = Distributor(settings, counters, pacer, self._send_parcel)
+        self.table: Table | None = None
+        """The routes that the NIC has."""
+        self.topology: Topology | None = None
+        """The network, if this mapper leads and knows it."""
+        self._tables: dict[int, Table] = {}
+        self._routing: Routing | None = None
+        self._epoch = 0  # the greatest that was heard of
+        self._leader: int | None = None
+        self._proof: int | None = None  # the leader's own word is believed until then
+        self._lead_at: int | None = None
+        self._way_to_leader: Route | None = None
+        self._duty: Duty | None = None
+        self._resume_at: int | None = None
+        self._hinted = 0  # when the leader was given a hint for the last time
+        self._collected: Collected | None = None
+        self._now = 0
+
+    @property
+    def leader(self) -> int | None:
+        """The number of whoever leads, as far as known."""
+        return self._leader
+
+    @property
+    def leads(self) -> bool:
+        return self._duty is not None
+
+    @property
+    def deadline(self) -> int | None:
+        """When it wants `tick` to be called, or None."""
+        when = (self._lead_at, self._resume_at, self._prober.deadline, self._distributor.deadline)
+        return min((time for time in when if time is not None), default=None)
+
+    def start(self, now: int) -> None:
+        """To be called once. Whoever has a low number begins early, so that not everybody explores at once."""
+        self._now = now
+        self._wait(now + self.settings.stagger * min(self.station.number, _MOST_STAGGERED))
+
+    def tick(self, now: int) -> None:
+        """The deadline has come."""
+        self._now = now
+        if self._lead_at is not None and now >= self._lead_at:
+            self._begin(now)
+        self._distributor.tick(now)
+        if self._prober.busy:
+            self._prober.tick(now)
+        self._go_on(now)
+
+    def unreachable(self, now: int, number: int) -> None:
+        """The NIC does not get through to that one: the leader should look at once."""
+        if self.table is None or number in self.table.paths:
+            self._hint(now)
+
+    def receive(self, now: int, frame: bytes) -> None:
+        """A frame has come, whatever it is."""
+        self._now = now
+        try:
+            to, sender, kind, source, leader, incarnation, number, epoch, author, part, parts, payload = (
+                codec.unpack_frame(opened(frame))
+            )
+            letter = _Letter(sender, source, leader, incarnation, number, (epoch, author), part, parts, payload)
+            if to not in (self.station.address, BROADCAST):
+                self.counters.strangers += 1
+            elif source == self.station.number:
+                self._come_back(now, kind, letter)
+            elif kind == KIND_PROBE:
+                self._probed(now, letter)
+            elif kind == KIND_ANSWER:
+                self._answered(now, letter)
+            elif kind == KIND_TABLE:
+                self._given(now, letter)
+            elif kind == KIND_ACK:
+                self._distributor.acknowledged(now, source, letter.version, part)
+            elif kind == KIND_HINT:
+                self.counters.hints_received += 1
+                self._look_again(now)
+            else:
+                self.counters.strangers += 1
+        except MalformedError as error:
+            if error.reason in ("check", "crc8"):
+                self.counters.corrupt += 1
+            else:
+                self.counters.malformed += 1
+            return
+        self._go_on(now)
+
+    def counted(self) -> Mapping[str, int]:
+        return self.counters.counted()
+
+    # Who leads.
+
+    def _wait(self, when: int) -> None:
+        self._lead_at = when if self.settings.leads else None
+
+    def _begin(self, now: int) -> None:
+        """Nobody better has been heard of for some time."""
+        self._lead_at = self._proof = self._way_to_leader = None
+        self._leader = self.station.number
+        self.counters.elections += 1
+        self._duty = lead(self.station.number, self.settings, self.counters, lambda: self._prober.lossy, self)
+        next(self._duty)
+        self._resume_at = now
+
+    def _follow(self, leader: int) -> None:
+        """A better one leads."""
+        if self._duty is not None:
+            self.counters.abdications += 1
+            self._duty.close()
+            self._duty = self._resume_at = self.topology = self._routing = None
+            self._tables.clear()
+            self._prober.stop()
+            self._distributor.stop()
+        self._leader = leader
+
+    def _heard(self, now: int, leader: int, way: Route) -> bool:
+        """A leader's own word. Whether it is the one to follow."""
+        best = self._leader
+        if best is not None and leader > best and self._proven(now):
+            return False
+        if self.settings.leads and leader > self.station.number:
+            if not self.leads:
+                self._begin(now)
+            return False
+        if leader != best:
+            self._follow(leader)
+        self._way_to_leader = way
+        self._proof = now + self.settings.patience
+        self._wait(self._proof + self.settings.stagger * self._rank())
+        return True
+
+    def _proven(self, now: int) -> bool:
+        """The leader is known to live, or was a short time ago."""
+        return self._proof is not None and now < self._proof
+
+    def _rumoured(self, now: int, leader: int) -> None:
+        """A better one is said to lead: it should be heard of soon."""
+        if self._leader is None or leader < self._leader:
+            self._follow(leader)
+            self._wait(now + self.settings.rumour + self.settings.stagger * self._rank())
+
+    def _rank(self) -> int:
+        """Of the mappers that may lead if the leader does not, the first is the first to do so."""
+        if self.table is None:
+            return min(self.station.number, _MOST_STAGGERED)
+        return min(sum(number < self.station.number for number in self.table.paths), _MOST_STAGGERED)
+
+    # Probes.
+
+    def _send_probe(self, probe: Probe, number: int) -> None:
+        route = route_bytes(probe.route)
+        if probe.host:
+            self._post(KIND_PROBE, route, BROADCAST, number=number, payload=route)
+        else:
+            self._post(KIND_LOOP, route, self.station.address, number=number)
+
+    def _come_back(self, now: int, kind: int, letter: _Letter) -> None:
+        if letter.sender != self.station.address or letter.incarnation != self.station.incarnation:
+            self.counters.strangers += 1
+        elif kind == KIND_LOOP:
+            self._prober.answer(now, letter.number, None)
+        elif kind == KIND_PROBE:
+            station = self.station
+            self._prober.answer(now, letter.number, Found(station.number, station.incarnation, station.address))
+
+    def _probed(self, now: int, letter: _Letter) -> None:
+        way = back(route_of(letter.payload))
+        self._epoch = max(self._epoch, letter.version[0])
+        if not self._heard(now, letter.source, way):
+            self._hint(now)  # it does not know our leader: maybe our leader does not know it
+        self.counters.answers_sent += 1
+        self._post(KIND_ANSWER, route_bytes(way), letter.sender, number=letter.number, version=self._version)
+
+    def _answered(self, now: int, letter: _Letter) -> None:
+        self._epoch = max(self._epoch, letter.version[0])
+        if letter.leader < self.station.number:
+            self._rumoured(now, letter.leader)
+        elif self.leads:
+            self._prober.answer(
+                now, letter.number, Found(letter.source, letter.incarnation, letter.sender, *letter.version)
+            )
+
+    @property
+    def _version(self) -> tuple[int, int]:
+        return self.table.version if self.table else (0, 0)
+
+    # What a leader does.
+
+    def _go_on(self, now: int) -> None:
+        """With the leader's duty, as far as it goes."""
+        while self._duty is not None and not self._prober.busy:
+            if self._resume_at is not None and now < self._resume_at:
+                return
+            self._resume_at = None
+            wanted = self._duty.send(now)
+            if isinstance(wanted, Pause):
+                self._resume_at = now + wanted.time
+            else:
+                self._prober.run(now, wanted)
+
+    def adopt(self, topology: Topology) -> None:
+        """What `leading.Realm` says."""
+        self.topology = topology
+        self._routing = routing = Routing(topology)
+        me = self.station
+        addresses = {me.number: me.address} | {number: host.address for number, host in topology.hosts.items()}
+        paths = {
+            source: {
+                number: Path(route_bytes(route), addresses[number]) for number, route in routing.routes(source).items()
+            }
+            for source in addresses
+        }
+        if {number: table.paths for number, table in self._tables.items()} != paths:
+            self._epoch += 1
+            self._tables = {number: Table(self._epoch, me.number, own) for number, own in paths.items()}
+        self._take(self._tables[me.number])
+        self._distributor.stop()
+        self.seen(topology.hosts)
+
+    def seen(self, hosts: Mapping[int, Found]) -> None:
+        """What `leading.Realm` says. Whoever has not its table gets it."""
+        author = self.station.number
+        if self._tables and self._epoch > self._tables[author].epoch:
+            # Another leader was here: its tables must not be thought to be later than ours.
+            self._epoch += 1
+            self._distributor.stop()
+            self._tables = {number: Table(self._epoch, author, old.paths) for number, old in self._tables.items()}
+            self._take(self._tables[author])
+        for number, host in hosts.items():
+            table = self._tables[number]
+            if (host.epoch, host.author) != table.version and not self._distributor.brings(number):
+                route = route_of(self._tables[author].paths[number].route)
+                self._distributor.bring(number, table, route, route_of(table.paths[author].route))
+        self._distributor.tick(self._now)
+
+    def _send_parcel(self, parcel: Parcel) -> None:
+        address = self._tables[self.station.number].paths[parcel.host].address
+        self._post(
+            KIND_TABLE,
+            route_bytes(parcel.route),
+            address,
+            version=parcel.table.version,
+            part=parcel.part,
+            parts=parcel.parts,
+            payload=parcel.payload,
+        )
+
+    def _look_again(self, now: int) -> None:
+        """At once, if nothing else is being done."""
+        if self._duty is not None and self._resume_at is not None and not self._prober.busy:
+            self._resume_at = now
+
+    # What others do.
+
+    def _hint(self, now: int) -> None:
+        if self._duty is not None:
+            self._look_again(now)
+        elif self._way_to_leader is not None and now - self._hinted >= self.settings.watch // 4:
+            self._hinted = now
+            self.counters.hints_sent += 1
+            self._post(KIND_HINT, route_bytes(self._way_to_leader), BROADCAST)
+
+    def _given(self, now: int, letter: _Letter) -> None:
+        """A part of our table."""
+        if letter.version[1] != letter.source or letter.part >= letter.parts:
+            raise MalformedError("part")
+        way_back, _ = way_back_of(letter.payload)
+        paths = paths_of(letter.payload)
+        if not self._heard(now, letter.source, route_of(way_back)):
+            self.counters.strangers += 1
+            return
+        self._epoch = max(self._epoch, letter.version[0])
+        if self._version != letter.version:
+            collected = self._collected
+            if collected is None or (collected.version, collected.count) != (letter.version, letter.parts):
+                collected = self._collected = Collected(letter.version, letter.parts)
+            table = collected.add(letter.part, paths)
+            if table is not None:
+                self._collected = None
+                self._take(table)
+        self._post(KIND_ACK, way_back, letter.sender, version=letter.version, part=letter.part, parts=letter.parts)
+
+    def _take(self, table: Table) -> None:
+        if table != self.table:
+            self.table = table
+            self.counters.tables_installed += 1
+            self._install(table)
+
+    def _post(
+        self,
+        kind: int,
+        route: bytes,
+        to: bytes,
+        *,
+        number: int = 0,
+        version: tuple[int, int] = (0, 0),
+        part: int = 0,
+        parts: int = 0,
+        payload: Buffer = b"",
+    ) -> None:
+        """Send a frame. It says who leads: whom we know to do so, or we, as nobody better is known to."""
+        me = self.station
+        leader = me.number if self.settings.leads else NOBODY
+        if self._leader is not None and self._proven(self._now):
+            leader = self._leader
+        epoch, author = version
+        about = number, epoch, author, part, parts
+        frame = codec.pack_frame(to, me.address, kind, me.number, leader, me.incarnation, *about, payload)
+        self._send(sealed(frame, route))

@@ -1,0 +1,123 @@
+"""Routes that cannot deadlock: up*/down* on the map (Schroeder et al., "Autonet", IEEE JSAC 9(8), 1991).
+
+Switches are ordered by their distance from a root; a cable leads up to the lesser one. A route goes up zero or more times,
+then down zero or more times, never up again. So a frame that holds one channel and waits for the next always waits
+for one that is later in an order that all have in common, and nobody waits in a circle.
+
+Ours: the root is the switch from which the farthest host is nearest; of several the one that is farthest from
+its nearest host, then the one that was discovered first. Of the shortest legal routes one is taken by a hash of both hosts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from protocols.am2.mapper.envelope import Route
+from protocols.am2.mapper.topology import Port, Topology
+
+_FAR: Final = 1 << 30
+_MASK: Final = (1 << 64) - 1
+
+Step = tuple[int, Port]
+"""The port by which a switch is left, and where its cable ends."""
+
+
+class Routing:
+    """Routes between all hosts of a map."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._map = topology
+        self._steps: list[list[Step]] = [
+            [(port, end) for port, end in sorted(ends.items()) if isinstance(end, Port) and end.switch != switch]
+            for switch, ends in enumerate(topology.ends)
+        ]
+        self._populated = sorted({place.switch for place in topology.at.values()})
+        self.root = self._choose_root()
+        """A switch; 0 if there is none."""
+        levels = self._distances(self.root) if self._steps else []
+        self._order = sorted(range(len(levels)), key=lambda switch: (levels[switch], switch))
+        self._rank = {switch: rank for rank, switch in enumerate(self._order)}
+        self._choices = {switch: self._towards(switch) for switch in self._populated}
+
+    def routes(self, source: int) -> dict[int, Route]:
+        """From that host to every other one, by its number."""
+        topology = self._map
+        if not topology.at:  # no switch: one cable between two hosts, or none
+            return {number: () for number in (topology.me, *topology.hosts) if number != source and topology.hosts}
+        return {number: self._route(source, number) for number in sorted(topology.at) if number != source}
+
+    def _route(self, source: int, destination: int) -> Route:
+        (switch, port), target = self._map.at[source], self._map.at[destination]
+        choices = self._choices[target.switch]
+        route: list[int] = []
+        down = False
+        while switch != target.switch:
+            steps = choices[down][switch]
+            leave, end = steps[_hash(source, destination, len(route)) % len(steps)]
+            route.append(leave - port)
+            down = down or self._rank[end.switch] > self._rank[switch]
+            switch, port = end
+        return (*route, target.port - port)
+
+    def _towards(self, target: int) -> tuple[list[list[Step]], list[list[Step]]]:
+        """The steps from each switch that are on a shortest legal way to target, as long as one may go up, and after."""
+        rank, count = self._rank, len(self._steps)
+        only_down, any_way = [_FAR] * count, [_FAR] * count
+        only_down[target] = 0
+        queue = deque([target])
+        while queue:
+            switch = queue.popleft()
+            for _, end in self._steps[switch]:
+                if rank[end.switch] < rank[switch] and only_down[end.switch] == _FAR:
+                    only_down[end.switch] = only_down[switch] + 1
+                    queue.append(end.switch)
+        for switch in self._order:
+            above = [any_way[end.switch] for _, end in self._steps[switch] if rank[end.switch] < rank[switch]]
+            any_way[switch] = min([only_down[switch], *(distance + 1 for distance in above)])
+        before: list[list[Step]] = [[] for _ in range(count)]
+        after: list[list[Step]] = [[] for _ in range(count)]
+        for switch, steps in enumerate(self._steps):
+            for step in steps:
+                far = step[1].switch
+                if rank[far] < rank[switch]:
+                    if any_way[far] + 1 == any_way[switch]:
+                        before[switch].append(step)
+                else:
+                    if only_down[far] + 1 == only_down[switch]:
+                        after[switch].append(step)
+                    if only_down[far] + 1 == any_way[switch]:
+                        before[switch].append(step)
+        return before, after
+
+    def _choose_root(self) -> int:
+        if not self._steps:
+            return 0
+        distances = [self._distances(switch) for switch in self._populated]
+
+        def badness(switch: int) -> tuple[int, int, int]:
+            to_hosts = [distance[switch] for distance in distances]
+            return max(to_hosts), -min(to_hosts), switch
+
+        return min(range(len(self._steps)), key=badness)
+
+    def _distances(self, start: int) -> list[int]:
+        """In cables, from one switch to all."""
+        distances = [_FAR] * len(self._steps)
+        distances[start] = 0
+        queue = deque([start])
+        while queue:
+            switch = queue.popleft()
+            for _, end in self._steps[switch]:
+                if distances[end.switch] == _FAR:
+                    distances[end.switch] = distances[switch] + 1
+                    queue.append(end.switch)
+        return distances
+
+
+def _hash(source: int, destination: int, step: int) -> int:
+    """The same everywhere; any bits are as good as others."""
+    value = (source << 32 ^ destination << 16 ^ step) + 0x9E3779B97F4A7C15 & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31

@@ -1,0 +1,352 @@
+"""A network for mappers: it follows the wire format and little else, so that thousands of maps are made in seconds.
+
+Frames follow their source routes through anonymous switches, one hop a microsecond, and never wait. Whether a frame is lost,
+cut off or damaged is drawn for each hop from the network's seed. What is true of the network is asked of its cables.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+from itertools import count, pairwise
+from random import Random
+
+from protocols.am2.mapper.envelope import crc8
+from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.settings import Settings
+from protocols.am2.mapper.tables import Table
+from protocols.am2.mapper.topology import Port, Topology
+
+HOP = 1_000  # ns
+Place = tuple[str | int, int]  # a switch's name or a host's number, and the port; a host's is 0
+Cable = tuple[Place, Place]
+
+
+def address(number: int) -> bytes:
+    return bytes((2, 0, 0, 0)) + number.to_bytes(2, "big")
+
+
+class Myrinet:
+    def __init__(
+        self,
+        cables: Iterable[Cable],
+        *,
+        seed: int = 0,
+        loss: float = 0.0,
+        damage: float = 0.0,
+        ports: int = 8,
+        settings: Settings | None = None,
+        leaders: Iterable[int] | None = None,
+        hosts: Iterable[int] = (),
+    ) -> None:
+        """crossings: frames that came, though they took a cable twice in one direction. loss and damage: probabilities for
+        each hop. leaders: who may lead; None: all. hosts: more of them, whose cables
+        are not plugged in yet."""
+        self.cables = list(cables)
+        self.ports, self.loss, self.damage = ports, loss, damage
+        self.now = self.delivered = self.dropped = self.crossings = 0
+        self._random = Random(seed)
+        self._peers: dict[Place, Place] = {}
+        for cable in self.cables:
+            self._plug(*cable)
+        self._events: list[tuple[int, int, int, bytes | None]] = []
+        self._order = count()
+        self._incarnations: dict[int, int] = {}
+        self.mappers: dict[int, Mapper] = {}
+        self.tables: dict[int, Table] = {}
+        self._settings = settings or Settings(ports=ports)
+        self._leaders = None if leaders is None else set(leaders)
+        for number in sorted({*hosts, *(end for cable in self.cables for end, _ in cable if isinstance(end, int))}):
+            self.boot(number)
+
+    # What happens to it.
+
+    def boot(self, number: int) -> None:
+        """A host's mapper starts, or starts again."""
+        self._incarnations[number] = incarnation = self._incarnations.get(number, 0) + 1
+        leads = self._leaders is None or number in self._leaders
+        self.tables.pop(number, None)
+        mapper = self.mappers[number] = Mapper(
+            Station(number, incarnation, address(number)),
+            lambda frame: self._carry(number, frame),
+            lambda table: self.tables.__setitem__(number, table),
+            replace(self._settings, leads=leads),
+        )
+        mapper.start(self.now)
+        self._schedule(number, mapper)
+
+    def kill(self, number: int) -> None:
+        del self.mappers[number]
+        self.tables.pop(number, None)
+
+    def cut(self, cable: Cable) -> None:
+        self.cables.remove(cable)
+        for end in cable:
+            del self._peers[end]
+
+    def join(self, cable: Cable) -> None:
+        self.cables.append(cable)
+        self._plug(*cable)
+
+    def _plug(self, near: Place, far: Place) -> None:
+        assert near not in self._peers, near
+        assert far not in self._peers, far
+        self._peers[near], self._peers[far] = far, near
+
+    # Time.
+
+    def run(self, duration: int, until: Callable[[], bool] = lambda: False) -> bool:
+        """Whether that has come true, within that time."""
+        end = self.now + duration
+        while self._events and self._events[0][0] <= end:
+            self.now, _, number, frame = heapq.heappop(self._events)
+            mapper = self.mappers.get(number)
+            if mapper is None:
+                continue
+            if frame is not None:
+                self.delivered += 1
+                mapper.receive(self.now, frame)
+            elif mapper.deadline is not None and mapper.deadline <= self.now:
+                mapper.tick(self.now)
+            else:
+                continue
+            self._schedule(number, mapper)
+            if until():
+                return True
+        self.now = end
+        return until()
+
+    def _schedule(self, number: int, mapper: Mapper) -> None:
+        if mapper.deadline is not None:
+            heapq.heappush(self._events, (max(mapper.deadline, self.now), next(self._order), number, None))
+
+    def _carry(self, number: int, frame: bytes) -> None:
+        peers, ports, behind = self._peers, self.ports, 14
+        place: Place | None = peers.get((number, 0))
+        when = self.now + HOP
+        used, crossed = {(number, 0)}, False
+        while place is not None:
+            if self.loss and self._random.random() < self.loss:
+                break
+            if self.damage and self._random.random() < self.damage:
+                frame = self._damaged(frame)
+            node, port = place
+            if isinstance(node, int):
+                self.crossings += crossed and not (behind < len(frame) and frame[behind] & 0x80)
+                if behind > 14:
+                    # As each switch makes the CRC-8 anew and keeps what was wrong of it, so do all of them.
+                    wrong = crc8(frame[14:])
+                    frame = frame[:14] + frame[behind:-1]
+                    frame += bytes((crc8(frame[14:]) ^ wrong,))
+                heapq.heappush(self._events, (when, next(self._order), node, frame))
+                return
+            if behind >= len(frame) or not frame[behind] & 0x80:
+                break
+            delta = (frame[behind] & 0x3F ^ 0x20) - 0x20
+            behind += 1
+            port += delta
+            crossed |= (node, port) in used
+            used.add((node, port))
+            place = peers.get((node, port)) if 0 <= port < ports else None
+            when += HOP
+        self.dropped += 1
+
+    def _damaged(self, frame: bytes) -> bytes:
+        if self._random.random() < 0.5:
+            return frame[: 14 + self._random.randrange(len(frame) - 14)]
+        bit = self._random.randrange(8 * len(frame))
+        return frame[: bit >> 3] + bytes((frame[bit >> 3] ^ 1 << (bit & 7),)) + frame[(bit >> 3) + 1 :]
+
+    # What is true.
+
+    def reached(self, start: int) -> set[int]:
+        """The hosts that a host is connected to, itself among them."""
+        seen: set[str | int] = {start}
+        todo = [start]
+        while todo:
+            node = todo.pop()
+            for (near, _), (far, _) in [(a, b) for a, b in self._peers.items() if a[0] == node]:
+                assert near == node
+                if far not in seen:
+                    seen.add(far)
+                    todo.append(far)
+        return {node for node in seen if isinstance(node, int)}
+
+    def leads_to(self, number: int, route: Iterable[int]) -> tuple[str | int | None, list[Place]]:
+        """Where a frame from that host ends, and the channels that it takes: the places that it leaves."""
+        channels: list[Place] = [(number, 0)]
+        place = self._peers.get((number, 0))
+        for delta in route:
+            if place is None or isinstance(place[0], int):
+                return None, channels
+            channels.append((place[0], place[1] + delta))
+            place = self._peers.get(channels[-1])
+        return (None if place is None else place[0]), channels
+
+    def differences(self, topology: Topology) -> list[str]:
+        """What the map has that the network has not, or the other way. A switch's ports may be counted from anywhere.
+
+        The map says by which route each of its switches is reached: there each port must lead where the map says. As that
+        holds for every port, of which the network has no more, and for no two switches there is one, nothing else could be
+        an isomorphism.
+        """
+        wrong: list[str] = []
+        places: list[Place] = []
+        for switch, route in enumerate(topology.routes):
+            _, channels = self.leads_to(topology.me, route)
+            place = self._peers.get(channels[-1])
+            if place is None or isinstance(place[0], int):
+                return [f"no switch {switch} by {route}"]
+            places.append(place)
+        if len({name for name, _ in places}) < len(places):
+            wrong.append("a switch is there twice")
+        for (name, base), ends in zip(places, topology.ends, strict=True):
+            for port in range(self.ports):
+                far = self._peers.get((name, port))
+                end = ends.get(port - base)
+                if isinstance(end, Port):
+                    there: Place | None = (places[end.switch][0], places[end.switch][1] + end.port)
+                else:
+                    there = None if end is None else (end, 0)
+                if far != there:
+                    wrong.append(f"{name}:{port} leads to {far}, not {there}")
+            wrong += [f"{name} has no port {base + port}" for port in ends if not 0 <= base + port < self.ports]
+        if {topology.me, *topology.hosts} != self.reached(topology.me):
+            wrong.append(f"hosts {sorted(topology.hosts)}")
+        return wrong
+
+    def routed(self, numbers: Iterable[int]) -> bool:
+        """Each of these hosts has a table of the same version, and routes to exactly all others, with their addresses."""
+        group = set(numbers)
+        if any(number not in self.tables for number in group):
+            return False
+        if len({self.tables[number].version for number in group}) > 1:
+            return False
+        for number in group:
+            paths = self.tables[number].paths
+            if set(paths) != group - {number}:
+                return False
+            for other, path in paths.items():
+                route = [(byte & 0x3F ^ 0x20) - 0x20 for byte in path.route]
+                if path.address != address(other) or self.leads_to(number, route)[0] != other:
+                    return False
+        return True
+
+    def mapped(self, numbers: Iterable[int]) -> bool:
+        """One of these hosts leads, it has the right map, and all have its routes."""
+        group = sorted(numbers)
+        leading = [number for number in group if self.mappers[number].leads]
+        if len(leading) != 1 or any(self.mappers[number].leader != leading[0] for number in group):
+            return False
+        topology = self.mappers[leading[0]].topology
+        return topology is not None and self.routed(group) and not self.differences(topology)
+
+    def dependencies(self) -> Mapping[Place, set[Place]]:
+        """Channels, and those that frames wait for while they hold them, of all routes that are installed."""
+        graph: dict[Place, set[Place]] = {}
+        for number, table in self.tables.items():
+            for path in table.paths.values():
+                route = [(byte & 0x3F ^ 0x20) - 0x20 for byte in path.route]
+                for held, awaited in pairwise(self.leads_to(number, route)[1]):
+                    graph.setdefault(held, set()).add(awaited)
+        return graph
+
+    def deadlock(self) -> list[Place]:
+        """Channels in a circle, each waiting for the next; none."""
+        try:
+            list(TopologicalSorter(self.dependencies()).static_order())
+        except CycleError as error:
+            return list(error.args[1])
+        return []
+
+    def sent(self) -> int:
+        return sum(mapper.counters.probes_sent for mapper in self.mappers.values())
+
+
+# Shapes. A cable's end without a port gets the next one of its switch.
+
+
+def plugged(
+    ends: Iterable[tuple[str | int, str | int]], *, shuffled: Random | None = None, ports: int = 8
+) -> list[Cable]:
+    """Cables between these; the ports of a switch in order, or drawn."""
+    free: dict[str, Iterator[int]] = {}
+
+    def place(end: str | int) -> Place:
+        if isinstance(end, int):
+            return end, 0
+        if end not in free:
+            numbers = list(range(ports))
+            if shuffled:
+                shuffled.shuffle(numbers)
+            free[end] = iter(numbers)
+        return end, next(free[end])
+
+    return [(place(near), place(far)) for near, far in ends]
+
+
+def star(hosts: int) -> list[Cable]:
+    return plugged((number, "s") for number in range(hosts))
+
+
+def ring(switches: int, hosts: int) -> list[Cable]:
+    """hosts: of each switch."""
+    around = [(f"s{number}", f"s{(number + 1) % switches}") for number in range(switches)]
+    return plugged([*around, *((number, f"s{number // hosts}") for number in range(switches * hosts))])
+
+
+def torus(width: int, hosted: int = 1) -> list[Cable]:
+    """A host at every hosted-th switch."""
+    ends: list[tuple[str | int, str | int]] = []
+    for x in range(width):
+        for y in range(width):
+            ends += [(f"s{x}.{y}", f"s{(x + 1) % width}.{y}"), (f"s{x}.{y}", f"s{x}.{(y + 1) % width}")]
+    ends += [(number, f"s{n // width}.{n % width}") for number, n in enumerate(range(0, width * width, hosted))]
+    return plugged(ends)
+
+
+def fat_tree() -> list[Cable]:
+    """Sixteen hosts, two-level: four leaves of four hosts, each with a cable to each of four spines."""
+    leaves = [(number, f"leaf{number // 4}") for number in range(16)]
+    return plugged([*leaves, *((f"leaf{leaf}", f"spine{spine}") for leaf in range(4) for spine in range(4))])
+
+
+def random_network(seed: int, most: int = 64, ports: int = 8) -> list[Cable]:
+    """A connected network of 1 to most switches, some of them without hosts, some joined twice, some by a bridge only."""
+    random = Random(seed)
+    switches = random.randint(1, most)
+    free = dict.fromkeys(range(switches), ports)
+    ends: list[tuple[str | int, str | int]] = []
+
+    def join(near: int, far: int) -> None:
+        free[near] -= 1
+        free[far] -= 1
+        ends.append((f"s{near}", f"s{far}"))
+
+    def drawn(among: Iterable[int]) -> int | None:
+        able = [switch for switch in among if free[switch] > 0]
+        return random.choice(able) if able else None
+
+    for switch in range(1, switches):
+        near = drawn(range(switch))
+        assert near is not None
+        join(near, switch)
+    for _ in range(random.randint(0, 2 * switches)):
+        near = drawn(range(switches))
+        far = drawn(switch for switch in range(switches) if switch != near)
+        if near is not None and far is not None:
+            join(near, far)
+    populated = random.sample(range(switches), random.randint(1, switches))
+    number = 0
+    for switch in populated:
+        for _ in range(random.randint(1, 3)):
+            if free[switch]:
+                free[switch] -= 1
+                ends.append((number, f"s{switch}"))
+                number += 1
+    if not number:  # no port was free
+        return random_network(seed + 1_000_000, most, ports)
+    random.shuffle(ends)
+    return plugged(ends, shuffled=random, ports=ports)
