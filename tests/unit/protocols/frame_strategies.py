@@ -15,7 +15,8 @@ from scapy.packet import NoPayload, Packet, Padding, Raw
 
 import protocols
 
-PACKAGES = sorted(f"protocols.{path.parent.name}" for path in Path(protocols.__path__[0]).glob("*/frames.py"))
+_ROOT = Path(protocols.__path__[0])
+PACKAGES = sorted(".".join(("protocols", *path.parent.relative_to(_ROOT).parts)) for path in _ROOT.glob("**/frames.py"))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from scapy.fields import BitEnumField, BitField, ByteField, FlagsField, IntField
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
-ETHERTYPE = 0x88B6
+ETHERTYPE = 0x88B9  # what no protocol has
 
 
 class Base(Packet):
