@@ -268,6 +268,14 @@ class RunningCluster:
 
         return Capture(self._store, self.name, target, path)
 
+    def ssh(self) -> Path:
+        """Have an sshd in every node, and a configuration for clients, ``ssh -F PATH n1``: its path. In the nodes themselves
+        ``ssh n2`` is enough. Raises what `secure_shell.ensure` does.
+        """
+        from testbed.cluster import secure_shell
+
+        return secure_shell.ensure(self._store, self.name)
+
     def group(self, *nodes: str, threads: bool = False) -> Group:
         """Fabric's group of the connections to these nodes, names or ``@tag``, or to all::
 

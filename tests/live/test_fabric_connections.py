@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from machine import eventually
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster import secure_shell
-from testbed.cluster.state import Store
 
 pytestmark = [pytest.mark.requires("root", "ssh", "sshd"), pytest.mark.usefixtures("machine")]
 
@@ -36,7 +35,7 @@ def star() -> Iterator[RunningCluster]:
 
 
 def test_a_fabfile_runs_as_it_is(star: RunningCluster, tmp_path: Path) -> None:
-    config = secure_shell.ensure(Store(), star.name)
+    config = star.ssh()
     (tmp_path / "fabfile.py").write_text(FABFILE.replace("/tmp/{directory}", str(tmp_path)))
     (tmp_path / "service.sh").write_text("hostname\n")
     fab = [sys.executable, "-m", "fabric", "-H", "n1,n3", "--ssh-config", str(config), "deploy"]
@@ -61,7 +60,7 @@ def test_a_node_has_a_connection_that_ends_with_the_cluster(star: RunningCluster
     assert node.connection.run("hostname", hide=True).stdout == "n2\n"
     star.down()
     assert not node.connection.is_connected
-    assert threading.active_count() == before
+    eventually(lambda: threading.active_count() == before, "no thread is left")
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import jsonschema
 import pytest
 import test_rootless
 from test_command import refused, testbed
@@ -19,6 +20,7 @@ from test_rootless import as_user, finish, home
 from tools import tell
 
 from testbed import Cluster, RunningCluster
+from testbed.cli.documents import schema_of
 from testbed.cluster import secure_shell
 from testbed.cluster.state import Store
 from testbed.errors import ConflictError, UnsupportedError
@@ -53,6 +55,7 @@ def test_the_command_logs_in_and_its_sshds_end_with_the_cluster() -> None:
     testbed("up", "star-2")
     try:
         told = testbed("ssh", "--json", "star-2")
+        jsonschema.validate(json.loads(told.stdout), schema_of("ssh"))
         config = Path(json.loads(told.stdout)["configuration"])
         assert testbed("ssh", "star-2").stdout == f"ssh -F {config} NODE\n"
         assert testbed("ssh", "star-2", "n2", "hostname").stdout == "n2\n"
@@ -70,7 +73,7 @@ def test_the_command_logs_in_and_its_sshds_end_with_the_cluster() -> None:
 def test_from_outside_a_connection_is_made_in_the_node_and_between_nodes_it_crosses_the_link(
     star: RunningCluster,
 ) -> None:
-    config = secure_shell.ensure(Store(), star.name)
+    config = star.ssh()
     assert ssh(config, "n1", "hostname; echo $SSH_CONNECTION").stdout.split()[:2] == ["n1", "127.0.0.1"]
     with star.inject("n2", rules=["drop tcp.dport == 22"]):
         assert ssh(config, "n2", "hostname").stdout == "n2\n"
@@ -82,7 +85,7 @@ def test_from_outside_a_connection_is_made_in_the_node_and_between_nodes_it_cros
 
 
 def test_files_and_a_terminal_come_through(star: RunningCluster, tmp_path: Path) -> None:
-    config = secure_shell.ensure(Store(), star.name)
+    config = star.ssh()
     content = os.urandom(300_000)
     (tmp_path / "here").write_bytes(content)
     subprocess.run(["scp", "-q", "-F", config, tmp_path / "here", f"n1:{tmp_path}/there"], check=True, timeout=60)
@@ -100,7 +103,7 @@ def test_nothing_of_the_user_or_the_machine_is_read_or_written(star: RunningClus
         ]
 
     before = seen()
-    config = secure_shell.ensure(Store(), star.name)
+    config = star.ssh()
     assert ssh(config, "-tt", "n1", "tty").returncode == 0
     star["n1"].run(["ssh", "n2", "true"], timeout=60)
     assert seen() == before
@@ -110,14 +113,14 @@ def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCl
     def programs() -> dict[str, str]:
         return {node: (place / f"{node}.pid").read_text() for node in ("n1", "n2")}
 
-    place = secure_shell.ensure(Store(), star.name).parent
+    place = star.ssh().parent
     before, key = programs(), (place / "host_key.pub").read_text()
-    secure_shell.ensure(Store(), star.name)
+    star.ssh()
     assert programs() == before
     star["n2"].run(["sh", "-c", "kill $(cut -d: -f3 $TESTBED_STATE/ssh/n2.pid)"])
     while_it_ends = ["sh", "-c", "while ss -Hltn | grep -q :22; do :; done"]
     star["n2"].run(while_it_ends, timeout=30)
-    config = secure_shell.ensure(Store(), star.name)
+    config = star.ssh()
     assert programs()["n1"] == before["n1"]
     assert programs()["n2"] != before["n2"]
     assert (place / "host_key.pub").read_text() == key
@@ -125,7 +128,7 @@ def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCl
 
 
 def test_a_server_with_another_key_is_not_trusted(star: RunningCluster) -> None:
-    config = secure_shell.ensure(Store(), star.name)
+    config = star.ssh()
     place = config.parent
     for old in ("host_key", "host_key.pub"):
         (place / old).unlink()
@@ -145,7 +148,7 @@ def test_a_port_that_is_taken_is_said(star: RunningCluster) -> None:
     with server, server.stdout as said:
         assert said.readline() == "ready\n"
         with pytest.raises(ConflictError, match="something else listens on port 22 of node n2"):
-            secure_shell.ensure(Store(), star.name)
+            star.ssh()
         server.kill()
 
 
@@ -156,7 +159,7 @@ def test_variables_of_the_node_and_a_locked_password_are_no_hindrance() -> None:
         'name = "n1"\nenvironment = { ROLE = "a \\"b\\" \\\\c" }\nfiles = { "/etc/shadow" = "root:!:19000::::::\\n" }\n',
     )
     with Cluster.from_toml(described).up() as running:
-        config = secure_shell.ensure(Store(), running.name)
+        config = running.ssh()
         assert ssh(config, "n1", 'echo "$ROLE"; cat /etc/shadow').stdout == 'a "b" \\c\nroot:*:19000::::::\n'
 
 
@@ -177,7 +180,7 @@ def somebody(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_without_root_sessions_are_the_users_own(somebody: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
-            config = secure_shell.ensure(Store(), cluster.name)
+            config = cluster.ssh()
             assert ssh(config, "n1", "hostname; whoami").stdout == "n1\npostgres\n"
             there = ["ssh", "n2", "whoami; echo $SSH_CONNECTION; ssh n1 hostname"]
             whoami, connection, hostname = cluster["n1"].run(there, timeout=60).stdout.splitlines()
@@ -187,7 +190,7 @@ def test_without_root_sessions_are_the_users_own(somebody: Path) -> None:
             assert ssh(config, "n1", "ip link set eth0 down").returncode != 0
             assert cluster["n2"].connection.run("hostname", hide=True).stdout == "n2\n"
             before = (config.parent / "n1.pid").read_text()
-            assert secure_shell.ensure(Store(), cluster.name) == config
+            assert cluster.ssh() == config
             assert (config.parent / "n1.pid").read_text() == before
 
     finish(as_user(somebody, story))
@@ -198,7 +201,7 @@ def test_a_user_without_a_name_is_told_that_sshd_wants_one(home: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             with pytest.raises(UnsupportedError, match=f"user {os.getuid()} has no name"):
-                secure_shell.ensure(Store(), cluster.name)
+                cluster.ssh()
             assert not Store().ssh(cluster.name).exists()
 
     finish(as_user(home, story))
@@ -206,5 +209,5 @@ def test_a_user_without_a_name_is_told_that_sshd_wants_one(home: Path) -> None:
 
 def test_the_machine_gets_no_interface(star: RunningCluster) -> None:
     before = tell("/proc/self/ns/net", "ip", "link")
-    secure_shell.ensure(Store(), star.name)
+    star.ssh()
     assert tell("/proc/self/ns/net", "ip", "link") == before

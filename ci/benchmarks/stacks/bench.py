@@ -1,6 +1,7 @@
 """``ci/bench stacks``: OSU's latency test, by Open MPI on TCP and by testbed's MPI on EMP, between the same nodes."""
 
 import argparse
+from collections.abc import Callable
 
 from rich.table import Table
 
@@ -35,26 +36,26 @@ def run(options: argparse.Namespace, session: Session) -> None:
     except TestbedError as error:
         session.failures.append(str(error))
         return
-    for stacks, how in ((SPINNING, "waiting by looking again and again"), (SLEEPING, "waiting asleep")):
-        session.console.print(table(session.rows, stacks, how))
+    show = session.console.print
+    show(table("half a round trip, who waits looks again and again", session.rows, SPINNING, HALF, tables.spread))
+    show(table("half a round trip, who waits sleeps", session.rows, SLEEPING, HALF, tables.spread))
+    show(table("processor time of one side per message", session.rows, (*SPINNING, *SLEEPING), CPU, middle))
 
 
-def table(rows: list[Row], stacks: tuple[str, ...], how: str) -> Table:
-    """Sizes by stacks: the median of the turns' medians, with their spread, and the processor time beside it."""
-    shown = Table(title=f"half a round trip, {how}: median of medians (least - greatest); CPU per message")
+def table(title: str, rows: list[Row], stacks: tuple[str, ...], measure: str, cell: Callable[[Row], str]) -> Table:
+    """Sizes by stacks: medians of the turns' medians."""
+    shown = Table(title=title)
     shown.add_column("bytes", justify="right")
     for stack in stacks:
         shown.add_column(stack, justify="right")
-    by = {(row.contender, row.measure, row.settings["size_bytes"]): row for row in rows}
-    for size in sorted({size for _, _, size in by}):
-        cells = [
-            f"{tables.spread(by[stack, HALF, size])}; {tables.figure(by[stack, CPU, size].median, 's')}"
-            if (stack, HALF, size) in by
-            else ""
-            for stack in stacks
-        ]
-        shown.add_row(f"{size:,}", *cells)
+    found = {(row.contender, row.settings["size_bytes"]): cell(row) for row in rows if row.measure == measure}
+    for size in sorted({size for _, size in found}):
+        shown.add_row(f"{size:,}", *(found.get((stack, size), "") for stack in stacks))
     return shown
+
+
+def middle(row: Row) -> str:
+    return tables.figure(row.median, row.unit)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -19,8 +19,6 @@ from protocols.emp.host import Endpoint, plug
 from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
 from testbed import Cluster, RunningCluster, TestbedError, run
-from testbed.cluster import secure_shell
-from testbed.cluster.state import Store
 from testbed.controller.agents import agents
 from testbed.runtime.nodes.places import Here
 from testbed.workloads.script import script
@@ -54,7 +52,7 @@ def two_nodes() -> Iterator[RunningCluster]:
     processors = zip(described.nodes, (SENDER, RECEIVER), strict=True)
     nodes = tuple(node.model_copy(update={"cpus": (processor,)}) for node, processor in processors)
     with described.model_copy(update={"links": links, "nodes": nodes}).up() as cluster:
-        secure_shell.ensure(Store(), cluster.name)
+        cluster.ssh()
         yield cluster
 
 

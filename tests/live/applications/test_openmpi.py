@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import RunningCluster
-from testbed.cluster import secure_shell
-from testbed.cluster.state import Store
+from testbed.pytest_plugin.under_test import ClusterUnderTest
 
 pytestmark = [pytest.mark.requires("root", "ssh", "sshd", "mpirun", "mpi4py"), pytest.mark.usefixtures("machine")]
 
@@ -29,8 +27,8 @@ def halves(said: str) -> dict[int, int]:
 
 
 @pytest.mark.cluster("star-2", mode="live")
-def test_open_mpi_starts_its_ranks_by_ssh_and_talks_over_the_links(cluster: RunningCluster, tmp_path: Path) -> None:
-    secure_shell.ensure(Store(), cluster.name)
+def test_open_mpi_starts_its_ranks_by_ssh_and_talks_over_the_links(cluster: ClusterUnderTest, tmp_path: Path) -> None:
+    cluster.live.ssh()
     script = ["/usr/bin/python3", str(SCRIPT), "20", *map(str, SIZES)]
     near = halves(cluster["n1"].run([*MPIRUN, *script], cwd=tmp_path, timeout=60).stdout)
     with cluster.inject("n2", delay="3ms"):
@@ -41,11 +39,9 @@ def test_open_mpi_starts_its_ranks_by_ssh_and_talks_over_the_links(cluster: Runn
 
 
 @pytest.mark.cluster("star-2", mode="live")
-def test_the_same_script_runs_on_nics_with_firmware(cluster: RunningCluster, tmp_path: Path) -> None:
-    from testbed import run
-
+def test_the_same_script_runs_on_nics_with_firmware(cluster: ClusterUnderTest) -> None:
     with cluster.inject("n2", delay="3ms"):
-        done = run(cluster.live, str(SCRIPT), settings={"args": "20 1 1024 65536"}, output=tmp_path / "run")
+        done = cluster.run(str(SCRIPT), args="20 1 1024 65536")
     assert done.folder is not None
     far = halves((done.folder / "logs" / "n1.log").read_text())
     assert tuple(far) == SIZES
