@@ -161,7 +161,7 @@ def run_command(
 
 
 @click.command("runs", short_help="List runs, show one, list workloads and protocols.")
-@click.argument("folder", type=click.Path(path_type=Path), required=False)
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False)
 @click.option("--workloads", is_flag=True, help="List the workloads with their settings, and the protocols.")
 @json_option
 def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:

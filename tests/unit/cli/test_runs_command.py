@@ -1,0 +1,26 @@
+"""``testbed runs``, of a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from testbed.cli.main import testbed as command
+
+
+def test_a_directory_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for wrong in ("nonesuch", "file"):
+        done = CliRunner().invoke(command, ["runs", str(tmp_path / wrong)])
+        assert done.exit_code == 2
+        assert str(tmp_path / wrong) in done.output
+
+
+def test_nothing_has_been_run_yet_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["runs"], ["runs", str(tmp_path)]):
+        done = CliRunner().invoke(command, arguments)
+        assert done.exit_code == 0
+        assert done.output.startswith("there are no runs in ")
