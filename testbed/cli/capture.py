@@ -55,9 +55,8 @@ def capture_command(
         sink: Sink = Facts(partial(print_json, "frame", line=True)) if as_json else Lines(click.echo)
     else:
         # Before we enter anything: it is this user's file.
-        sink = CaptureFile(
-            1 if path == "-" else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        sink = CaptureFile(1) if path == "-" else CaptureFile(os.open(path, flags, 0o644), path)
     stop, stopped = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -33,8 +33,10 @@ class Sink(Protocol):
 class CaptureFile:
     """An interface for every end that is heard, all of them in one file in the order of time."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, name: str = "") -> None:
+        """name: of the file, for errors; empty where it has none."""
         self._descriptor = descriptor
+        self._name = name
         self._whole = 0  # bytes written: where the last block has ended
         self._numbers: dict[tuple[str, str], int] = {}  # by end and link
         self._frames: Counter[int] = Counter()
@@ -75,10 +77,10 @@ class CaptureFile:
         try:
             while written < len(data):
                 written += os.write(self._descriptor, data[written:])
-        except OSError:
+        except OSError as error:
             if stat.S_ISREG(os.fstat(self._descriptor).st_mode):
                 os.ftruncate(self._descriptor, self._whole)
-            raise
+            raise OSError(error.errno, error.strerror, self._name) from error
         self._whole += written
 
 

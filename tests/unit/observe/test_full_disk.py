@@ -1,0 +1,29 @@
+"""A capture whose disk is full."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from testbed.errors import reason_of
+from testbed.observe.writing import CaptureFile
+
+
+def test_the_file_that_could_not_be_written_is_named() -> None:
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(OSError, match="No space left") as caught:
+            CaptureFile(descriptor, "n1.pcapng")
+    finally:
+        os.close(descriptor)
+    assert reason_of(caught.value) == "No space left on device: n1.pcapng"
+
+
+def test_a_reader_that_has_gone_is_still_known_as_one() -> None:
+    """A pipe to Wireshark ends when its window is closed, which is no error worth a sentence."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with pytest.raises(BrokenPipeError):
+        CaptureFile(writer)
+    os.close(writer)
