@@ -19,6 +19,7 @@ from testbed.runtime import events
 from testbed.spec import units
 from testbed.spec.losses import format_gemodel
 from testbed.spec.selecting import SELECTOR, expanded, node_of
+from testbed.wire.losses import long_run_loss
 
 T = TypeVar("T")
 
@@ -219,8 +220,10 @@ def described(keys: Mapping[str, object], rules: Sequence[str]) -> str:
 
 
 def _text(key: str, value: object) -> str:
-    if isinstance(value, tuple):
-        return format_gemodel(value)
+    if isinstance(value, (tuple, list)):
+        return f"{format_gemodel(value)} ({100 * long_run_loss(tuple(value)):.3g}% in the long run)"
+    if key in ("queue", "minimum_frame", "cell_size") and isinstance(value, int):
+        return units.format_size(value)
     if key in ("delay", "jitter") and isinstance(value, int):
         return units.format_duration(value)
     if key == "rate" and isinstance(value, int):
