@@ -1,0 +1,32 @@
+"""Ctrl-C while the command still imports what it is made of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("module", ["click", "testbed.errors"])
+def test_whoever_interrupts_at_once_reads_a_sentence_and_no_traceback(tmp_path: Path, module: str) -> None:
+    """It interrupts itself when it comes to import this module: a moment that no timer would meet each time."""
+    script = tmp_path / "interrupted.py"
+    script.write_text(
+        "import importlib.abc, signal, sys\n"
+        "class Finder(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from testbed.cli.entry import main\n"
+        "main()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "testbed: interrupted\n")
