@@ -158,7 +158,7 @@ def down_command(name: str | None, grace: float, everything: bool, as_json: bool
 @click.command("gc")
 @json_option
 def gc_command(as_json: bool) -> None:
-    """Remove what clusters left whose owner has died, and nothing else.
+    """Remove what clusters left whose owner has died, and nothing else; runs that were killed leave directories, too.
 
     Clusters that are up stay. What cannot be judged from here (another boot, another pid namespace) is reported.
     """

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from testbed.cluster import names, removal
+from testbed.cluster import names, removal, temporary
 from testbed.cluster.ownership import Mark
 from testbed.cluster.state import Store
 from testbed.errors import ConflictError, TestbedError, UnreadableStateError
@@ -38,6 +38,10 @@ def collect(store: Store) -> list[Finding]:
         found += _named_namespaces(known)
         found += _held_namespaces(known)
         found += _groups(store)
+    found += [
+        Finding(f"directory {path}", True, f"process {owner.pid} that made it has ended")
+        for path, owner in temporary.collect()
+    ]
     removal.tidy(store)
     return found
 

@@ -7,15 +7,15 @@ with agents(cluster, emp.plug(), emp.ETHERTYPE, {"n1": ping, "n2": pong}) as run
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 from protocols.core.apart import Apart
 from protocols.core.firmware import Adapter, Plug
 from testbed.cluster import programs as in_nodes
+from testbed.cluster import temporary
 from testbed.cluster.running import RunningCluster
 from testbed.cluster.sending import offloads_wanted
 from testbed.cluster.state import Store
@@ -98,8 +98,7 @@ def agents(
     offloads_then = partial(offloading, store, cluster.name)
     orders = Orders(plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation, shared)
     before = baseline(cluster)
-    with tempfile.TemporaryDirectory(prefix="testbed-logs-") as temporary:
-        directory = Path(logs).absolute() if logs else Path(temporary)
+    with nullcontext(Path(logs).absolute()) if logs else temporary.directory("logs") as directory:
         directory.mkdir(parents=True, exist_ok=True)
         with JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, table) as run:
             yield run

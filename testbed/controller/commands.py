@@ -4,13 +4,13 @@ whatever a scenario lets go wrong."""
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from testbed.cluster import temporary
 from testbed.cluster.running import RunningCluster
 from testbed.controller.checking import baseline, verdict
 from testbed.controller.executing import Follow
@@ -72,7 +72,7 @@ def run_commands(
         "seed": first, "scenario": faults.name if faults is not None else "",
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
-        place = output or stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-run-"))
+        place = output or stack.enter_context(temporary.directory("run"))
         folder = stack.enter_context(kept(Path(place), asked, where))
         with where.ready(follow, folder) as running, contextlib.ExitStack() as around:
             assert running is not None

@@ -15,12 +15,12 @@ import contextlib
 import itertools
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from testbed.cluster import temporary
 from testbed.controller.running import Mode, run
 from testbed.controller.shrinking import Cause, Shrunk, shrunk
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
@@ -218,7 +218,7 @@ def _again(
     error = ""
     giving = _Giving(records or ())
     with contextlib.ExitStack() as stack:
-        place = output or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-replay-"))) / "run"
+        place = output or stack.enter_context(temporary.directory("replay")) / "run"
         where: Layout | RunningCluster = one.layout
         if mode == "live":
             where = stack.enter_context(_up(one.layout, log if records is not None else None))

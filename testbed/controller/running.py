@@ -35,7 +35,6 @@ in the folder and among the verdict's findings, whose grade is then "failed", an
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -46,6 +45,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import registry
+from testbed.cluster import temporary
 from testbed.controller.executing import Beside, Execution, Follow, Plan, names_of
 from testbed.controller.folders import Part, RunFolder
 from testbed.controller.profiles import in_words, profile_of
@@ -180,9 +180,8 @@ def run(
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
-        if output is None:
-            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-run-"))
-        folder = stack.enter_context(kept(Path(output or temporary), asked, where))
+        place = output or stack.enter_context(temporary.directory("run"))
+        folder = stack.enter_context(kept(Path(place), asked, where))
         playing = _playing(faults, timeout, folder)
         beside = (*beside, *playing)
         executions: list[Execution] = []

@@ -9,8 +9,10 @@ import os
 import resource
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import stubborn
@@ -27,6 +29,7 @@ from testbed.errors import ConflictError, KernelError, UnreadableStateError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.changes import observed_by
 from testbed.kernel.children import in_child
+from testbed.kernel.processes import identity
 from testbed.spec.layout import Layout, Node
 from testbed.spec.resolving import resolve
 
@@ -72,6 +75,14 @@ def state() -> State:
 def gc() -> list[Finding]:
     """What it finds of this run's clusters: orphans of a run beside this one are seen by their process numbers."""
     return [finding for finding in collect(Store()) if NAME in finding.what]
+
+
+def test_gc_removes_the_directory_of_a_process_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / f"testbed-{NAME}-{replace(identity(), start=1)}-x"
+    left.mkdir()
+    assert gc() == [Finding(f"directory {left}", True, f"process {os.getpid()} that made it has ended")]
+    assert not left.exists()
 
 
 # What gc leaves alone

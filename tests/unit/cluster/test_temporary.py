@@ -1,0 +1,63 @@
+"""Directories of processes that were killed, and what only looks like them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from testbed.cluster import temporary
+from testbed.kernel.processes import Identity, identity
+
+MAKES = (
+    "import sys\n"
+    "from testbed.cluster import temporary\n"
+    "with temporary.directory('logs') as path:\n"
+    "    (path / 'n1.log').touch()\n"
+    "    print(path, flush=True)\n"
+    "    sys.stdin.read()\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_what_a_killed_process_has_left_is_collected_and_what_a_living_one_has_is_not(place: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(place)}
+    command = [sys.executable, "-c", MAKES]
+    with (
+        subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+        temporary.directory("run") as ours,
+    ):
+        assert process.stdout is not None
+        path = Path(process.stdout.readline().strip())
+        assert list(temporary.collect()) == []
+        owner = identity(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert list(temporary.collect()) == [(path, owner)]
+        assert not path.exists()
+        assert ours.exists()
+    assert list(place.iterdir()) == []
+
+
+def test_what_nothing_can_be_told_of_stays(place: Path) -> None:
+    us = identity()
+    elsewhere = Identity("another-boot", us.pid_namespace, us.pid, us.start)
+    dead = Identity(us.boot, us.pid_namespace, us.pid, us.start + 1)
+    (place / f"testbed-logs-{elsewhere}-x").mkdir()
+    (place / "testbed-logs-a:b:c:d-x").mkdir()
+    (place / "testbed-notes").mkdir()
+    (place / f"testbed-logs-{dead}-file").touch()
+    (place / f"testbed-logs-{dead}-link").symlink_to(place / "testbed-notes")
+    there = set(place.iterdir())
+    assert list(temporary.collect()) == []
+    assert set(place.iterdir()) == there
