@@ -1,0 +1,375 @@
+"""The frames of protocols.am2, packed and unpacked. Generated: change frames.py, then
+
+    python -m protocols.core.codegen protocols.am2
+
+Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
+`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
+bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from zlib import crc32
+
+from protocols.core.firmware import Buffer
+from protocols.core.malformed import MalformedError
+from protocols.core.telling import Kind
+
+ETHERTYPE: Final = 0x88B6
+TYPE: Final = 4
+KIND_MESSAGE: Final = 1
+KIND_ACK: Final = 2
+KIND_NACK: Final = 3
+REASON_NONE: Final = 0
+REASON_OVERRUN: Final = 1
+REASON_NOT_RESIDENT: Final = 2
+REASON_NO_MAPPING: Final = 3
+REASON_BAD_TAG: Final = 4
+REASON_NO_ENDPOINT: Final = 5
+REASON_BAD_SEGMENT: Final = 6
+REASON_RESTARTED: Final = 7
+FORM_SHORT: Final = 0
+FORM_MEDIUM: Final = 1
+FORM_BULK: Final = 2
+FLAGS_REPLY: Final = 1
+
+ANSWER: Final = struct.Struct("!6s6sHHBBHHIIBBHIHI")
+"""Ether / AM2."""
+MESSAGE: Final = struct.Struct("!6s6sHHBBHHIIBBHIHIBBBBHHQIII")
+"""Ether / AM2 / AM2Message."""
+
+ANSWER_SIZE: Final = 44
+MESSAGE_SIZE: Final = 72
+
+FIELDS: Final[dict[str, tuple[object, ...]]] = {
+    "type": (0, 2),
+    "kind": (2, 1),
+    "reason": (3, 1),
+    "source": (4, 2),
+    "destination": (6, 2),
+    "sender": (8, 4),
+    "receiver": (12, 4),
+    "channel": (16, 1),
+    "generation": (17, 1),
+    "sequence": (18, 2),
+    "stamp": (20, 4),
+    "length": (24, 2),
+    "check": (26, 4),
+    "form": (30, 1, 0, (("kind", 1),)),
+    "flags": (31, 1, 0, (("kind", 1),)),
+    "flags.reply": (31, 1, 0x1, (("kind", 1),)),
+    "handler": (32, 1, 0, (("kind", 1),)),
+    "arguments": (33, 1, 0, (("kind", 1),)),
+    "origin": (34, 2, 0, (("kind", 1),)),
+    "endpoint": (36, 2, 0, (("kind", 1),)),
+    "tag": (38, 8, 0, (("kind", 1),)),
+    "message": (46, 4, 0, (("kind", 1),)),
+    "offset": (50, 4, 0, (("kind", 1),)),
+    "total": (54, 4, 0, (("kind", 1),)),
+}
+"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""
+
+FLOW: Final = ("kind", "channel")
+"""The fields that tell flows apart."""
+
+ROUTED: Final = True
+"""A source route may stand in front of the header."""
+
+NAMES: Final[dict[str, dict[int, str]]] = {
+    "kind": {1: "MESSAGE", 2: "ACK", 3: "NACK"},
+    "reason": {
+        0: "NONE",
+        1: "OVERRUN",
+        2: "NOT_RESIDENT",
+        3: "NO_MAPPING",
+        4: "BAD_TAG",
+        5: "NO_ENDPOINT",
+        6: "BAD_SEGMENT",
+        7: "RESTARTED",
+    },
+    "form": {0: "SHORT", 1: "MEDIUM", 2: "BULK"},
+}
+"""What values of fields are called."""
+
+KIND: Final = "kind"
+KINDS: Final[dict[int, Kind]] = {
+    KIND_MESSAGE: Kind(
+        "data",
+        "AM-II {form}[ {flags}] message {message} of endpoint {source}.{origin} to "
+        "{destination}.{endpoint}, handler {handler}, {length} bytes, channel {channel} sequence "
+        "{sequence}",
+        message=("origin", "message"),
+        within=("sender",),
+        part="offset",
+        total="total",
+        handles=(("channel", "channel"),),
+    ),
+    KIND_ACK: Kind(
+        "ack", "AM-II ACK channel {channel} sequence {sequence}", back=True, handles=(("channel", "channel"),)
+    ),
+    KIND_NACK: Kind(
+        "nack",
+        "AM-II NACK channel {channel} sequence {sequence}, {reason}",
+        back=True,
+        handles=(("channel", "channel"),),
+    ),
+}
+"""How the sorts of frames are told of, by the values of KIND."""
+
+_pack_answer = struct.Struct("!6s6sHHBBHHIIBBHIH").pack
+_unpack_answer = ANSWER.unpack_from
+_pack_message = struct.Struct("!6s6sHHBBHHIIBBHIH").pack
+_unpack_message = MESSAGE.unpack_from
+_pack_message_rest = struct.Struct("!BBBBHHQIII").pack
+_pack_check = struct.Struct("!I").pack
+
+
+def kind_of(raw: Buffer) -> int:
+    """The kind alone, of a frame that may be any; it says by which `unpack_*` the frame is read."""
+    if len(raw) < 17:
+        raise MalformedError("short")
+    return raw[16]
+
+
+def pack_answer(
+    dst: bytes,
+    src: bytes,
+    kind: int,
+    reason: int,
+    source: int,
+    destination: int,
+    sender: int,
+    receiver: int,
+    channel: int,
+    generation: int,
+    sequence: int,
+    stamp: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / AM2."""
+    header = _pack_answer(
+        dst,
+        src,
+        ETHERTYPE,
+        TYPE,
+        kind,
+        reason,
+        source,
+        destination,
+        sender,
+        receiver,
+        channel,
+        generation,
+        sequence,
+        stamp,
+        len(payload),
+    )
+    return header + _pack_check(crc32(payload, crc32(header))) + payload
+
+
+def unpack_answer(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, memoryview]:
+    """Ether / AM2: dst, src, kind, reason, source, destination, sender, receiver, channel, generation, sequence,
+    stamp, payload."""
+    try:
+        (
+            dst,
+            src,
+            ether_type,
+            type_,
+            kind,
+            reason,
+            source,
+            destination,
+            sender,
+            receiver,
+            channel,
+            generation,
+            sequence,
+            stamp,
+            length,
+            check,
+        ) = _unpack_answer(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if ether_type != ETHERTYPE:
+        raise MalformedError("ether_type")
+    if type_ != TYPE:
+        raise MalformedError("type")
+    if kind not in (KIND_ACK, KIND_NACK):
+        raise MalformedError("kind")
+    if reason not in (
+        REASON_NONE,
+        REASON_OVERRUN,
+        REASON_NOT_RESIDENT,
+        REASON_NO_MAPPING,
+        REASON_BAD_TAG,
+        REASON_NO_ENDPOINT,
+        REASON_BAD_SEGMENT,
+        REASON_RESTARTED,
+    ):
+        raise MalformedError("reason")
+    end = 44 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = memoryview(raw)[44:end]
+    if crc32(rest, crc32(raw[:40])) != check:
+        raise MalformedError("check")
+    return dst, src, kind, reason, source, destination, sender, receiver, channel, generation, sequence, stamp, rest
+
+
+def pack_message(
+    dst: bytes,
+    src: bytes,
+    reason: int,
+    source: int,
+    destination: int,
+    sender: int,
+    receiver: int,
+    channel: int,
+    generation: int,
+    sequence: int,
+    stamp: int,
+    form: int,
+    flags: int,
+    handler: int,
+    arguments: int,
+    origin: int,
+    endpoint: int,
+    tag: int,
+    message: int,
+    offset: int,
+    total: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / AM2 / AM2Message."""
+    rest = _pack_message_rest(form, flags, handler, arguments, origin, endpoint, tag, message, offset, total) + payload
+    header = _pack_message(
+        dst,
+        src,
+        ETHERTYPE,
+        TYPE,
+        KIND_MESSAGE,
+        reason,
+        source,
+        destination,
+        sender,
+        receiver,
+        channel,
+        generation,
+        sequence,
+        stamp,
+        len(payload),
+    )
+    return header + _pack_check(crc32(rest, crc32(header))) + rest
+
+
+def unpack_message(
+    raw: Buffer,
+) -> tuple[
+    bytes,
+    bytes,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    memoryview,
+]:
+    """Ether / AM2 / AM2Message: dst, src, reason, source, destination, sender, receiver, channel, generation,
+    sequence, stamp, form, flags, handler, arguments, origin, endpoint, tag, message, offset, total, payload."""
+    try:
+        (
+            dst,
+            src,
+            ether_type,
+            type_,
+            kind,
+            reason,
+            source,
+            destination,
+            sender,
+            receiver,
+            channel,
+            generation,
+            sequence,
+            stamp,
+            length,
+            check,
+            form,
+            flags,
+            handler,
+            arguments,
+            origin,
+            endpoint,
+            tag,
+            message,
+            offset,
+            total,
+        ) = _unpack_message(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if ether_type != ETHERTYPE:
+        raise MalformedError("ether_type")
+    if type_ != TYPE:
+        raise MalformedError("type")
+    if kind != KIND_MESSAGE:
+        raise MalformedError("kind")
+    if reason not in (
+        REASON_NONE,
+        REASON_OVERRUN,
+        REASON_NOT_RESIDENT,
+        REASON_NO_MAPPING,
+        REASON_BAD_TAG,
+        REASON_NO_ENDPOINT,
+        REASON_BAD_SEGMENT,
+        REASON_RESTARTED,
+    ):
+        raise MalformedError("reason")
+    if form not in (FORM_SHORT, FORM_MEDIUM, FORM_BULK):
+        raise MalformedError("form")
+    end = 72 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = memoryview(raw)[44:end]
+    if crc32(rest, crc32(raw[:40])) != check:
+        raise MalformedError("check")
+    return (
+        dst,
+        src,
+        reason,
+        source,
+        destination,
+        sender,
+        receiver,
+        channel,
+        generation,
+        sequence,
+        stamp,
+        form,
+        flags,
+        handler,
+        arguments,
+        origin,
+        endpoint,
+        tag,
+        message,
+        offset,
+        total,
+        rest[28:],
+    )
