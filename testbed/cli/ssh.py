@@ -27,6 +27,8 @@ def ssh_command(as_json: bool, cluster: str, node: str | None, command: tuple[st
     Keys, configuration and known hosts are the cluster's own and end with it: nothing in ~/.ssh is read or written. In a
     node, 'ssh n2' goes to n2 through the cluster's links. Without root you are yourself there, not the node's root.
     """
+    if node is not None and node.startswith("-"):
+        raise click.UsageError(f"{node} stands after the cluster: options of ssh go before it")
     from testbed.cluster import secure_shell
     from testbed.cluster.state import Store
     from testbed.spec.selecting import node_of

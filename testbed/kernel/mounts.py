@@ -26,10 +26,11 @@ def lay_file(source: Path, target: Path) -> None:
 
 
 def lay_directory(target: Path) -> None:
-    """Show an empty directory at `target`, whether or not the machine has one there."""
-    if not target.exists():
-        make_room(target)
-    syscalls.mount("netns-testbed", str(target), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")
+    """Show an empty directory at `target`, whether or not the machine has one there, or takes it away later."""
+    above = _nearest(target.parent)
+    _cover(above, target.relative_to(above).parts[0])
+    target.mkdir(parents=True)
+    target.chmod(0o755)
 
 
 def make_room(directory: Path) -> None:
@@ -38,19 +39,30 @@ def make_room(directory: Path) -> None:
     A tmpfs is laid over the nearest directory above that exists, and everything that was in it is bound back. The root
     directory itself cannot be covered so: PermissionError.
     """
-    existing = directory
-    while not existing.is_dir():
-        existing = existing.parent
+    existing = _nearest(directory)
     if existing == Path("/"):
         raise PermissionError(f"cannot add {directory} to the root directory")
-    handle = os.open(existing, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    _cover(existing)
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+def _nearest(directory: Path) -> Path:
+    """The directory itself or the nearest above that exists."""
+    while not directory.is_dir():
+        directory = directory.parent
+    return directory
+
+
+def _cover(directory: Path, leaving_out: str = "") -> None:
+    """Lay a tmpfs over a directory and bind back what was in it, but for the entry of that name."""
+    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         before = Path(f"/proc/self/fd/{handle}")
-        entries = [before / name for name in sorted(os.listdir(existing))]
+        entries = [before / name for name in sorted(os.listdir(directory)) if name != leaving_out]
         mode = f"mode={os.fstat(handle).st_mode & 0o7777:o}"
-        syscalls.mount("netns-testbed", str(existing), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, mode)
+        syscalls.mount("netns-testbed", str(directory), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, mode)
         for entry in entries:
-            target = existing / entry.name
+            target = directory / entry.name
             if entry.is_symlink():
                 target.symlink_to(entry.readlink())
                 continue
@@ -61,4 +73,3 @@ def make_room(directory: Path) -> None:
             bind(entry, target)
     finally:
         os.close(handle)
-    directory.mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,7 @@ def test_the_command_logs_in_and_its_sshds_end_with_the_cluster() -> None:
         assert [len(node["programs"]) for node in seen["nodes"]] == [1, 1]
         assert {path.stat().st_mode & 0o077 for path in config.parent.iterdir() if path.suffix != ".pub"} == {0}
         refused(testbed("ssh", "star-2", "n3"), 4, "no node 'n3'")
+        refused(testbed("ssh", "star-2", "--json"), 2, "options of ssh go before it")
     finally:
         assert testbed("down").returncode == 0
     assert not config.parent.exists()
@@ -125,6 +126,33 @@ def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCl
     assert programs()["n2"] != before["n2"]
     assert (place / "host_key.pub").read_text() == key
     assert ssh(config, "n2", "hostname").stdout == "n2\n"
+
+
+def test_a_node_that_comes_later_gets_its_own_and_those_that_run_know_it(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(to_toml(Cluster.star(2)))
+    testbed("up", str(file), "--name", "growing")
+    try:
+        running = RunningCluster.attach("growing")
+        config = running.ssh()
+        asked = "while ! test -e there; do sleep 0.01; done; ssh n3 hostname"
+        with running["n1"].popen(["ssh", "n2", f"cd {tmp_path}; {asked}"], stdout=subprocess.PIPE) as session:
+            file.write_text(file.read_text() + '\n[[node]]\nname = "n3"\n\n[[link]]\nends = ["n3", "s1"]\n')
+            testbed("up", str(file), "--name", "growing")
+            assert ssh(config, "n3", "hostname").returncode != 0
+            assert testbed("ssh", "growing", "n3", "hostname").stdout == "n3\n"
+            (tmp_path / "there").touch()
+            assert session.communicate(timeout=60)[0] == "n3\n"
+    finally:
+        testbed("down", "--name", "growing")
+
+
+def test_the_machines_own_sshd_may_come_and_go(star: RunningCluster) -> None:
+    place = Path("/run/sshd")  # the sandbox's: systemd makes it with the machine's sshd, and takes it away
+    place.mkdir()
+    config = star.ssh()
+    place.rmdir()
+    assert ssh(config, "n1", "hostname").stdout == "n1\n"
 
 
 def test_a_server_with_another_key_is_not_trusted(star: RunningCluster) -> None:
