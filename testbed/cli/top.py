@@ -49,8 +49,8 @@ def top_command(cluster: str | None, interval: str, once: bool, name: str | None
     from testbed.cli.screen.watching import watch
     from testbed.observe.live.gathering import Gathering
 
-    if wanted is not None:
-        store.existing(wanted)  # a name that is mistyped shall be said, not waited for
+    if wanted is not None or store.names():
+        store.existing(wanted)  # which one is to be said, and said right; only where none is up one is waited for
     gathering = Gathering(store, wanted)
     try:
         watch(gathering, seconds, Console(), sys.stdin.fileno())

@@ -154,6 +154,7 @@ def test_every_command_has_help() -> None:
         "gc",
         "status",
         "events",
+        "top",
         "inject",
         "link",
         "partition",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
@@ -170,6 +171,16 @@ def test_it_follows_the_size_of_its_terminal() -> None:
         assert screen.ends() == 0
 
 
+def test_without_colours_there_are_none(star: RunningCluster) -> None:
+    star.inject("n1", loss="1%")
+    with top(NO_COLOR="1") as screen:
+        screen.shows("1 injected")
+        screen.press("q")
+        assert screen.ends() == 0
+    assert "\x1b[7m" in screen.raw  # the selection is reversed
+    assert not re.search(r"\x1b\[([0-9;]*;)?[34][0-7]m", screen.raw)
+
+
 def test_a_cluster_goes_and_another_one_comes_while_it_is_watched() -> None:
     with top() as screen:
         screen.shows("no cluster is up; 'testbed up star-4' brings one up")
@@ -221,6 +232,14 @@ def test_what_it_refuses_it_refuses_with_a_sentence(arguments: tuple[str, ...], 
     assert "Traceback" not in done.stderr
 
 
+def test_with_several_clusters_up_the_name_has_to_be_said(star: RunningCluster) -> None:
+    with Cluster.star(2).up("other", keep=True), top() as screen:
+        screen.shows("several clusters are up (other, star)")
+        assert screen.ends() == 4
+    assert HIDDEN not in screen.raw
+    assert star.name == "star"
+
+
 def test_where_no_cluster_is_up_it_says_so() -> None:
     done = testbed("top")
     assert done.returncode == 4
@@ -260,6 +279,27 @@ def test_what_is_lost_is_counted_by_its_cause(star: RunningCluster, datapath: st
     assert lost[cause] >= 1  # n1 asks for the address of n2 again and again, or pings
     assert both(after, "n1:eth0--s1:1")[0].drop_rate > 0
     assert not both(after, "n1:eth0--s1:1")[1].dropped
+
+
+FLOOD = """
+import socket
+to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(200):
+    to.sendto(bytes(1400), ("n2", 9))
+"""
+
+
+@pytest.mark.parametrize("datapath", ["relay", "tc"])
+def test_what_finds_no_room_is_counted_as_the_queues(datapath: Literal["relay", "tc"]) -> None:
+    with Cluster.star(2).up("narrow", keep=True, datapath=datapath) as cluster:
+        cluster.inject("n1--s1", rate="5mbit", queue="8KiB", direction="n1-s1")
+        gathering = Gathering(Store(), "narrow")
+        cluster["n1"].run([sys.executable, "-c", FLOOD])
+        forward, backward = both(seen(gathering), "n1:eth0--s1:1")
+        gathering.close()
+    assert set(forward.dropped) == {"queue"}
+    assert forward.dropped["queue"] > 100  # 5 Mbit/s is 90 of these frames in 200 ms
+    assert not backward.dropped
 
 
 def test_counts_are_those_that_status_tells(star: RunningCluster) -> None:

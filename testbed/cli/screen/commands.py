@@ -82,9 +82,9 @@ class Commands:
 
 
 def _line(text: str, *, failed: bool) -> str:
-    """The first line; of what went wrong all of it, without how the command is called."""
+    """All of it in one line; of what went wrong without how the command is called."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not failed:
-        return lines[0] if lines else ""
+        return "; ".join(lines)
     errors = [line for line in lines if line.startswith("Error: ")]
     return errors[-1].removeprefix("Error: ") if errors else " ".join(lines).removeprefix("testbed: ")
