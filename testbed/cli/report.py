@@ -33,7 +33,7 @@ def report_command(folders: tuple[Path, ...], output: Path) -> None:
 
     for folder in folders:  # what cannot be reported is said before a second has passed
         recorded(folder)
-    gc.freeze()  # what is imported is not looked through again and again
+    gc.disable()  # a million rows are read once and kept: there is nothing to collect
     from testbed.observe.report.making import MOST, make_report
 
     if len(folders) > MOST:

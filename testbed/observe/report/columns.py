@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ class Kind:
         """More of them."""
         for key in self.keys:
             column = self._columns.setdefault(key, array("d"))
-            values = [row[key] for row in rows]
+            values = list(map(itemgetter(key), rows))
             if key not in self.texts:
                 before = len(column)
                 try:
@@ -91,28 +92,33 @@ def read_kinds(path: Path) -> list[Kind]:
     """
     kinds: dict[tuple[str, ...], Kind] = {}
     for rows in read_chunks(path):
-        sorted_out: dict[tuple[str, ...], list[Row]] = {}
-        for row in rows:
-            keys = tuple(row)
-            try:
-                sorted_out[keys].append(row)
-            except KeyError:
-                sorted_out[keys] = [row]
-        for keys, some in sorted_out.items():
+        for keys, some in _sorted_out(rows).items():
             if keys in kinds or len(kinds) < _MOST_KINDS:
                 kinds.setdefault(keys, Kind(keys)).add(some)
     return list(kinds.values())
 
 
-def read_chunks(path: Path) -> Iterator[list[Row]]:
+def _sorted_out(rows: list[Row]) -> dict[tuple[str, ...], list[Row]]:
+    """Rows by their keys."""
+    if len(set(map(tuple, rows))) == 1:  # nearly always, and three times as fast
+        return {tuple(rows[0]): rows}
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row), []).append(row)
+    return found
+
+
+def read_chunks(path: Path, without: bytes = b"") -> Iterator[list[Row]]:
     """The documents of a file of JSON Lines, some thousand at a time; nothing where there is none. A line that is not whole
-    is passed over, as a killed process may leave one."""
+    is passed over, as a killed process may leave one. without: lines with this in them need not be read."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
         while lines := list(islice(file, _CHUNK)):
+            if without:
+                lines = [line for line in lines if without not in line]
             try:  # at once, which takes two thirds of the time
                 rows = json.loads(b"[" + b",".join(lines) + b"]")
             except ValueError:

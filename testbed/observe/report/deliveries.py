@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy
 
@@ -52,28 +51,24 @@ def read_deliveries(history: Path, names: Sequence[str]) -> Deliveries | None:
 
 
 def _read_node(
-    file: Path,
-    rank: int,
-    sent: dict[_Way, list[tuple[int, int]]],
-    received: dict[_Way, list[tuple[int, int, int, int]]],
+    file: Path, rank: int, sent: dict[_Way, list[tuple[int, int]]], received: dict[_Way, list[tuple[int, int, int, int]]]
 ) -> None:
-    life, last = 0, 0  # a program that was started again numbers its transfers from 1 again
-    for events in read_chunks(file):
+    life = last = 0  # a program that was started again numbers its transfers from 1 again
+    for events in read_chunks(file, without=b'"what": "sent"'):
         for event in events:
-            what = event.get("what")
             try:
+                what, number = event["what"], event["n"]
+                if what == "received":
+                    way = event["peer"], rank, event["context"], event["tag"]
+                    received.setdefault(way, []).append((life, number, event["clock_ns"], event["bytes"]))
+                    continue
                 if what == "send":
                     way = rank, event["peer"], event["context"], event["tag"]
                     sent.setdefault(way, []).append((event["clock_ns"], event["bytes"]))
-                elif what == "received":
-                    way = event["peer"], rank, event["context"], event["tag"]
-                    received.setdefault(way, []).append((life, event["n"], event["clock_ns"], event["bytes"]))
-                if what in ("send", "receive"):
-                    life, last = _next_life(life, last, event)
+                elif what != "receive":
+                    continue
             except KeyError:  # no event of a history
                 continue
-
-
-def _next_life(life: int, last: int, event: Any) -> tuple[int, int]:
-    number = int(event["n"])
-    return (life + 1 if number <= last else life), number
+            if number <= last:
+                life += 1
+            last = number
