@@ -53,6 +53,9 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
 FLOW: Final = ("kind",)
 """The fields that tell flows apart."""
 
+ROUTED: Final = True
+"""A source route may stand in front of the header."""
+
 NAMES: Final[dict[str, dict[int, str]]] = {
     "kind": {1: "PROBE", 2: "LOOP", 3: "ANSWER", 4: "TABLE", 5: "ACK", 6: "HINT"}
 }

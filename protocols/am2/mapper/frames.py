@@ -13,12 +13,15 @@ from zlib import crc32
 
 from scapy.fields import ByteEnumField, IntField, ShortEnumField, ShortField, XIntField
 from scapy.layers.l2 import Ether
-from scapy.packet import Packet, bind_layers
+from scapy.packet import Packet, Raw, bind_top_down
 
 from protocols.core.telling import Kind
 
 ETHERTYPE: Final = 0x88B6
 """IEEE Std 802 - Local Experimental Ethertype 2."""
+
+MAPPING: Final = 5
+"""The packet type."""
 
 PROBE: Final = 1
 LOOP: Final = 2
@@ -37,7 +40,7 @@ class Mapping(Packet):
 
     name = "Mapping"
     fields_desc = [  # noqa: RUF012
-        ShortEnumField("type", 5, {5: "MAPPING"}),
+        ShortEnumField("type", MAPPING, {MAPPING: "MAPPING"}),
         # PROBE: whoever gets it answers; its payload is the route that it has taken. LOOP: comes back to who sent it.
         # TABLE: a part of a host's routes; its payload is described in tables.py. HINT: the leader should look again.
         ByteEnumField(
@@ -73,16 +76,27 @@ class Mapping(Packet):
         end = self.length or 0
         return s[:end], s[end:]
 
+    @classmethod
+    def dispatch_hook(cls, _pkt: bytes = b"", *_: object, **__: object) -> type[Packet]:
+        """Other packet types of this EtherType are other layers'."""
+        if _pkt and int.from_bytes(_pkt[:2], "big") != MAPPING:
+            bound = [layer for values, layer in Ether.payload_guess if values == {"type": ETHERTYPE}]
+            return next((layer for layer in bound if layer is not cls), Raw)
+        return cls
+
     def mysummary(self) -> str:
         return str(self.sprintf("Mapping %Mapping.kind% %Mapping.number% of node %Mapping.source%"))
 
 
-bind_layers(Ether, Mapping, type=ETHERTYPE)
+# In front of whatever else has this EtherType: Scapy takes the first, and this one lets others through.
+bind_top_down(Ether, Mapping, type=ETHERTYPE)
+Ether.payload_guess.insert(0, ({"type": ETHERTYPE}, Mapping))
 
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"frame": (Ether, Mapping)}
 LENGTH: Final = "length"
 CHECK: Final = "check"
 PREFIX: Final = "incarnation"
+ROUTED: Final = True
 FLOW: Final = ("kind",)
 
 # For people: a frame in words.

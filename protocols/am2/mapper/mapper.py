@@ -23,7 +23,7 @@ from protocols.am2.mapper.codec import (
 )
 from protocols.am2.mapper.counters import Counters
 from protocols.am2.mapper.distributing import Distributor, Parcel
-from protocols.am2.mapper.envelope import Route, back, opened, route_bytes, route_of, sealed
+from protocols.am2.mapper.envelope import back, opened, route_bytes, route_of, sealed
 from protocols.am2.mapper.leading import Duty, Pause, lead
 from protocols.am2.mapper.pacer import Pacer
 from protocols.am2.mapper.prober import Found, Probe, Prober
@@ -38,6 +38,8 @@ BROADCAST: Final = b"\xff" * 6
 NOBODY: Final = 0xFFFF
 """No node's number: where a frame says who leads, and no leader is known."""
 _MOST_STAGGERED: Final = 64
+_HINTS: Final = 4
+"""From one look of the leader to the next, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,10 @@ class Mapper:
         self._leader: int | None = None
         self._proof: int | None = None  # the leader's own word is believed until then
         self._lead_at: int | None = None
-        self._way_to_leader: Route | None = None
+        self._probed_by: bytes | None = None  # the way back of the leader's last probe
         self._duty: Duty | None = None
         self._resume_at: int | None = None
-        self._hinted = 0  # when the leader was given a hint for the last time
+        self._hinted = -settings.watch  # when the leader was given a hint for the last time
         self._collected: Collected | None = None
         self._now = 0
 
@@ -143,7 +145,7 @@ class Mapper:
                 codec.unpack_frame(opened(frame))
             )
             letter = _Letter(sender, source, leader, incarnation, number, (epoch, author), part, parts, payload)
-            if to not in (self.station.address, BROADCAST):
+            if to not in (self.station.address, BROADCAST) or source == NOBODY:
                 self.counters.strangers += 1
             elif source == self.station.number:
                 self._come_back(now, kind, letter)
@@ -178,7 +180,7 @@ class Mapper:
 
     def _begin(self, now: int) -> None:
         """Nobody better has been heard of for some time."""
-        self._lead_at = self._proof = self._way_to_leader = None
+        self._lead_at = self._proof = self._probed_by = None
         self._leader = self.station.number
         self.counters.elections += 1
         self._duty = lead(self.station.number, self.settings, self.counters, lambda: self._prober.lossy, self)
@@ -195,8 +197,9 @@ class Mapper:
             self._prober.stop()
             self._distributor.stop()
         self._leader = leader
+        self._probed_by = None
 
-    def _heard(self, now: int, leader: int, way: Route) -> bool:
+    def _heard(self, now: int, leader: int) -> bool:
         """A leader's own word. Whether it is the one to follow."""
         best = self._leader
         if best is not None and leader > best and self._proven(now):
@@ -207,7 +210,6 @@ class Mapper:
             return False
         if leader != best:
             self._follow(leader)
-        self._way_to_leader = way
         self._proof = now + self.settings.patience
         self._wait(self._proof + self.settings.stagger * self._rank())
         return True
@@ -247,12 +249,14 @@ class Mapper:
             self._prober.answer(now, letter.number, Found(station.number, station.incarnation, station.address))
 
     def _probed(self, now: int, letter: _Letter) -> None:
-        way = back(route_of(letter.payload))
+        way = route_bytes(back(route_of(letter.payload)))
         self._epoch = max(self._epoch, letter.version[0])
-        if not self._heard(now, letter.source, way):
+        if self._heard(now, letter.source):
+            self._probed_by = way
+        else:
             self._hint(now)  # it does not know our leader: maybe our leader does not know it
         self.counters.answers_sent += 1
-        self._post(KIND_ANSWER, route_bytes(way), letter.sender, number=letter.number, version=self._version)
+        self._post(KIND_ANSWER, way, letter.sender, number=letter.number, version=self._version)
 
     def _answered(self, now: int, letter: _Letter) -> None:
         self._epoch = max(self._epoch, letter.version[0])
@@ -338,10 +342,15 @@ class Mapper:
     def _hint(self, now: int) -> None:
         if self._duty is not None:
             self._look_again(now)
-        elif self._way_to_leader is not None and now - self._hinted >= self.settings.watch // 4:
-            self._hinted = now
-            self.counters.hints_sent += 1
-            self._post(KIND_HINT, route_bytes(self._way_to_leader), BROADCAST)
+        elif self._leader is not None and now - self._hinted >= self.settings.watch // _HINTS:
+            # By all ways that are known: one of them may be what is broken.
+            ways = set() if self._probed_by is None else {self._probed_by}
+            if self.table is not None and self._leader in self.table.paths:
+                ways.add(self.table.paths[self._leader].route)
+            for way in sorted(ways):
+                self._hinted = now
+                self.counters.hints_sent += 1
+                self._post(KIND_HINT, way, BROADCAST)
 
     def _given(self, now: int, letter: _Letter) -> None:
         """A part of our table."""
@@ -349,7 +358,7 @@ class Mapper:
             raise MalformedError("part")
         way_back, _ = way_back_of(letter.payload)
         paths = paths_of(letter.payload)
-        if not self._heard(now, letter.source, route_of(way_back)):
+        if not self._heard(now, letter.source):
             self.counters.strangers += 1
             return
         self._epoch = max(self._epoch, letter.version[0])

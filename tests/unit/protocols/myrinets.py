@@ -15,7 +15,7 @@ from random import Random
 
 from protocols.am2.mapper.envelope import crc8
 from protocols.am2.mapper.mapper import Mapper, Station
-from protocols.am2.mapper.settings import Settings
+from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.am2.mapper.tables import Table
 from protocols.am2.mapper.topology import Port, Topology
 
@@ -56,6 +56,7 @@ class Myrinet:
         self._incarnations: dict[int, int] = {}
         self.mappers: dict[int, Mapper] = {}
         self.tables: dict[int, Table] = {}
+        self.sent_at: list[int] = []  # when host 0 sent its frames
         self._settings = settings or Settings(ports=ports)
         self._leaders = None if leaders is None else set(leaders)
         for number in sorted({*hosts, *(end for cable in self.cables for end, _ in cable if isinstance(end, int))}):
@@ -86,6 +87,11 @@ class Myrinet:
         for end in cable:
             del self._peers[end]
 
+    def fail(self, switch: str) -> None:
+        """A switch, with all its cables."""
+        for cable in [cable for cable in self.cables if switch in (cable[0][0], cable[1][0])]:
+            self.cut(cable)
+
     def join(self, cable: Cable) -> None:
         self.cables.append(cable)
         self._plug(*cable)
@@ -94,6 +100,11 @@ class Myrinet:
         assert near not in self._peers, near
         assert far not in self._peers, far
         self._peers[near], self._peers[far] = far, near
+
+    def hint(self, number: int, lost: int) -> None:
+        """A host's transport does not get through to another one."""
+        self.mappers[number].unreachable(self.now, lost)
+        self._schedule(number, self.mappers[number])
 
     # Time.
 
@@ -124,6 +135,8 @@ class Myrinet:
 
     def _carry(self, number: int, frame: bytes) -> None:
         peers, ports, behind = self._peers, self.ports, 14
+        if number == 0:
+            self.sent_at.append(self.now)
         place: Place | None = peers.get((number, 0))
         when = self.now + HOP
         used, crossed = {(number, 0)}, False
@@ -162,7 +175,7 @@ class Myrinet:
     # What is true.
 
     def reached(self, start: int) -> set[int]:
-        """The hosts that a host is connected to, itself among them."""
+        """The hosts that live and that a host is connected to, itself among them."""
         seen: set[str | int] = {start}
         todo = [start]
         while todo:
@@ -172,7 +185,25 @@ class Myrinet:
                 if far not in seen:
                     seen.add(far)
                     todo.append(far)
-        return {node for node in seen if isinstance(node, int)}
+        return seen & set(self.mappers)
+
+    def groups(self) -> list[set[int]]:
+        """The hosts that live, those that are connected together."""
+        left, groups = set(self.mappers), []
+        while left:
+            groups.append(self.reached(min(left)))
+            left -= groups[-1]
+        return groups
+
+    def settle(self, limit: int = 10 * SECOND, step: int = 10 * MILLISECOND) -> int | None:
+        """Until every group has a leader, the right map and its routes: after how many nanoseconds; None: not within the
+        limit."""
+        began = self.now
+        while self.now - began < limit:
+            self.run(step)
+            if all(map(self.mapped, self.groups())):
+                return self.now - began
+        return None
 
     def leads_to(self, number: int, route: Iterable[int]) -> tuple[str | int | None, list[Place]]:
         """Where a frame from that host ends, and the channels that it takes: the places that it leaves."""
@@ -205,6 +236,8 @@ class Myrinet:
         for (name, base), ends in zip(places, topology.ends, strict=True):
             for port in range(self.ports):
                 far = self._peers.get((name, port))
+                if far is not None and isinstance(far[0], int) and far[0] not in self.mappers:
+                    far = None  # a host that says nothing cannot be told from none
                 end = ends.get(port - base)
                 if isinstance(end, Port):
                     there: Place | None = (places[end.switch][0], places[end.switch][1] + end.port)

@@ -1,0 +1,263 @@
+"""Who leads, who follows, and what happens to both: starts, deaths, divisions, hints and impostors."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from myrinets import Myrinet, address, plugged, ring, star
+
+from protocols.am2.mapper import codec
+from protocols.am2.mapper.envelope import sealed
+from protocols.am2.mapper.mapper import BROADCAST, NOBODY, Mapper, Station
+from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
+
+
+def leaders(network: Myrinet) -> list[int]:
+    return [number for number, mapper in network.mappers.items() if mapper.leads]
+
+
+def frame_of(kind: int, source: int, *, payload: bytes = b"", to: bytes = BROADCAST, **fields: int) -> bytes:
+    names = ("leader", "incarnation", "number", "epoch", "author", "part", "parts")
+    values = {"leader": source, "incarnation": 1, **fields}
+    return sealed(
+        codec.pack_frame(to, address(source), kind, source, *(values.get(name, 0) for name in names), payload), b""
+    )
+
+
+class Alone:
+    """A mapper with nobody around it but the test."""
+
+    def __init__(self, number: int = 5, **settings: int | bool) -> None:
+        self.sent: list[bytes] = []
+        self.tables: list[object] = []
+        self.mapper = Mapper(
+            Station(number, 1, address(number)), self.sent.append, self.tables.append, Settings(**settings)
+        )
+        self.mapper.start(0)
+
+    def run(self, until: int) -> None:
+        while (deadline := self.mapper.deadline) is not None and deadline <= until:
+            self.mapper.tick(deadline)
+
+
+def test_of_mappers_that_start_at_once_the_lowest_number_leads() -> None:
+    network = Myrinet(ring(6, 2), settings=Settings(stagger=1))
+    assert network.settle() is not None
+    assert leaders(network) == [0]
+    assert sum(mapper.counters.elections for mapper in network.mappers.values()) > 1
+
+
+def test_a_lower_number_that_comes_later_takes_over() -> None:
+    cables = star(5)
+    network = Myrinet(cables[1:], hosts=[0])
+    assert network.settle() is not None
+    assert leaders(network) == [0, 1]
+    network.join(cables[0])
+    assert network.settle() is not None
+    assert leaders(network) == [0]
+    assert network.mappers[1].counters.abdications == 1
+
+
+def test_a_leader_that_dies_has_a_successor_that_makes_later_tables() -> None:
+    network = Myrinet(ring(4, 2))
+    assert network.settle() is not None
+    before = network.tables[5].epoch
+    network.kill(0)
+    began = network.now
+    assert network.settle() is not None
+    assert leaders(network) == [1]
+    assert network.tables[5].epoch > before
+    assert network.now - began < 3 * Settings().patience
+
+
+def test_a_network_that_falls_apart_has_two_leaders_and_one_again_when_it_heals() -> None:
+    cables = plugged([("a", "b"), *((number, "a" if number < 3 else "b") for number in range(6))])
+    network = Myrinet(cables)
+    assert network.settle() is not None
+    network.cut(cables[0])
+    assert network.settle() is not None
+    assert leaders(network) == [0, 3]
+    assert set(network.tables[1].paths) == {0, 2}
+    network.join(cables[0])
+    assert network.settle() is not None
+    assert leaders(network) == [0]
+
+
+def test_a_host_that_starts_again_gets_its_routes_again_and_others_keep_theirs() -> None:
+    network = Myrinet(star(6))
+    assert network.settle() is not None
+    epoch = network.tables[4].epoch
+    network.boot(4)
+    assert network.settle() is not None
+    assert network.tables[4].epoch == epoch
+    assert network.mappers[3].counters.tables_installed == 1
+
+
+def test_mappers_that_may_not_lead_wait_for_one_that_may() -> None:
+    network = Myrinet(star(4), leaders=[3])
+    assert network.settle() is not None
+    assert leaders(network) == [3]
+    nobody = Myrinet(star(4), leaders=[])
+    nobody.run(5 * SECOND)
+    assert nobody.sent() == 0
+
+
+def test_a_nic_that_nothing_is_plugged_in_to_has_a_table_without_routes_until_something_is() -> None:
+    network = Myrinet([], hosts=[0, 1])
+    assert network.settle() is not None
+    assert network.tables[0].paths == {}
+    network.join(((0, 0), (1, 0)))
+    assert network.settle() is not None
+    assert set(network.tables[1].paths) == {0}
+
+
+@pytest.mark.parametrize("hinting", [0, 2])
+def test_a_hint_from_a_transport_is_quicker_than_the_next_look(hinting: int) -> None:
+    cables = ring(4, 2)
+    network = Myrinet(cables, settings=Settings(watch=20 * SECOND, patience=100 * SECOND))
+    assert network.settle() is not None
+    network.cut(cables[2])
+    network.run(1 * SECOND)
+    assert not network.mapped(network.mappers)
+    network.hint(hinting, 5)
+    assert network.settle(1 * SECOND) is not None
+
+
+def test_what_is_unreachable_anyway_is_no_reason_to_look() -> None:
+    network = Myrinet(star(3), settings=Settings(watch=20 * SECOND, patience=100 * SECOND))
+    assert network.settle() is not None
+    network.hint(2, 77)
+    network.run(1 * SECOND)
+    assert network.mappers[2].counters.hints_sent == network.mappers[0].counters.hints_received == 0
+
+
+def test_a_network_is_explored_again_now_and_then() -> None:
+    network = Myrinet(star(3), settings=Settings(refresh=1 * SECOND))
+    network.run(5 * SECOND)
+    leader = network.mappers[0].counters
+    assert 4 <= leader.explorations <= 5
+    assert leader.changes == 0
+    assert network.tables[0].epoch == 1
+
+
+def test_two_nics_of_one_number_are_told_of() -> None:
+    alone = Alone(5)
+    other = sealed(codec.pack_frame(BROADCAST, address(6), codec.KIND_PROBE, 5, 5, 1, 1, 0, 0, 0, 0), b"")
+    alone.mapper.receive(0, other)
+    assert alone.mapper.counters.strangers == 1
+    assert not alone.sent
+
+
+def test_a_probe_is_answered_by_the_way_that_it_came_and_says_which_routes_are_here() -> None:
+    alone = Alone(5)
+    alone.mapper.receive(7, frame_of(codec.KIND_PROBE, 2, number=33, payload=bytes((0x83, 0xBF, 0x80))))
+    frame = alone.sent[0]
+    assert frame[14:17] == bytes((0x80, 0x81, 0xBD))
+    answer = codec.unpack_frame(frame[:14] + frame[17:-1])
+    assert answer[:7] == (address(2), address(5), codec.KIND_ANSWER, 5, 2, 1, 33)
+    assert alone.mapper.leader == 2
+
+
+def test_a_worse_leader_is_told_of_the_better_one_and_the_better_one_of_it() -> None:
+    alone = Alone(5)
+    alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
+    alone.mapper.receive(50 * MILLISECOND, frame_of(codec.KIND_PROBE, 4))
+    hint, answer = (codec.unpack_frame(frame[:-1]) for frame in alone.sent[1:])
+    assert hint[2] == codec.KIND_HINT
+    assert answer[2:5] == (codec.KIND_ANSWER, 5, 2)
+    assert alone.mapper.leader == 2
+
+
+def test_word_of_a_better_leader_that_is_never_heard_of_is_believed_for_a_while() -> None:
+    alone = Alone(5)
+    alone.run(20 * MILLISECOND)
+    assert alone.mapper.leads
+    alone.mapper.receive(20 * MILLISECOND, frame_of(codec.KIND_ANSWER, 9, leader=1, number=1))
+    assert not alone.mapper.leads
+    alone.run(200 * MILLISECOND)
+    assert not alone.mapper.leads
+    alone.run(400 * MILLISECOND)
+    assert alone.mapper.leads
+
+
+def test_a_table_of_a_mapper_that_does_not_lead_is_not_taken() -> None:
+    alone = Alone(5)
+    alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
+    fields = {"epoch": 9, "part": 0, "parts": 1, "payload": b"\0"}
+    alone.mapper.receive(1, frame_of(codec.KIND_TABLE, 3, author=3, **fields))
+    assert alone.mapper.table is None
+    alone.mapper.receive(2, frame_of(codec.KIND_TABLE, 2, author=2, **fields))
+    assert alone.mapper.table is not None
+    assert alone.mapper.table.version == (9, 2)
+
+
+def test_a_table_is_installed_when_all_its_parts_have_come_in_whatever_order() -> None:
+    alone = Alone(5)
+    entry = [bytes((0, number)) + address(number) + bytes((1, 0x81)) for number in (1, 2, 3)]
+    for part in (2, 0, 2, 0):
+        alone.mapper.receive(
+            0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=4, part=part, parts=3, payload=b"\0" + entry[part])
+        )
+    assert not alone.tables
+    alone.mapper.receive(0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=4, part=1, parts=3, payload=b"\0" + entry[1]))
+    assert len(alone.tables) == 1
+    table = alone.mapper.table
+    assert table is not None
+    assert sorted(table.paths) == [1, 2, 3]
+    assert len(alone.sent) == 5  # every part is acknowledged, whenever it comes
+
+
+@pytest.mark.parametrize(
+    ("frame", "counter"),
+    [
+        (b"", "malformed"),
+        (frame_of(codec.KIND_PROBE, 2)[:-1], "corrupt"),
+        (frame_of(codec.KIND_PROBE, 2)[:30] + b"?" + frame_of(codec.KIND_PROBE, 2)[31:], "corrupt"),
+        (sealed(codec.pack_frame(BROADCAST, address(2), 1, 2, 2, 1, 1, 0, 0, 0, 0), b"\x81"), "malformed"),
+        (frame_of(codec.KIND_PROBE, 2, payload=b"\x01"), "malformed"),
+        (frame_of(codec.KIND_PROBE, 2, to=address(3)), "strangers"),
+        (frame_of(codec.KIND_PROBE, NOBODY), "strangers"),
+        (frame_of(codec.KIND_LOOP, 2), "strangers"),
+        (frame_of(codec.KIND_TABLE, 2, author=2, parts=1), "malformed"),
+        (frame_of(codec.KIND_TABLE, 2, author=2, part=1, parts=1, payload=b"\0"), "malformed"),
+        (frame_of(codec.KIND_TABLE, 2, author=3, parts=1, payload=b"\0"), "malformed"),
+        (frame_of(codec.KIND_TABLE, 2, author=2, parts=1, payload=b"\0\0\1"), "malformed"),
+        (frame_of(codec.KIND_TABLE, 2, author=2, parts=1, payload=b"\0\0\1" + bytes(6) + b"\2\x80"), "malformed"),
+        (frame_of(codec.KIND_TABLE, 2, author=2, parts=1, payload=b"\0\0\1" + bytes(6) + b"\1\x00"), "malformed"),
+    ],
+)
+def test_what_makes_no_sense_is_dropped_and_counted(frame: bytes, counter: str) -> None:
+    alone = Alone(5)
+    alone.mapper.receive(0, frame)
+    assert alone.mapper.counted()[counter] == 1
+    assert not alone.sent
+    assert alone.mapper.leader is None
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 6),
+            st.sampled_from([2, 5, 9, NOBODY]),
+            st.integers(0, 0xFFFF),
+            st.integers(0, 3),
+            st.integers(0, 3),
+            st.binary(max_size=20),
+        ),
+        max_size=20,
+    )
+)
+def test_no_frame_upsets_a_mapper(letters: list[tuple[int, int, int, int, int, bytes]]) -> None:
+    alone = Alone(5)
+    for now, (kind, source, leader, part, parts, payload) in enumerate(letters):
+        alone.mapper.receive(
+            now * MILLISECOND,
+            frame_of(
+                kind, source, leader=leader, number=now, epoch=1, author=source, part=part, parts=parts, payload=payload
+            ),
+        )
+        alone.run(now * MILLISECOND)
+    alone.run(5 * SECOND)
+    assert alone.mapper.leads
