@@ -37,13 +37,13 @@ ACK: Final = 2
 NACK: Final = 3
 
 # Where those two fields stand in the header, and the message header's size.
-_LENGTH: Final = 26
-_CHECK: Final = 28
+_LENGTH: Final = 24
+_CHECK: Final = 26
 _MESSAGE_HEADER: Final = 28
 
 
 class AM2(Packet):
-    """The header, 32 bytes. An answer (ACK, NACK) is one: channel, generation, sequence and stamp are the packet's."""
+    """The header, 30 bytes. An answer (ACK, NACK) is one: channel, generation, sequence and stamp are the packet's."""
 
     name = "AM-II"
     fields_desc = [  # noqa: RUF012
