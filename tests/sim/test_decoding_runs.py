@@ -283,3 +283,38 @@ def test_a_file_that_may_not_be_read_is_told_by_its_name(recorded: Path, tmp_pat
         return "it was read"
 
     assert in_child(as_anybody) == f"Permission denied: {path}"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--messages"], ["--filter", "emp"]])
+def test_scapy_is_imported_only_for_what_it_alone_can_show(recorded: Path, options: list[str]) -> None:
+    lines = [
+        "import sys",
+        "from click.testing import CliRunner",
+        "from testbed.cli.main import testbed",
+        "done = CliRunner().invoke(testbed, sys.argv[1:])",
+        "sys.exit(done.exit_code or 'scapy' in sys.modules)",
+    ]
+    arguments = [sys.executable, "-c", "\n".join(lines), "decode", str(recorded), *options]
+    assert subprocess.run(arguments, check=False, timeout=60).returncode == 0
+
+
+def test_a_protocol_of_another_package_is_decoded_as_ours_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package in tests/sim/outside."""
+    outside = Path(__file__).with_name("outside")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(outside), *sys.path]))
+    folder = tmp_path / "run"
+    run = [*command()[:-1], "run", "star-2", "greeting", "--protocol", "postcard", "--mode", "sim", "--capture"]
+    subprocess.run([*run, "--output", str(folder)], capture_output=True, check=True, timeout=60)
+    there = captured(folder / CAPTURE)
+    lines = decode(folder).stdout.splitlines()
+    assert len(lines) == len(there) >= 4
+    assert "n1:eth0 > n2:eth0 POSTCARD LETTER 0 from node 0, " in lines[0]
+    letters = [one for one in documents(decode(folder, "--json").stdout) if one["fields"]["postcard.kind"] == 1]
+    assert len(decode(folder, "--filter", "postcard.kind == 1").stdout.splitlines()) == len(letters)
+    assert "Postcard: kind LETTER, unused 0x0, sender 0, number 0" in decode(folder, "-v").stdout
+    messages = documents(decode(folder, "--messages", "--json").stdout)
+    assert {(one["protocol"], one["sent"]["data"], one["sent"]["ack"]) for one in messages} == {("postcard", 1, 1)}
+    assert messages[0]["message"] == "n1/n2/0"
+    done = subprocess.run([*command()[:-1], "dissector"], capture_output=True, text=True, check=True, timeout=60)
+    assert 'protocol("postcard", "POSTCARD")' in done.stdout
+    assert "0x88b7, proto" in done.stdout

@@ -33,7 +33,7 @@ from scapy.fields import (
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
-ETHERTYPE = 0x88B7
+ETHERTYPE = 0x9A9A
 
 
 class Many(Packet):

@@ -39,7 +39,7 @@ from testbed.observe.dissector.lua import dissector
 MODULES = {package.partition(".")[2]: frames_of(package) for package in PACKAGES}
 MODULES |= {"made_up": made_up_frames, "many": made_up_layers}
 FRAMES = 150
-ETHERTYPE = 0x88B8
+ETHERTYPE = 0x9A9B
 
 pytestmark = pytest.mark.requires("tshark")
 
