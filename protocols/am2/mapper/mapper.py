@@ -38,8 +38,6 @@ BROADCAST: Final = b"\xff" * 6
 NOBODY: Final = 0xFFFF
 """No node's number: where a frame says who leads, and no leader is known."""
 _MOST_STAGGERED: Final = 64
-_HINTS: Final = 4
-"""From one look of the leader to the next, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Mapper:
         self._probed_by: bytes | None = None  # the way back of the leader's last probe
         self._duty: Duty | None = None
         self._resume_at: int | None = None
-        self._hinted = -settings.watch  # when the leader was given a hint for the last time
+        self._hinted = -settings.timeout  # when the leader was given a hint for the last time
         self._collected: Collected | None = None
         self._now = 0
 
@@ -342,7 +340,7 @@ class Mapper:
     def _hint(self, now: int) -> None:
         if self._duty is not None:
             self._look_again(now)
-        elif self._leader is not None and now - self._hinted >= self.settings.watch // _HINTS:
+        elif self._leader is not None and now - self._hinted >= self.settings.timeout:
             # By all ways that are known: one of them may be what is broken.
             ways = set() if self._probed_by is None else {self._probed_by}
             if self.table is not None and self._leader in self.table.paths:
