@@ -17,6 +17,7 @@ from testbed.controller.folders import Part
 from testbed.controller.verdicts import Verdict
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
 from testbed.runtime.journal import Trail
+from testbed.runtime.nodes.channel import packed
 from testbed.runtime.sockets.protocol import is_lossy
 from testbed.spec.layout import End, Layout
 from testbed.spec.layout import Node as LaidOutNode
@@ -144,9 +145,11 @@ async def one_rank(
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
     node = Node(name, names, plan.seed, clock, Comm(device, 1), tell, lossy=is_lossy(plan.protocol), starts=starts)
     try:
-        return await plan.chosen.rank(Comm(device), node)
+        result = await plan.chosen.rank(Comm(device), node)
     finally:
         history.close()
+    packed("done", result)  # in the simulation, too, which would let a result pass that namespaces refuse
+    return result
 
 
 def _numbered(part: Part, row: Mapping[str, object]) -> None:

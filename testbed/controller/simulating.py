@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from testbed.engine.loop import Loop
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.fields import known_fields
 from testbed.observe.recorded import FATES
+from testbed.runtime.blaming import blamed, whole
 from testbed.runtime.journal import Lines
 from testbed.runtime.nodes.run import ProgramError
 from testbed.sim.node import SimNode
@@ -94,7 +94,8 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             except ProgramError:  # of a task that it has awaited
                 raise
             except (Exception, SystemExit) as error:  # whatever a program raises; told with its place
-                raise ProgramError(f"{node.name}: {_trace(error)}") from error
+                output.write(whole(error))
+                raise ProgramError(f"{node.name}: {blamed(error)}") from error
 
         for name in names:
             simulation.spawn(name, rank)
@@ -187,7 +188,8 @@ class _Output(io.TextIOBase):
         try:
             return await work
         except Exception as error:
-            raise ProgramError(f"{node}: {_trace(error)}") from error
+            self.write(whole(error))
+            raise ProgramError(f"{node}: {blamed(error)}") from error
 
     def of(self, node: str, work: Work[object]) -> Work[object]:
         return cast("Work[object]", self._carry(node, work))
@@ -245,10 +247,6 @@ def _within(seconds: float, told: Callable[[], object] | None = None) -> Iterato
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, usual)
-
-
-def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)).strip()
 
 
 def _texts(layout: Layout, base: Path) -> Mapping[str, str]:

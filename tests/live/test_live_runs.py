@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,8 +146,10 @@ def test_a_protocol_of_another_package_runs_on_real_frames(monkeypatch: pytest.M
 
 
 def test_a_crash_and_a_death_in_the_barrier_are_told_with_their_node(star: RunningCluster, tmp_path: Path) -> None:
-    with pytest.raises(ProgramError, match=r"^n2: Traceback(.|\n)*ZeroDivisionError: on purpose"):
+    with pytest.raises(ProgramError, match=r"^n2: Traceback(.|\n)*ZeroDivisionError: on purpose") as crash:
         testbed.run(star, crashing, output=tmp_path / "crash")
+    assert str(crash.value).splitlines()[1].startswith(f'  File "{__file__}", line '), "it begins with the program"
+    assert "executing.py" in (tmp_path / "crash" / "logs" / "n2.log").read_text(), "its log has all"
     with pytest.raises(NodeDiedError, match="n3: its process ended with code 3"):
         testbed.run(star, dying, output=tmp_path / "death")
     for name in ("crash", "death"):
@@ -154,6 +157,20 @@ def test_a_crash_and_a_death_in_the_barrier_are_told_with_their_node(star: Runni
         assert found.status == "failed"
         assert sorted(row["measured"] for row in found.rows()) == [0, 1, 2]
     assert testbed.run(star, "sort", settings={"keys": 100}).rows  # the cluster can be used as before
+
+
+async def returning_a_function(comm: Comm, node: Node) -> object:  # noqa: ARG001
+    return (lambda: 1) if comm.rank == 1 else None
+
+
+def test_a_result_that_only_its_process_knows_is_refused_with_one_sentence_in_every_mode(star: RunningCluster) -> None:
+    said = []
+    for cluster, mode in ((STAR, "sim"), (star, "live")):
+        with pytest.raises(ProgramError, match=r"^n2: .*<lambda>.*must be plain data") as caught:
+            testbed.run(cluster, returning_a_function, mode=mode)  # type: ignore[arg-type]  # two of them
+        said.append(re.sub("0x[0-9a-f]+", "", str(caught.value)))
+    assert said[0] == said[1]
+    assert "Traceback" not in said[0]
 
 
 def test_programs_that_do_not_end_are_told_with_what_they_wait_for(star: RunningCluster, tmp_path: Path) -> None:

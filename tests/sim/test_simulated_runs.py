@@ -67,11 +67,24 @@ async def stopped(comm: Comm, node: Node) -> None:  # noqa: ARG001
     raise KeyboardInterrupt
 
 
+async def unspeakable(comm: Comm, node: Node) -> object:  # noqa: ARG001
+    return (lambda: 1) if comm.rank else bytes(200_000)
+
+
+def test_a_result_that_namespaces_could_not_hand_over_is_refused_in_the_simulation_too() -> None:
+    with pytest.raises(ProgramError) as caught:
+        testbed.run(STAR, unspeakable, mode="sim")
+    assert "Traceback" not in str(caught.value)
+    assert "must be plain data" in str(caught.value) or "too many to be told" in str(caught.value)
+
+
 def test_a_crash_is_told_with_its_traceback_and_its_node_and_what_was_measured_stays(tmp_path: Path) -> None:
     with pytest.raises(ProgramError) as caught:
         testbed.run(STAR, failing, mode="sim", output=tmp_path / "run")
     assert str(caught.value).startswith("n2: Traceback")
     assert "ZeroDivisionError: on purpose" in str(caught.value)
+    assert str(caught.value).splitlines()[1].startswith(f'  File "{__file__}", line '), "it begins with the program"
+    assert "executing.py" in (tmp_path / "run" / "logs" / "n2.log").read_text(), "its log has all"
     found = recorded(tmp_path / "run")
     assert found.status == "failed"
     assert "n2" in found.result["error"]

@@ -34,13 +34,9 @@ class Channel:
         self._socket.close()
 
     def tell(self, word: str, data: object = None, end: Channel | None = None) -> None:
-        """end: of another channel, which the other end of this one gets, too (by `hear_with`). Raises TestbedError for data
-        that is too large, ConnectionError when the other end is gone."""
-        packet = pickle.dumps((word, data))
-        if len(packet) > _MOST:
-            raise TestbedError(
-                f"{len(packet)} bytes are too many to be told; {_MOST} are allowed: write a file instead"
-            )
+        """end: of another channel, which the other end of this one gets, too (by `hear_with`). Raises what `packed` does,
+        ConnectionError when the other end is gone."""
+        packet = packed(word, data)
         if end is None:
             self._socket.send(packet, socket.MSG_NOSIGNAL)
         else:
@@ -67,6 +63,19 @@ class Channel:
     def _receive(self) -> tuple[bytes, list[int]]:
         packet, handed, _, _ = socket.recv_fds(self._socket, _MOST + 1, 1, socket.MSG_CMSG_CLOEXEC)
         return packet, handed
+
+
+def packed(word: str, data: object) -> bytes:
+    """As it goes over a channel. Raises TestbedError for data that is too large, or that only its own process knows."""
+    try:
+        packet = pickle.dumps((word, data))
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
+        raise TestbedError(
+            f"{error}: what a program returns must be plain data, such as numbers, texts, lists"
+        ) from error
+    if len(packet) > _MOST:
+        raise TestbedError(f"{len(packet)} bytes are too many to be told; {_MOST} are allowed: write a file instead")
+    return packet
 
 
 def _understood(packet: bytes) -> tuple[str, object] | None:

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +24,7 @@ from testbed.engine.tasks import Task
 from testbed.kernel import syscalls
 from testbed.kernel.entering import enter
 from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.blaming import blamed, whole
 from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.driver import Driver
@@ -82,11 +82,10 @@ def live(orders: Orders, number: int, channel: Channel, log: Path, progress: Pro
         _write_to(log)
         _Node(orders, place, channel, partial(progress.watched, number), starts).run()
         status = 0
-    except BaseException:  # noqa: BLE001  the last line of a process: whatever it is, nothing of the parent's code may run on
-        said = traceback.format_exc()
+    except BaseException as error:  # noqa: BLE001  the last line of a process: nothing of the parent's code may run on
         with contextlib.suppress(OSError):  # the disk is full, which may be what ends it
-            sys.stderr.write(said)
-        channel.tell("failed", said)
+            sys.stderr.write(whole(error))
+        channel.tell("failed", blamed(error))
     finally:
         try:
             sys.stdout.flush()
