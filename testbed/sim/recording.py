@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from protocols.core.firmware import Agent
+from testbed.sim.myrinet import MyrinetWay, Wormholes
 from testbed.sim.nic import SimNic
 from testbed.sim.priced import PricedNic
 from testbed.sim.way import DirectionName, Receive, Shared, Way
@@ -18,10 +19,21 @@ from testbed.spec.layout import End, Layout, Link
 from testbed.wire import pcapng
 from testbed.wire.fates import Record
 from testbed.wire.flows import Known
+from testbed.wire.myrinet.switch import NO_CABLE, NO_PORT, SWALLOWED, TRUNCATED, USED_UP
+from testbed.wire.myrinet.switch import Switch as Crossbar
 
 CAPTURE: Final = "capture.pcapng"
 FATES: Final = "fates.jsonl"
 TRACE: Final = "trace.jsonl"
+
+_CUT: Final = "the cable is out"
+_OF_SWITCHES: Final = {
+    USED_UP: "the route is used up",
+    NO_PORT: "the route leads to a port that does not exist",
+    NO_CABLE: "the route leads to a port without a cable",
+    TRUNCATED: "truncated, blocked for too long",
+    SWALLOWED: "swallowed, blocked for too long",
+}
 
 _PIECES: Final = 3_000
 """Pieces of a file that wait to be written together."""
@@ -59,6 +71,41 @@ class Recording:
     def way(self, link: Link, direction: DirectionName, shared: Shared) -> WatchedWay:
         """A direction that is watched."""
         return WatchedWay(link, direction, shared, self)
+
+    def channel(self, link: Link, direction: DirectionName, shared: Shared, wormholes: Wormholes) -> WatchedMyrinetWay:
+        """The same, of a Myrinet network."""
+        return WatchedMyrinetWay(link, direction, shared, wormholes, self)
+
+    def drop(self, now: int, switch: Crossbar, port: int, cause: str, frame: bytes) -> None:
+        """A Myrinet switch does not send on what has come by that port, or not whole."""
+        why = _OF_SWITCHES[cause]
+        self.capture(self.interface(End(switch.name, str(port))), now, frame, "inbound", why)
+        self.say(now, switch.name, "truncates a frame" if cause == TRUNCATED else "loses a frame", port=port, why=why)
+
+    def arriving(self, end: End, receive: Receive) -> Receive:
+        """What captures the frames that come there and lets them go on, if it is a NIC."""
+        if end not in self.nics:
+            return receive
+        number, capture = self.interface(end), self.capture
+
+        def arrive(now: int, frame: bytes) -> None:
+            capture(number, now, frame, "inbound")
+            receive(now, frame)
+
+        return arrive
+
+    def tell_of_loss(self, now: int, source: End, link: str, why: str) -> None:
+        """A frame that enters a link there was lost for another reason than a fate."""
+        self.met.append(why)
+        self.say(now, source.owner, "loses a frame", link=link, why=why)
+
+    def entered(self, now: int, source: End, number: int, frame: bytes) -> None:
+        """A frame has entered a link there, and met what it has. number: of the interface, -1 for none."""
+        if self.met:
+            self.capture(self.interface(source), now, frame, "outbound", "; ".join(self.met))
+            self.met.clear()
+        elif number >= 0:
+            self.capture(number, now, frame, "outbound")
 
     def interface(self, end: End) -> int:
         """Its number; it has one from now on."""
@@ -111,36 +158,40 @@ class WatchedWay(Way):
 
     def enter(self, now: int, frame: bytes, known: Known | None = None) -> None:
         recording, counters = self._recording, self._counters
-        lost, full, met = self.lost, counters.queue, recording.met
+        lost, full = self.lost, counters.queue
         super().enter(now, frame, known)
         if self.lost > lost:
-            self._tell_of_loss(now, "the cable is out")
+            recording.tell_of_loss(now, self.source, self.link, _CUT)
         elif counters.queue > full:
-            self._tell_of_loss(now, "queue full")
-        if met:
-            number = recording.interface(self.source)
-            recording.capture(number, now, frame, "outbound", "; ".join(met))
-            met.clear()
-        elif self._interface >= 0:
-            recording.capture(self._interface, now, frame, "outbound")
+            recording.tell_of_loss(now, self.source, self.link, "queue full")
+        recording.entered(now, self.source, self._interface, frame)
 
     def lead_to(self, receive: Receive) -> None:
-        recording, end = self._recording, self.end
-        if end not in recording.nics:
-            super().lead_to(receive)
-            return
-        number, capture = recording.interface(end), recording.capture
+        super().lead_to(self._recording.arriving(self.end, receive))
 
-        def arrive(now: int, frame: bytes) -> None:
-            capture(number, now, frame, "inbound")
-            receive(now, frame)
 
-        self.receive = arrive
+class WatchedMyrinetWay(MyrinetWay):
+    """The same of a Myrinet network, where a frame enters when the direction is free."""
 
-    def _tell_of_loss(self, now: int, why: str) -> None:
-        """The frame was lost for another reason than a fate."""
-        self._recording.met.append(why)
-        self._recording.say(now, self.source.owner, "loses a frame", link=self.link, why=why)
+    __slots__ = ("_interface", "_recording")
+
+    def __init__(
+        self, link: Link, direction: DirectionName, shared: Shared, wormholes: Wormholes, recording: Recording
+    ) -> None:
+        super().__init__(link, direction, shared, wormholes)
+        self._recording = recording
+        self._interface = recording.interface(self.source) if self.source in recording.nics else -1
+
+    def take(self, now: int, frame: bytes) -> bytes | None:
+        recording, lost = self._recording, self.lost
+        accepted = super().take(now, frame)
+        if self.lost > lost:
+            recording.tell_of_loss(now, self.source, self.link, _CUT)
+        recording.entered(now, self.source, self._interface, frame)
+        return accepted
+
+    def lead_to(self, receive: Receive) -> None:
+        super().lead_to(self._recording.arriving(self.end, receive))
 
 
 class WatchedNic(SimNic):

@@ -27,12 +27,13 @@ from testbed.engine.server import Server
 from testbed.engine.tasks import Task, Work
 from testbed.errors import NotFoundError, TestbedError
 from testbed.fields import known_fields
+from testbed.sim.myrinet import AnyWay
 from testbed.sim.network import BOTH, Network
 from testbed.sim.nic import SimNic
 from testbed.sim.node import SimNode
 from testbed.sim.priced import PricedNic
 from testbed.sim.recording import Recording, WatchedNic, WatchedPricedNic
-from testbed.sim.way import DirectionName, Way, ignore
+from testbed.sim.way import DirectionName, ignore
 from testbed.spec.layout import End, Impairment, Layout
 from testbed.spec.layout import Node as NodeLayout
 from testbed.spec.model import Description
@@ -306,7 +307,7 @@ class Simulation:
             raise NotFoundError(f"no node {name!r} with a NIC: there are {', '.join(list(self.nodes)[:20])}")
         return node
 
-    def _ways(self, link: str, direction: DirectionName | None = None) -> list[Way]:
+    def _ways(self, link: str, direction: DirectionName | None = None) -> list[AnyWay]:
         if (link, "forward") not in self.network.ways:
             names = [name for name, way in self.network.ways if way == "forward"]
             raise NotFoundError(f"no link {link!r}: there are {', '.join(names[:20])}")

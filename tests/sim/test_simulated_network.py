@@ -11,6 +11,7 @@ from testbed.errors import NotFoundError, UnsupportedError
 from testbed.sim.node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.layout import Impairment
+from testbed.spec.loading import load
 from testbed.spec.model import Description
 from testbed.wire.direction import Direction
 from testbed.wire.fates import Record
@@ -197,8 +198,8 @@ def test_a_link_that_is_not_there_cannot_be_cut() -> None:
 
 
 def test_a_switch_of_another_kind_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="none of myrinet"):
-        Simulation(Description.now(), TinyPlug())
+    with pytest.raises(UnsupportedError, match="none of atm"):
+        Simulation(load("ssam-1995").description, TinyPlug())
 
 
 def test_a_thousand_nodes_reach_each_other_through_a_fat_tree() -> None:

@@ -1,0 +1,6 @@
+"""Myrinet as a sans-IO model: source-routed crossbar switches, cut-through with back-pressure, and what breaks a deadlock.
+
+Seitz and others, "Myrinet: A Gigabit-per-Second Local Area Network", IEEE Micro 15(1), 1995; ANSI/VITA 26-1998. A frame
+stands behind an Ethernet header, which carries it through real interfaces and counts for nothing here: behind it come the
+route, the packet's type, what it carries, and a CRC-8 as the last byte.
+"""

@@ -1,0 +1,121 @@
+"""NICs that send frames along given routes through a Myrinet network, and find these routes for tests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from protocols.core.firmware import Adapter, Agent, Nic
+from testbed.spec.layout import End, Layout
+from testbed.wire.myrinet.route import closed, is_intact, route_byte
+
+ETHERTYPE = bytes.fromhex("88b6")
+TYPE = b"\0\4"
+
+Routes = Mapping[tuple[str, str], bytes]
+"""From a node to another."""
+
+
+def tree_routes(layout: Layout) -> Routes:
+    """Along one spanning tree of the switches, so that no frames can wait for each other in a circle."""
+    beyond = {end: other for link in layout.links for end, other in ((link.a, link.b), (link.b, link.a))}
+    switches = {switch.name for switch in layout.switches}
+    tree: dict[str, dict[str, End]] = {name: {} for name in switches}
+    seen, todo = {layout.switches[0].name}, deque([layout.switches[0].name])
+    while todo:
+        name = todo.popleft()
+        for end, other in beyond.items():
+            if end.owner == name and other.owner in switches and other.owner not in seen:
+                seen.add(other.owner)
+                todo.append(other.owner)
+                tree[name][other.owner], tree[other.owner][name] = end, other
+    nics = {node.name: End(node.name, node.nics[0].name) for node in layout.nodes}
+    return {
+        (source, destination): _route(tree, beyond, nics[source], nics[destination])
+        for source in nics
+        for destination in nics
+        if source != destination
+    }
+
+
+def _route(tree: Mapping[str, Mapping[str, End]], beyond: Mapping[End, End], source: End, destination: End) -> bytes:
+    first, last = beyond[source], beyond[destination]
+    before = {first.owner: ""}
+    todo = deque([first.owner])
+    while last.owner not in before:
+        name = todo.popleft()
+        for other in tree[name]:
+            if other not in before:
+                before[other] = name
+                todo.append(other)
+    path = [last.owner]
+    while before[path[-1]]:
+        path.append(before[path[-1]])
+    route, at = [], first
+    for name, following in zip(path[::-1], path[-2::-1], strict=False):
+        out = tree[name][following]
+        route.append(int(out.port) - int(at.port))
+        at = beyond[out]
+    route.append(int(last.port) - int(at.port))
+    return bytes(map(route_byte, route))
+
+
+class Courier:
+    """Sends a frame to a peer whenever its host rings with the peer's number; the frames are numbered."""
+
+    deadline: int | None = None
+
+    def __init__(self, adapter: Adapter, nic: Nic, plug: CourierPlug) -> None:
+        self._adapter = adapter
+        self._nic = nic
+        self._plug = plug
+        self._sent = 0
+        self.came: list[tuple[int, int, int]] = []
+        """When, from which node, which of its frames."""
+        self.broken: list[bytes] = []
+
+    def receive(self, now: int, frame: bytes) -> None:
+        if not is_intact(frame) or frame[14:16] != TYPE:
+            self.broken.append(frame)
+            return
+        self.came.append((now, int.from_bytes(frame[16:18], "big"), int.from_bytes(frame[18:20], "big")))
+
+    def ring(self, now: int, index: int) -> None:  # noqa: ARG002
+        adapter, names = self._adapter, self._plug.names
+        self._sent += 1
+        route = self._plug.routes[names[adapter.number], names[index]]
+        said = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(2, "big") + bytes(self._plug.size - 4)
+        head = adapter.addresses[index] + adapter.address + ETHERTYPE
+        self._nic.send(closed(head, route + TYPE + said))
+
+    def tick(self, now: int) -> None:  # noqa: ARG002
+        raise AssertionError("it has no deadline")
+
+    def counted(self) -> Mapping[str, int]:
+        return {"received": len(self.came)}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class _Nobody:
+    def completed(self, index: int) -> None:  # noqa: ARG002
+        raise AssertionError("it shows nothing")
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class CourierPlug:
+    """size: bytes that each frame carries."""
+
+    def __init__(self, layout: Layout, size: int = 1000) -> None:
+        self.names = [node.name for node in layout.nodes]
+        self.routes = tree_routes(layout)
+        self.size = size
+        self.couriers: list[Courier] = []
+
+    def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
+        courier = Courier(adapter, nic, self)
+        self.couriers.append(courier)
+        return Agent(courier, _Nobody())

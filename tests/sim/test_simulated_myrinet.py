@@ -1,0 +1,174 @@
+"""Clusters of Myrinet switches in the simulation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from myrinet_agents import CourierPlug
+
+from testbed.errors import UnsupportedError
+from testbed.sim.myrinet import MyrinetWay
+from testbed.sim.recording import CAPTURE, FATES, TRACE
+from testbed.sim.simulation import Simulation
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+from testbed.wire.fates import Record
+from testbed.wire.headers import standard_fields
+from testbed.wire.rules import RuleSet
+
+SECOND = 1_000_000_000
+
+
+def line() -> Layout:
+    """n1 and n2 at s1, n3 and n4 at s2, one cable between."""
+    nodes = [Node(name=f"n{number}") for number in range(1, 5)]
+    switches = [Switch(name=name, kind="myrinet") for name in ("s1", "s2")]
+    ends = [("n1", "s1:1"), ("n2", "s1:2"), ("n3", "s2:1"), ("n4", "s2:2"), ("s1:3", "s2:3")]
+    return resolve(Description(name="line", nodes=nodes, switches=switches, links=[Link(ends=pair) for pair in ends]))
+
+
+MIDDLE = "s1:3--s2:3"
+
+
+def ring_all(simulation: Simulation, pairs: list[tuple[int, int]]) -> None:
+    nodes = list(simulation.nodes.values())
+    for source, destination in pairs:
+        nodes[source].nic.doorbell(destination, 0, 0)
+
+
+def no_frame_was_dropped(simulation: Simulation) -> None:
+    """As it must be where no impairment is."""
+    ways = simulation.network.ways.values()
+    assert sum(way.counters.dropped + way.lost + way.held for way in ways) == 0
+    assert not any(sum(crossbar.counters.values()) for crossbar in simulation.network.crossbars.values())
+
+
+def test_every_node_of_the_now_reaches_every_other_and_no_frame_is_dropped() -> None:
+    layout = resolve(Description.now())
+    plug = CourierPlug(layout, size=100)
+    with Simulation(layout, plug) as simulation:
+        pairs = [(source, (source + step) % 100) for step in range(1, 100) for source in range(100)]
+        ring_all(simulation, pairs)
+        simulation.run_until(SECOND)
+        assert all(isinstance(way, MyrinetWay) for way in simulation.network.ways.values())
+        no_frame_was_dropped(simulation)
+    for number, courier in enumerate(plug.couriers):
+        assert sorted(source for _, source, _ in courier.came) == [other for other in range(100) if other != number]
+        assert not courier.broken
+
+
+def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
+    layout = resolve(Description.now())
+    plug = CourierPlug(layout)
+    with Simulation(layout, plug) as simulation:
+        ring_all(simulation, [(source, 0) for _ in range(5) for source in range(1, 100)])
+        waiting = sum(way.kept for way in simulation.network.ways.values() if isinstance(way, MyrinetWay))
+        assert waiting == 4 * 99  # in the memory of their NICs; there is no other queue
+        simulation.run_until(SECOND)
+        no_frame_was_dropped(simulation)
+    came = plug.couriers[0].came
+    assert Counter(source for _, source, _ in came) == dict.fromkeys(range(1, 100), 5)
+    for source in range(1, 100):
+        assert [number for _, one, number in came if one == source] == [1, 2, 3, 4, 5]
+
+
+def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_else() -> None:
+    """A worm is as slow on every link as on its slowest."""
+    layout = line()
+    plug = CourierPlug(layout)
+    with Simulation(layout, plug) as simulation:
+        simulation.change(MIDDLE, Impairment(rate=10_000_000))
+        ring_all(simulation, [(0, 2)] * 10 + [(3, 2)] * 10 + [(2, 3)] * 10)
+        simulation.run_until(SECOND)
+        no_frame_was_dropped(simulation)
+    slow = 800_000  # ns for 1,000 bytes at 10 Mb/s
+    ends = {source: max(when for when, one, _ in plug.couriers[2].came if one == source) for source in (0, 3)}
+    assert 10 * slow < ends[0] < 11 * slow
+    assert 8 * slow < ends[3] < 10 * slow  # one of each in turn
+    assert max(when for when, _, _ in plug.couriers[3].came) < slow
+
+
+def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
+    layout = line()
+    rules = RuleSet(standard_fields())
+    log: list[Record] = []
+    plug = CourierPlug(layout)
+    with Simulation(layout, plug, rules=rules, log=log.append) as simulation:
+        way = simulation.network.ways[MIDDLE, "forward"]
+        simulation.change(MIDDLE, Impairment(loss=0.5))
+        ring_all(simulation, [(0, 2)] * 40)
+        simulation.run_until(1_000_000)
+        assert 5 < way.counters.loss == 40 - len(plug.couriers[2].came) < 35
+        simulation.change(MIDDLE, Impairment())
+        with rules.add(simulation.now(), f'drop link == "{MIDDLE}" and nth(2)'):
+            ring_all(simulation, [(1, 3)] * 3)
+            simulation.run_until(2_000_000)
+        assert [number for _, _, number in plug.couriers[3].came] == [1, 3]
+        simulation.cut(MIDDLE)
+        ring_all(simulation, [(1, 3), (1, 0)])
+        simulation.run_until(3_000_000)
+        simulation.mend(MIDDLE)
+        ring_all(simulation, [(1, 3)])
+        simulation.run_until(4_000_000)
+        assert way.lost == 1
+    assert [number for _, _, number in plug.couriers[3].came] == [1, 3, 6]
+    assert [number for _, _, number in plug.couriers[0].came] == [5]
+    assert Counter(record.cause for record in log) == {"loss": way.counters.loss, "rule": 1}
+    assert {record.link for record in log} == {MIDDLE}
+
+
+def run_recorded(folder: Path, seed: int = 1) -> dict[str, bytes]:
+    layout = line()
+    plug = CourierPlug(layout)
+    with Simulation(layout, plug, seed=seed, folder=folder) as simulation:
+        simulation.change(MIDDLE, Impairment(loss=0.2, corrupt=0.2, delay=3_000))
+        ring_all(simulation, [(0, 2), (1, 3), (1, 2), (3, 0)] * 20)
+        simulation.run_until(SECOND)
+    return {name: (folder / name).read_bytes() for name in (CAPTURE, FATES, TRACE)}
+
+
+def test_two_runs_are_equal_to_the_byte_and_another_seed_is_another_run(tmp_path: Path) -> None:
+    first, second, third = (run_recorded(tmp_path / name, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    assert first == second
+    assert first[FATES] != third[FATES]
+    assert first[FATES].count(b'"loss"') > 2
+    assert b"dropped by loss" in first[CAPTURE]
+
+
+def test_what_a_switch_does_not_send_on_is_captured_there_and_told(tmp_path: Path) -> None:
+    layout = line()
+    plug = CourierPlug(layout)
+    plug.routes = {**plug.routes, ("n1", "n3"): b"\x87", ("n1", "n4"): b"\x88"}
+    with Simulation(layout, plug, folder=tmp_path) as simulation:
+        ring_all(simulation, [(0, 2), (0, 3)])
+        simulation.run_until(SECOND)
+        counters = simulation.network.crossbars["s1"].counters
+        assert {cause: count for cause, count in counters.items() if count} == {"no_cable": 1, "no_port": 1}
+    assert b"without a cable" in (tmp_path / CAPTURE).read_bytes()
+    assert '"node": "s1", "what": "loses a frame", "port": 1' in (tmp_path / TRACE).read_text()
+
+
+def test_a_node_that_starts_again_gets_frames_again() -> None:
+    layout = line()
+    plug = CourierPlug(layout)
+    with Simulation(layout, plug) as simulation:
+        again = simulation.crash("n3")
+        ring_all(simulation, [(0, 2)])
+        simulation.run_until(1_000_000)
+        again()
+        ring_all(simulation, [(0, 2)])
+        simulation.run_until(2_000_000)
+    assert not plug.couriers[2].came
+    assert [number for _, _, number in plug.couriers[4].came] == [2]
+
+
+def test_what_a_link_without_a_queue_cannot_have_is_refused_with_its_name() -> None:
+    layout = line()
+    links = tuple(replace(link, forward=Impairment(queue=100_000)) for link in layout.links)
+    with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: a link of a Myrinet network.*no queue"):
+        Simulation(replace(layout, links=links), CourierPlug(layout))
