@@ -62,7 +62,7 @@ _SHOWN = 40  # lines of what a command has said
 @click.option("--patience", type=click.FloatRange(0, min_open=True), default=None, metavar="SECONDS",
               help="For how long nothing may get any further.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
-              help="What goes wrong beside it, and when.")  # fmt: skip
+              help="What goes wrong beside it, and when: in model time where that is dilated.")  # fmt: skip
 @click.option("--profile", default="ideal", metavar="NAME|FILE",
               help="What NICs and hosts cost in the simulation: of the protocol, or a file; ideal: nothing.")  # fmt: skip
 @click.option("--history", is_flag=True, help="Write what each application sent, received and was told.")

@@ -25,7 +25,8 @@ StalledError (who waits for what), TimeIsUpError, UnwritableError, and what brin
 up, and the folder has what was measured and a result.json that says how it ended.
 
 What goes wrong beside the programs is given as `scenario`, a `Scenario` or its file: each fault is an event of the run, and
-one that had no effect a note of the verdict. Anything else that happens beside them is `beside`: see `executing.Beside`.
+one that had no effect a note of the verdict. Where time is dilated, a scenario's times are the model's. Anything else that
+happens beside them is `beside`: see `executing.Beside`.
 
 With ``history=True`` what each application sent, received and was told is written: see `testbed.workloads.history`. With
 ``check=True`` checkers look through it, however the run ends (see `testbed.controller.checkers.promises`): what they find is
@@ -160,7 +161,7 @@ def run(
         check = False
     shared = _are_shared(nics, mode, codec, protocol, stack_of)
     prices = profile_of(profile, stack_of)
-    slow = _slow(mode, dilate, stack_of, scenario)
+    slow = _slow(mode, dilate, stack_of)
     if mode == "live" and not prices.is_free:
         raise UnsupportedError(
             f"profile {prices.name}: in namespaces NICs take what this machine takes; sim and dilated price"
@@ -169,7 +170,7 @@ def run(
     names_of(where.layout, chosen, stack_of)  # refuses before anything starts
     if slow and where.up is not None:
         raise UnsupportedError(f"{where.name} is up already: a dilated run brings up its own, whose links are slowed")
-    faults = _scenario(scenario, where, mode, stack_of)
+    faults = _scenario(scenario, where, mode, stack_of, slow)
     first = where.layout.seed if seed is None else seed
     asked = {
         "kind": "workload", "cluster": where.name, "origin": where.origin, "workload": chosen.name,
@@ -182,7 +183,7 @@ def run(
     with contextlib.ExitStack() as stack:
         place = output or stack.enter_context(temporary.directory("run"))
         folder = stack.enter_context(kept(Path(place), asked, where))
-        playing = _playing(faults, timeout, folder)
+        playing = _playing(faults, timeout, folder, slow, prices)
         beside = (*beside, *playing)
         executions: list[Execution] = []
         checking: Checking | None = None
@@ -254,7 +255,7 @@ def _follow_on(follow: Follow, phase: str, what: str) -> None:
 
 
 def _scenario(
-    given: Scenario | str | Path | None, where: Whereabouts, mode: Mode, protocol: Protocol
+    given: Scenario | str | Path | None, where: Whereabouts, mode: Mode, protocol: Protocol, slow: int
 ) -> Scenario | None:
     """After a look at whether it can be carried out there."""
     if given is None:
@@ -264,11 +265,11 @@ def _scenario(
 
     scenario = scenario_of(given)
     asked = where.up.state.asked if where.up is not None else "auto"
-    check(scenario, where.layout, mode, over_kernel=not protocol.ethertype, asked=asked)
+    check(scenario, where.layout, mode, over_kernel=not protocol.ethertype, asked=asked, slow=slow)
     return scenario
 
 
-def _slow(mode: Mode, dilate: int | None, protocol: Protocol, scenario: object) -> int:
+def _slow(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
     """How many times time is slowed; 0 where it is not dilated."""
     if mode != "dilated":
         if dilate is not None:
@@ -276,10 +277,6 @@ def _slow(mode: Mode, dilate: int | None, protocol: Protocol, scenario: object) 
         return 0
     if not protocol.ethertype:
         raise UnsupportedError("the kernel's own protocols know this machine's time only: they run in live")
-    if scenario is not None:
-        raise UnsupportedError(
-            "where time is dilated there are no scenarios yet; what links are like stands in the description"
-        )
     if dilate is not None and dilate < 1:
         raise DescriptionError("the run", [Problem("dilate", str(dilate), "1 or more")])
     return DILATE if dilate is None else dilate
@@ -302,14 +299,17 @@ def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Proto
     return True
 
 
-def _playing(scenario: Scenario | None, timeout: float, folder: RunFolder) -> tuple[Playing, ...]:
+def _playing(
+    scenario: Scenario | None, timeout: float, folder: RunFolder, slow: int, prices: Profile
+) -> tuple[Playing, ...]:
     """What carries it out beside each repetition."""
     if scenario is None:
         return ()
-    from testbed.controller.scenarios.playing import Playing
+    from testbed.controller.scenarios.playing import Dilated, Playing
 
     folder.scenario(scenario.to_toml())
-    return (Playing(scenario, seconds=timeout, tell=folder.event),)
+    dilated = Dilated(slow, not prices.is_free) if slow else None
+    return (Playing(scenario, seconds=timeout, tell=folder.event, dilated=dilated),)
 
 
 def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:

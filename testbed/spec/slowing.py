@@ -37,22 +37,27 @@ def slowed_rule(text: str, factor: int) -> str:
     return _QUANTITY.sub(slow, text)
 
 
+def slowed_rate(what: str, rate: int, factor: int) -> int:
+    """Bit/s. what: whose rate it is, for the UnsupportedError where it would be below one."""
+    if rate < factor:
+        raise UnsupportedError(f"{what}: a rate of {rate} bit/s, {factor} times slower, is none")
+    return rate // factor
+
+
 def _link(link: Link, factor: int) -> Link:
     sides = []
     for side in (link.forward, link.backward):
         if side.jitter_file or side.rate_trace:
             raise UnsupportedError(f"link {link.name}: a jitter or a rate that is in a file cannot be slowed")
-        if side.rate and side.rate < factor:
-            raise UnsupportedError(f"link {link.name}: a rate of {side.rate} bit/s, {factor} times slower, is none")
-        sides.append(_impairment(side, factor))
+        sides.append(_impairment(side, factor, f"link {link.name}"))
     return replace(link, forward=sides[0], backward=sides[1])
 
 
-def _impairment(side: Impairment, factor: int) -> Impairment:
+def _impairment(side: Impairment, factor: int, what: str) -> Impairment:
     return replace(
         side,
         delay=side.delay * factor,
         jitter=side.jitter * factor,
-        rate=side.rate // factor,
+        rate=slowed_rate(what, side.rate, factor) if side.rate else 0,
         rules=tuple(slowed_rule(rule, factor) for rule in side.rules),
     )

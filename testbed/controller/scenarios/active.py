@@ -61,5 +61,9 @@ class Stage(Protocol):
 
 GONE: Final = "no program ran there any more"
 
+NOTHING_PRICED: Final = (
+    "the profile 'ideal' prices nothing, so that nothing in a NIC can take longer; --profile says another one"
+)
+
 HOLD: Final = "drop eth.type == 0xffff"
 """A rule that no frame meets. Only the relay knows rules: it carries the links that have one."""

@@ -17,6 +17,7 @@ from testbed.spec.layout import Layout
 from testbed.spec.problems import item
 from testbed.spec.scenario import Scenario
 from testbed.spec.selecting import node_of
+from testbed.spec.slowed_faults import slowed_fault
 from testbed.wire.rules import Rule
 from testbed.wire.tokens import RuleError
 
@@ -29,9 +30,10 @@ def check(
     over_kernel: bool = False,
     commands: bool = False,
     asked: Asked = "auto",
+    slow: int = 0,
 ) -> None:
     """over_kernel: it is beside programs that talk through the kernel's sockets. commands: beside commands. asked: the
-    datapath that links shall have.
+    datapath that links shall have. slow: how many times time is dilated, 0 where it is not.
 
     Raises DescriptionError with all that is not there or makes no sense, then UnsupportedError with all that this mode, this
     machine or this user cannot do.
@@ -56,6 +58,7 @@ def check(
         raise DescriptionError(f"{scenario.name}, on {layout.name}", problems)
     for name, fault in named:
         refusals += [f"  {name}: {said}" for said in _refusals(fault, layout, mode, over_kernel, commands, asked)]
+        refusals += [f"  {name}: {said}" for said in _not_slowed(fault, slow)]
     chance = scenario.random.kinds if scenario.random is not None else ()
     if over_kernel and {"crash", "restart", "reset"} & set(chance):
         refusals.append(f"  random: {_CONNECTIONS}")
@@ -134,13 +137,22 @@ def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, comman
         return [_CONNECTIONS]
     if mode == "sim":
         return []
-    if isinstance(fault, Slow):
+    if isinstance(fault, Slow) and mode != "dilated":
         return [
             "slow: a NIC's processor takes its time in a cost model, which only the simulation has (--profile): in "
             "namespaces a firmware runs in its host's process, and what slowed it would slow the programs there, too"
         ]
     injection = injection_of(fault, layout)
     return _not_carried(injection, layout, asked) if injection is not None else []
+
+
+def _not_slowed(fault: Fault, slow: int) -> list[str]:
+    try:
+        if slow:
+            slowed_fault(fault, slow)
+    except UnsupportedError as error:
+        return [str(error)]
+    return []
 
 
 def _comes_back(fault: Fault) -> bool:

@@ -93,7 +93,7 @@ class LiveStage:
 
     def begin(self, occurrence: Occurrence) -> Active:
         fault = occurrence.fault
-        injection = injection_of(fault, self._layout)
+        injection = self._injection(fault)
         if injection is not None:
             return self._lay(occurrence, injection)
         if isinstance(fault, Crash | Restart | Reset):
@@ -104,12 +104,22 @@ class LiveStage:
             nodes = touched_nodes(self._layout, fault)
             return self._load(occurrence, [partial(self._burn, node, fault.share) for node in nodes])
         if isinstance(fault, Traffic | Incast):
-            senders = senders_of(self._layout, fault)
+            senders, rate = senders_of(self._layout, fault), self._rate(fault)
             return self._load(
                 occurrence,
-                [partial(injecting.load_link, self._store, self._name, senders, fault.receiver, fault.rate)],
+                [partial(injecting.load_link, self._store, self._name, senders, fault.receiver, rate)],
             )
         raise UnsupportedError(f"{fault.kind} cannot be had in namespaces")
+
+    def _injection(self, fault: Fault) -> Injection | None:
+        return injection_of(fault, self._layout)
+
+    def _rate(self, fault: Traffic | Incast) -> int:
+        return fault.rate
+
+    def _moment(self, when: int) -> int:
+        """Monotonic nanoseconds, of a time since the programs go."""
+        return self._run.begun + when
 
     # On links
 
@@ -137,7 +147,7 @@ class LiveStage:
 
     def _until(self, occurrence: Occurrence) -> int:
         """Monotonic nanoseconds at which it ends by itself."""
-        end = self._last if occurrence.end is None else self._run.begun + occurrence.end
+        end = self._last if occurrence.end is None else self._moment(occurrence.end)
         return max(end, time.monotonic_ns()) + round(_GRACE * 1e9)
 
     def _state(self) -> State:

@@ -1,7 +1,7 @@
-"""Contention in the simulation: who uses a node's core, who fills its links, and who takes what comes of that.
+"""Contention in the simulation: who fills a node's links, and who takes what comes of that.
 
-As in namespaces (`testbed.cluster.contention`): a core is used for a share of every 10 ms; datagrams go to UDP's discard
-service (RFC 863) and never come to a NIC's firmware.
+As in namespaces (`testbed.cluster.contention`): datagrams go to UDP's discard service (RFC 863) and never come to a NIC's
+firmware.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import ipaddress
 from typing import Final
 
 from testbed.engine.loop import Loop
-from testbed.engine.server import Server
+from testbed.sim.myrinet import AnyWay
 from testbed.sim.node import SimNode
-from testbed.sim.way import Way
 from testbed.spec.layout import Node
 
-_PERIOD: Final = 10_000_000  # ns
 _SECOND: Final = 1_000_000_000
 _FRAME: Final = 1514  # bytes of a full Ethernet frame
 _HEADERS: Final = 42  # bytes of Ethernet, IPv4 and UDP
@@ -23,33 +21,12 @@ _DISCARD: Final = 9
 _MARK: Final = b"\x08\x00"  # IPv4's EtherType
 
 
-class Burner:
-    """Takes a share of a core. busy: nanoseconds that it has taken."""
-
-    def __init__(self, loop: Loop, core: Server, share: float) -> None:
-        self._loop = loop
-        self._core = core
-        self._cost = round(share * _PERIOD)
-        self._goes_on = True
-        self.busy = 0
-        self._burn(loop.now())
-
-    def stop(self) -> None:
-        self._goes_on = False
-
-    def _burn(self, now: int) -> None:
-        if self._goes_on:
-            self._core.reserve(now, self._cost)
-            self.busy += self._cost
-            self._loop.at(now + _PERIOD, self._burn)
-
-
 class Talker:
     """Sends one frame again and again. rate: bit/s. sent: frames."""
 
     __slots__ = ("_each", "_frame", "_goes_on", "_loop", "_way", "sent")
 
-    def __init__(self, loop: Loop, way: Way, frame: bytes, rate: int) -> None:
+    def __init__(self, loop: Loop, way: AnyWay, frame: bytes, rate: int) -> None:
         self._loop = loop
         self._way = way
         self._frame = frame
@@ -73,7 +50,7 @@ class Sink:
 
     __slots__ = ("_node", "_way", "taken")
 
-    def __init__(self, way: Way, node: SimNode) -> None:
+    def __init__(self, way: AnyWay, node: SimNode) -> None:
         self._way = way
         self._node = node
         self.taken = 0

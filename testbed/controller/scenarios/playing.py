@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from testbed.controller.checkers.disturbances import CRASH, CUT, FOREVER, OTHER, PAUSE, RESET, Disturbance
 from testbed.controller.scenarios.active import HOLD, Active, Programs, Stage
@@ -18,6 +19,7 @@ from testbed.errors import TestbedError
 from testbed.spec.faults import Fault, Impair
 from testbed.spec.layout import Layout
 from testbed.spec.scenario import Scenario, load
+from testbed.spec.slowed_faults import slowed_fault
 from testbed.spec.units import format_duration
 
 if TYPE_CHECKING:
@@ -37,6 +39,13 @@ _DISTURBANCES: Final = {
 }  # fmt: skip
 
 
+class Dilated(NamedTuple):
+    """How time is. factor: how many times it is slowed. priced: a profile says what NICs cost."""
+
+    factor: int
+    priced: bool
+
+
 def _nobody(_event: str, **_facts: object) -> None:
     pass
 
@@ -46,11 +55,22 @@ class Playing:
     disturbed programs. notes: warnings, complete when it is closed. seed: of the next repetition, for what is drawn by no
     seed of its own."""
 
-    def __init__(self, scenario: Scenario, *, seed: int = 0, seconds: float = 60.0, tell: Tell = _nobody) -> None:
-        """seconds: how long a repetition may take. Raises what reading the files that it names does."""
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        seed: int = 0,
+        seconds: float = 60.0,
+        tell: Tell = _nobody,
+        dilated: Dilated | None = None,
+    ) -> None:
+        """seconds: how long a repetition may take. dilated: how time is, where it is; all times are the model's then, but
+        for `seconds`. Raises what reading the files that it names does."""
         self.scenario: Final = scenario
         self.seed = seed
-        self._horizon = round(seconds * _SECOND)
+        self._seconds = seconds
+        self._dilated = dilated
+        self._horizon = round(seconds * _SECOND) // (dilated.factor if dilated is not None else 1)
         self._tell = tell
         self._files = texts_of(scenario.faults)
         self._notes: list[str] = []
@@ -60,6 +80,7 @@ class Playing:
         self._active: dict[Occurrence, Active] = {}
         self._stage: Stage | None = None
         self._disturbances: list[Disturbance] = []
+        self._as_laid: Callable[[Fault], Fault] = lambda fault: fault
         self._layout: Layout
         self._zero = 0  # on the histories' clock
         self._now: Callable[[], int] = lambda: 0
@@ -82,15 +103,18 @@ class Playing:
     @contextlib.contextmanager
     def live(self, cluster: RunningCluster, run: Programs) -> Iterator[None]:
         """See `executing.Beside`."""
-        from testbed.controller.scenarios.live import LiveStage
+        if self._dilated is not None:
+            self._begin_dilated(cluster, run, self._dilated)
+        else:
+            from testbed.controller.scenarios.live import LiveStage
 
-        self._begin(
-            LiveStage(cluster, run, self._horizon / _SECOND),
-            cluster.state.layout,
-            run.begun,
-            lambda: time.monotonic_ns() - run.begun,
-            lambda when, act: run.at(run.begun + when, act),
-        )
+            self._begin(
+                LiveStage(cluster, run, self._seconds),
+                cluster.state.layout,
+                run.begun,
+                lambda: time.monotonic_ns() - run.begun,
+                lambda when, act: run.at(run.begun + when, act),
+            )
         try:
             yield
         finally:
@@ -104,8 +128,23 @@ class Playing:
             return
         from testbed.controller.scenarios.live import hold
 
-        with hold(cluster, self.scenario, (self._horizon / _SECOND + _AROUND) * repeat):
+        with hold(cluster, self.scenario, (self._seconds + _AROUND) * repeat):
             yield
+
+    def _begin_dilated(self, cluster: RunningCluster, run: Programs, dilated: Dilated) -> None:
+        from testbed.controller.scenarios.dilated import DilatedStage
+        from testbed.runtime.nodes.run import Run
+
+        assert isinstance(run, Run)  # commands know this machine's time only
+        factor, origin = dilated.factor, run.origin
+        self._as_laid = partial(slowed_fault, factor=factor)
+        self._begin(
+            DilatedStage(cluster, run, self._seconds, factor, priced=dilated.priced),
+            cluster.state.layout,
+            0,
+            lambda: (time.monotonic_ns() - origin) // factor,
+            lambda when, act: run.at(origin + when * factor, act),
+        )
 
     def heeds(self, note: str) -> bool:
         """Whether a note of the verdict says more than what events and our own notes tell better: that faults were put in
@@ -172,7 +211,7 @@ class Playing:
             if moment.begins:
                 begun = self._now()
                 self._said.add(one.fault.what)
-                laid = injection_of(one.fault, self._layout)
+                laid = injection_of(self._as_laid(one.fault), self._layout)
                 rules = laid.rules if laid is not None else ()
                 self._said.update(f"the rule {text!r} has never matched a frame" for _, text in rules)
                 self._active[one] = self._stage.begin(one)

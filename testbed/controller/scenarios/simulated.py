@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from testbed.cluster.injections import BOTH, Injection, Place, in_force, is_down
-from testbed.controller.scenarios.active import GONE, Active, Counts
-from testbed.controller.scenarios.loads import Burner, Sink, Talker, datagram
+from testbed.controller.scenarios.active import GONE, NOTHING_PRICED, Active, Counts
+from testbed.controller.scenarios.loads import Sink, Talker, datagram
 from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
 from testbed.controller.scenarios.timeline import Occurrence
 from testbed.errors import UnsupportedError
+from testbed.sim.burner import Burner
 from testbed.spec.faults import Cpu, Crash, Fault, Incast, Pause, Reset, Restart, Slow, Traffic
 from testbed.spec.layout import End, Node
 from testbed.spec.selecting import node_of
@@ -22,10 +23,6 @@ from testbed.wire.rules import Handle, Rule, RuleSet
 if TYPE_CHECKING:
     from testbed.sim.nic import SimNic
     from testbed.sim.simulation import Simulation
-
-_NOTHING_PRICED: Final = (
-    "the profile 'ideal' prices nothing, so that nothing in a NIC can take longer; --profile says another one"
-)
 
 
 class SimulatedStage:
@@ -186,7 +183,7 @@ class SimulatedStage:
             busy = sum(nic.processed for nic in nics) - before
             return {"busy_ns": busy, "longer_ns": round(busy * (1 - 1 / fault.factor))}
 
-        reason = _NOTHING_PRICED if self._simulation.profile.is_free else ""
+        reason = NOTHING_PRICED if self._simulation.profile.is_free else ""
         return Active(occurrence, counted, lift, needed=("longer_ns",), reason=reason)
 
     def _burn(self, occurrence: Occurrence, fault: Cpu) -> Active:

@@ -18,6 +18,8 @@ from testbed.engine.loop import Loop
 from testbed.engine.server import Server
 from testbed.kernel.frame_socket import DOWN, FrameSocket
 from testbed.kernel.waiting import Waiter
+from testbed.runtime.nodes.model_faults import Burn, ModelFault, Resume, Slowed, Stand, Unburn
+from testbed.sim.burner import Burner
 from testbed.sim.priced import PricedNic
 
 _OF: Final = " of NIC"
@@ -77,6 +79,8 @@ class DilatedNic(PricedNic):
         self.cable = Cable(wire, self.clock)
         super().__init__(self.loop, "NIC", self.cable, self.core, profile, mtu)
         self._wire = wire
+        self._asked = profile
+        self._burners: list[tuple[float, Burner]] = []
         self.busy = False
         """Whether the firmware is at work."""
         self._late = self.cable.late
@@ -107,6 +111,33 @@ class DilatedNic(PricedNic):
     def attach(self, agent: Agent) -> None:
         """Whose actions these are; before the first one."""
         self.begin(self.loop.now(), agent)
+
+    def go(self, origin: int, *, again: bool) -> None:
+        """The clock shows 0 at that time of the machine's. again: the node has been started before, and begins now."""
+        self.clock.origin = origin
+        if again:
+            self.clock.time = max(0, self.clock.reached())
+
+    def suffer(self, fault: ModelFault) -> None:
+        """From the time that the machine's clock shows, as in the simulation (`testbed.controller.scenarios.simulated`)."""
+        self.loop.at(max(self.loop.now(), self.clock.reached()), self._suffer, fault)
+
+    def _suffer(self, fault: ModelFault) -> None:
+        now = self.loop.now()
+        match fault:
+            case Stand(until):
+                self.pause()
+                if until is not None:
+                    self.core.reserve(now, max(0, until - now))
+            case Resume():
+                self.resume(now)
+            case Slowed(factor):
+                self.cost(self._asked.slowed(factor) if factor > 1 else self._asked)
+            case Burn(share):
+                self._burners.append((share, Burner(self.loop, self.core, share)))
+            case Unburn(share):
+                place = next(place for place, (taken, _) in enumerate(self._burners) if taken == share)
+                self._burners.pop(place)[1].stop()
 
     def _read(self, now: int) -> None:
         """Frames have come."""

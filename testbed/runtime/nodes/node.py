@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from protocols.core.firmware import Adapter, Agent, Host
 from testbed.engine.tasks import Task
@@ -36,6 +36,7 @@ from testbed.runtime.shared.serving import NodesNic
 
 if TYPE_CHECKING:
     from testbed.runtime.nodes.dilated import DilatedNic, Lateness
+    from testbed.runtime.nodes.model_faults import ModelFault
 
 QUESTION: Final = signal.SIGUSR1
 """Asks what is waited for. A signal reaches a program that never ends, too."""
@@ -169,10 +170,11 @@ class _Node:
             os.environ.update(place.surroundings.environment)
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
-        adapter = place.adapter  # of a dilated run, whose NICs are new: as in the simulation
-        if orders.dilation is None:
-            adapter = replace(adapter, incarnation=incarnation())
+        # Of a dilated run, whose NICs are new: as in the simulation.
+        counted = place.adapter.incarnation + starts - 1
+        adapter = replace(place.adapter, incarnation=incarnation() if orders.dilation is None else counted)
         self._channel = channel
+        self._starts = starts
         self._dilated: DilatedNic | None = None
         self._shared: NodesNic | None = None
         self._wire: _Wire
@@ -202,7 +204,8 @@ class _Node:
             return
         if self._dilated is not None:
             assert isinstance(said[1], int)
-            self._dilated.clock.origin = said[1]
+            self._dilated.go(said[1], again=self._starts > 1)
+            self._driver.loop.watch(self._channel.fileno(), self._hear)
         self._begun = self._used()
         loop = self._driver.loop
         self._program.add_callback(lambda _: loop.stop())
@@ -210,10 +213,19 @@ class _Node:
         self._channel.tell("done", self._program.result())
         if isinstance(self._driver, Driver | HostDriver):
             self._driver.spin = 0
-        loop.watch(self._channel.fileno(), lambda _: loop.stop())
+            loop.watch(self._channel.fileno(), self._hear)
         loop.run()
-        if self._channel.hear() is not None:
-            self._channel.tell("report", self._report())
+        self._channel.tell("report", self._report())
+
+    def _hear(self, _now: int) -> None:
+        """While the program runs, what is to be done to a model; when it has ended, that all have."""
+        said = self._channel.hear()
+        if said is None:  # whoever has started us is gone
+            os._exit(1)
+        if said[0] == "stop":
+            self._driver.loop.stop()
+        elif self._dilated is not None:
+            self._dilated.suffer(cast("ModelFault", said[1]))
 
     def _used(self) -> int:
         """Nanoseconds of processor time until now: this process's, and its NIC's where that is another."""

@@ -24,6 +24,7 @@ from testbed.kernel.children import in_child
 from testbed.kernel.processes import wait_for_end
 from testbed.runtime.nodes import warm
 from testbed.runtime.nodes.channel import Channel
+from testbed.runtime.nodes.model_faults import ModelFault
 from testbed.runtime.nodes.node import Report
 from testbed.runtime.nodes.places import Orders
 from testbed.runtime.nodes.progress import Progress
@@ -177,6 +178,16 @@ class Run:
     def resume(self, node: str) -> None:
         self._paused.discard(node)
         self._warm.tell("resume", node)
+
+    @property
+    def origin(self) -> int:
+        """When the clock of a dilated run shows 0, monotonic nanoseconds."""
+        return self._origin
+
+    def bend(self, node: str, fault: ModelFault) -> None:
+        """Have something done to the model of a node where time is dilated."""
+        with contextlib.suppress(ConnectionError):  # it has just ended; `wait` says how
+            self._lines[node].tell("model", fault)
 
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> Outcome:
         """Wait until every program has ended, for so many seconds in all, and end the run. without: nodes whose death does

@@ -1,4 +1,4 @@
-"""Links that take k times as long."""
+"""Links, and faults of links, that take k times as long."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
+from testbed.spec.faults import Impair, Incast, Pause, Rule
 from testbed.spec.model import Description
 from testbed.spec.resolving import resolve
+from testbed.spec.slowed_faults import slowed_fault
 from testbed.spec.slowing import slowed, slowed_rule
 from testbed.spec.units import format_limit
 from testbed.wire.direction import Direction
@@ -76,3 +78,32 @@ def test_frames_leave_a_slowed_link_at_the_slowed_times(
     rounded = factor / rate if rate else 0.0
     for (one, _), (other, _) in zip(plain, slow, strict=True):
         assert abs(one - other) <= 1 + len(frames) + one * rounded
+
+
+def test_a_faults_delays_grow_and_its_rates_shrink_and_its_times_stay() -> None:
+    fault = Impair(
+        on="n1", from_="4ms", to="8ms", delay="50us", jitter="1us", rate="1gbit", loss="5%",
+        rules=["delay 1ms emp.type == 1 and nth(2)", "drop eth.type == 0x88b5"],
+    )  # fmt: skip
+    slow = slowed_fault(fault, 100)
+    assert isinstance(slow, Impair)
+    assert (slow.delay, slow.jitter, slow.rate, slow.loss) == (5_000_000, 100_000, 10_000_000, 0.05)
+    assert slow.rules == ("delay 100000000ns emp.type == 1 and nth(2)", "drop eth.type == 0x88b5")
+    assert (slow.begin, slow.to) == (fault.begin, fault.to)
+
+
+def test_rules_and_loads_are_slowed_and_what_is_no_quantity_of_links_stays() -> None:
+    rule = slowed_fault(Rule(rules="delay 2us ip", at="1ms"), 10)
+    assert isinstance(rule, Rule)
+    assert rule.rules == ("delay 20000ns ip",)
+    load = slowed_fault(Incast(receiver="n1", rate="1mbit", at="1ms"), 10)
+    assert isinstance(load, Incast)
+    assert load.rate == 100_000
+    pause = Pause(on="n1", at="1ms", for_="2ms")
+    assert slowed_fault(pause, 10) == pause
+
+
+@pytest.mark.parametrize("said", [{"jitter_file": "a.csv"}, {"rate_trace": "b.csv"}, {"rate": "5bit"}])
+def test_a_fault_that_cannot_be_slowed_is_refused(said: dict[str, str]) -> None:
+    with pytest.raises(UnsupportedError):
+        slowed_fault(Impair(on="n1", at="1ms", **said), 10)

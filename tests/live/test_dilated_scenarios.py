@@ -1,0 +1,213 @@
+"""Scenarios where time is dilated: the same faults, at the same times of the model, do the same as in the simulation, up to
+the lateness that was measured."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import testbed
+from protocols.emp.profile import EMP_2001
+from protocols.mpi.errors import MPIError
+from testbed import Cluster, RunResult, Scenario, TestbedError
+from testbed.spec.faults import Cpu, Crash, Fault, Impair, Incast, Pause, Restart, Rule, Slow
+from testbed.workloads.form import Comm, Node
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+
+US, MS = 1_000, 1_000_000
+DILATE = 300
+WIRE = Cluster.star(2, rate="1gbit", delay="200ns", overhead=24, minimum_frame=60)
+
+
+async def rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int, int]]:
+    """When each round of a ping-pong began, and how long it took; they begin every 200 us. Receives are posted first: what
+    comes before its receive is sent again, after a time-out."""
+    found = []
+    arrival = await comm.Irecv(bytearray(4), 1 - comm.rank)
+    await comm.Barrier()
+    for number in range(count):
+        if comm.rank == 0:
+            await node.sleep(200 * US - node.now() % (200 * US))
+            begun = node.now()
+            await comm.Send(bytes(4), 1)
+        await arrival.Wait()
+        if comm.rank == 0:
+            found.append((begun, node.now() - begun))
+        if number + 1 < count:
+            arrival = await comm.Irecv(bytearray(4), 1 - comm.rank)
+        if comm.rank == 1:
+            await comm.Send(bytes(4), 0)
+    return found
+
+
+class Both(NamedTuple):
+    """The same in both modes. faults: of the dilated run, by name: when each was in force, and ended."""
+
+    simulated: RunResult
+    dilated: RunResult
+    faults: dict[str, tuple[int, int]]
+    folders: tuple[Path, Path]
+
+    @property
+    def late(self) -> int:
+        """By how much a frame was late, model nanoseconds: of a hundred all but one, on both NICs and in the relay twice."""
+        nics = max(one.p99 for one in self.dilated.repetitions[0].lateness.values())
+        relayed = [one.measured or 0.0 for one in self.dilated.verdict.findings if one.what == "relay lateness p99"]
+        return 2 * nics + round(4 * max(relayed, default=0) / DILATE)
+
+
+def both(
+    folder: Path, workload: Any, *faults: Fault, cluster: Any = WIRE, factor: int = DILATE, **options: Any
+) -> Both:
+    options = {"profile": EMP_2001, "timeout": 90, **options}
+    scenario, folders, results = Scenario(name="storm", faults=faults), (folder / "sim", folder / "dilated"), []
+    for mode, place, dilate in zip(("sim", "dilated"), folders, (None, factor), strict=True):
+        results.append(
+            testbed.run(cluster, workload, mode=mode, dilate=dilate, scenario=scenario, output=place, **options)
+        )
+    told = [json.loads(line) for line in (folders[1] / "events.jsonl").read_text().splitlines()]
+    begun = {one["fault"]: one["in_force"] for one in told if one["event"] == "fault begins"}
+    ended = {one["fault"]: one["at"] for one in told if one["event"] == "fault ends"}
+    asked = {one["fault"]: one["at"] for one in told if one["event"] == "fault begins"}
+    assert all(begun[name] >= asked[name] for name in begun)  # none is early
+    assert not [one for one in told if one["event"] == "fault ends" and not one["had_effect"]]
+    return Both(results[0], results[1], {name: (begun[name], ended[name]) for name in begun}, folders)
+
+
+def took(found: Sequence[Sequence[int]], holds: Callable[[int, int], bool]) -> float:
+    """The median of the rounds for which this holds, of their beginning and end."""
+    chosen = [lasted for begun, lasted in found if holds(begun, begun + lasted)]
+    assert len(chosen) >= 5, found
+    return statistics.median(chosen)
+
+
+def test_links_and_nics_are_as_long_as_asked_what_they_are_in_the_simulation(tmp_path: Path) -> None:
+    done = both(
+        tmp_path, rounds,
+        Impair(on="n1", delay="50us", from_="4ms", to="8ms"),
+        Slow(on="n2", factor=4, from_="14ms", to="18ms"),
+    )  # fmt: skip
+    exact, slow = done.simulated.results["n1"], done.dilated.results["n1"]
+    assert len(exact) == len(slow) == 100
+    windows = {name: done.faults[f"fault[{number}]"] for number, name in ((1, "delay"), (2, "slow"))}
+    asked = {"delay": (4 * MS, 8 * MS), "slow": (14 * MS, 18 * MS)}
+    usual = took(exact, lambda begun, _: begun < 3 * MS)
+    for name in windows:
+        expected = took(exact, lambda begun, ended, n=name: asked[n][0] <= begun and ended <= asked[n][1])  # type: ignore[misc]
+        measured = took(slow, lambda begun, ended, n=name: windows[n][0] <= begun and ended <= windows[n][1])  # type: ignore[misc]
+        assert expected > 1.5 * usual
+        assert -20 <= measured - expected <= 20 + done.late, name
+    # Before and between, as if nothing had been.
+    for quiet in (lambda begun, _: begun < 3 * MS, lambda begun, _: windows["delay"][1] + MS < begun < 13 * MS):
+        assert -20 <= took(slow, quiet) - usual <= 20 + done.late
+
+
+def test_a_node_stands_still_for_as_long_as_in_the_simulation(tmp_path: Path) -> None:
+    done = both(tmp_path, rounds, Pause(on="n2", at="5ms", for_="3ms"), settings={"count": 60})
+    begun, ended = done.faults["fault[1]"]
+    exact, slow = (max(lasted for _, lasted in one.results["n1"]) for one in (done.simulated, done.dilated))
+    assert 2.5 * MS < exact < 3.5 * MS
+    between = 200 * US + round(statistics.median(lasted for _, lasted in done.simulated.results["n1"]))
+    assert ended - begun - between <= slow <= max(ended, 8 * MS) - 5 * MS + between + done.late
+    assert sum(lasted > MS for _, lasted in done.dilated.results["n1"]) == 1
+
+
+def test_a_loaded_core_computes_as_slowly_as_in_the_simulation(tmp_path: Path) -> None:
+    async def compute(_comm: Comm, node: Node) -> int:
+        for _ in range(20):
+            await node.compute(500 * US)
+        return node.now()
+
+    done = both(tmp_path, compute, Cpu(on="n1", share="50%", at="1ms"), factor=100)
+    exact, slow = done.simulated.results, done.dilated.results
+    assert exact["n1"] > 1.4 * exact["n2"]
+    assert slow["n2"] == exact["n2"]
+    # A fault that comes late may find another step of the program under way, or one period of its load fewer.
+    assert abs(slow["n1"] - exact["n1"]) <= 5 * MS
+
+
+def history(folder: Path, node: str) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
+    """By peer, context and tag what came, in the order of its receives: messages do not overtake one another there. Which of
+    several is complete first is nobody's promise."""
+    told = [json.loads(line) for line in (folder / "history" / f"{node}.jsonl").read_text().splitlines()]
+    found: dict[tuple[int, int, int], list[tuple[int, str]]] = {}
+    for one in sorted((one for one in told if one["what"] == "received"), key=lambda one: int(one["n"])):
+        found.setdefault((one["peer"], one["context"], one["tag"]), []).append((one["bytes"], one["digest"]))
+    return found
+
+
+def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
+    done = both(
+        tmp_path, "random",
+        Impair(on="n1", loss="10%", at="0s"),
+        Rule(on="n2", rules="drop emp.type == 1 and first(3)", at="100us", for_="20ms"),
+        Pause(on="n3", at="300us", for_="1ms"),
+        Incast(receiver="n1", rate="100mbit", at="200us", for_="2ms"),
+        cluster=Cluster.star(3, rate="1gbit", delay="5us", seed=4), settings={"messages": 20}, check=True, factor=50,
+    )  # fmt: skip
+    assert done.simulated.results == done.dilated.results
+    for node in ("n1", "n2", "n3"):
+        simulated, dilated = (history(folder, node) for folder in done.folders)
+        assert simulated == dilated
+        assert sum(map(len, simulated.values())) >= 20
+
+
+def test_a_node_that_crashes_comes_back_with_another_incarnation_and_late_by_what_that_takes(tmp_path: Path) -> None:
+    async def until_answered(comm: Comm, node: Node) -> tuple[int, int]:
+        """n1 says something every 300 us, until n2, which has been started again, has answered; then its last word."""
+        begun, last = node.now(), False
+        answer = await comm.Irecv(bytearray(1), 1) if comm.rank == 0 else None
+        while answer is not None:
+            try:
+                await comm.Send(b"L" if last else b"?", 1)
+                if last:
+                    return node.starts, begun
+                await node.sleep(300 * US)
+            except MPIError:
+                continue
+            last = await answer.Test()
+        word, answered = bytearray(1), node.starts == 1
+        while word != b"L":
+            await comm.Recv(word, 0)
+            if not answered:
+                await comm.Send(b"!", 0)
+                answered = True
+        return node.starts, begun
+
+    done = both(tmp_path, until_answered, Crash(on="n2", at="1ms", for_="2ms"), check=False)
+    for result in (done.simulated, done.dilated):
+        assert [result.results[node][0] for node in ("n1", "n2")] == [1, 2]
+    assert done.simulated.results["n2"][1] == 3 * MS
+    assert done.dilated.results["n2"][1] >= 3 * MS
+
+
+def test_a_restart_is_a_crash_at_once(tmp_path: Path) -> None:
+    async def sleep(_comm: Comm, node: Node) -> int:
+        await node.sleep(3 * MS)
+        return node.starts
+
+    done = both(tmp_path, sleep, Restart(on="n1", at="1ms"), check=False)
+    assert done.simulated.results == done.dilated.results == {"n1": 2, "n2": 1}
+
+
+@pytest.mark.parametrize(("fault", "words"), [
+    (Impair(on="n1", at="1ms", rate="200bit"), "a rate of 200 bit/s, 300 times slower, is none"),
+    (Incast(receiver="n1", rate="250bit", at="1ms", for_="1ms"), "a rate of 250 bit/s, 300 times slower, is none"),
+])  # fmt: skip
+def test_what_cannot_be_slowed_is_refused_before_anything_starts(fault: Fault, words: str) -> None:
+    with pytest.raises(TestbedError, match=f"cannot be carried out in dilated(?s:.)*{words}"):
+        testbed.run(WIRE, rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))
+
+
+def test_a_rate_that_is_in_a_file_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("1\n")
+    fault = Impair(on="n1", at="1ms", rate_trace=str(trace))
+    with pytest.raises(TestbedError, match="a jitter or a rate that is in a file cannot be slowed"):
+        testbed.run(WIRE, rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))
