@@ -339,6 +339,25 @@ def test_a_cluster_that_is_made_again_under_its_name_is_looked_at_anew() -> None
     gathering.close()
 
 
+def test_a_cluster_that_is_made_again_between_two_looks_is_another_one() -> None:
+    gathering = Gathering(Store())
+    with Cluster.star(2).up("again", keep=True) as cluster:
+        cluster.inject("n1", loss="1%")
+        cluster["n1"].popen(["ping", "-c9", "-i0.01", "-W1", "n2"]).wait()
+        first = seen(gathering)
+    with Cluster.star(2).up("again", keep=True) as cluster:
+        second = seen(gathering)
+        cluster["n1"].run(["ping", "-c1", "n2"])
+        third = seen(gathering)
+    gathering.close()
+    assert first.links[0].forward.frames > 5
+    assert first.events
+    assert second.links[0].forward.frames < 5
+    assert second.links[0].forward.rate == 0
+    assert not second.events
+    assert third.links[0].forward.frames > second.links[0].forward.frames
+
+
 def test_events_are_told_as_they_happen(star: RunningCluster) -> None:
     gathering = Gathering(Store(), "star")
     assert [event.kind for event in seen(gathering).events] == []

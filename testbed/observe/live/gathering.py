@@ -16,7 +16,7 @@ from testbed.cluster.injecting import described
 from testbed.cluster.injections import BOTH, DirectionName, Injection
 from testbed.cluster.state import State, Store
 from testbed.cluster.status import summary
-from testbed.errors import KernelError, NotFoundError, TestbedError
+from testbed.errors import KernelError, NotFoundError, TestbedError, reason_of
 from testbed.kernel import namespaces
 from testbed.observe.following import Tail
 from testbed.observe.live.processing import Processing
@@ -57,17 +57,18 @@ class Gathering:
         before = self._watched
         try:
             cluster = self._cluster()
-            if before is None or before.cluster != cluster:
+            if before is None or before.cluster != cluster or not before.there():
                 self.close()
                 self._watched = _Watched(self._store, cluster)
             assert self._watched is not None
             return self._watched.look(agents=agents)
         except (TestbedError, OSError) as error:
             self.close()
-            if before is not None and before.cluster not in self._store.names():
-                return Absent(f"{before.cluster} has been taken down; {error}" if self._name is None else
-                              f"{before.cluster} has been taken down")  # fmt: skip
-            return Absent(str(error))
+            why = reason_of(error) if isinstance(error, OSError) else str(error)
+            if before is None or before.cluster in self._store.names():
+                return Absent(why)
+            gone = f"{before.cluster} has been taken down"
+            return Absent(gone if self._name is not None else f"{gone}; {why}")
 
     def _cluster(self) -> str:
         """The one that is meant. While the one that is watched is up it is that one, whatever else comes up."""
@@ -83,6 +84,7 @@ class _Watched:
         self.cluster: Final = cluster
         self._store = store
         self._path = store.directory(cluster) / "state.json"
+        self._directory = os.stat(self._path.parent)
         self._known: tuple[int, int] = (0, 0)  # of the state's file
         self._state: State | None = None
         self._wires: Wires | None = None
@@ -99,7 +101,11 @@ class _Watched:
             self._wires.close()
 
     def there(self) -> bool:
-        return self._path.exists()
+        """Whether it is still that one, and not another of its name."""
+        try:
+            return self._path.exists() and os.path.samestat(os.stat(self._path.parent), self._directory)
+        except FileNotFoundError:
+            return False
 
     def look(self, *, agents: bool) -> Snapshot:
         """Raises NotFoundError where it is gone, OSError, KernelError."""
