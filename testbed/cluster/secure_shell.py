@@ -22,7 +22,7 @@ from testbed.cluster import programs, shell_servers
 from testbed.cluster.shell_servers import PORT, user
 from testbed.cluster.state import PATIENCE, State, Store
 from testbed.errors import ConflictError, TestbedError
-from testbed.kernel.files import make_directory, replace_file, write_in_place
+from testbed.kernel.files import make_directory, remove_file, replace_file, write_in_place
 from testbed.kernel.reaching import command
 from testbed.runtime import events
 from testbed.spec.layout import Node
@@ -68,7 +68,7 @@ def connect(store: Store, state: State, node: str) -> Connection:
 
 
 def _make_key(path: Path, comment: str) -> None:
-    path.unlink(missing_ok=True)
+    remove_file(path)
     done = subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)],
         stdin=subprocess.DEVNULL,

@@ -11,18 +11,18 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from testbed.cluster import programs
 from testbed.cluster.state import State, Store
 from testbed.errors import ConflictError, TestbedError, UnsupportedError
-from testbed.kernel import daemons, processes
+from testbed.kernel import daemons, processes, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.entering import Surroundings, enter
 from testbed.kernel.files import replace_file, write_setting
@@ -79,19 +79,11 @@ def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
     if not wanted:
         return []
     # In a child: when they end they are nobody's to wait for.
-    begun = in_child(partial(_started, place, wanted))
+    begun = in_child(lambda: {name: start() for name, start in wanted.items()})
     deadline = time.monotonic() + _BEGIN
     for name, identity in begun.items():
         _await_listening(identity, deadline, name, place / f"{name}.log")
     return list(begun)
-
-
-def _started(place: Path, wanted: Mapping[str, Callable[[], Identity]]) -> dict[str, Identity]:
-    begun = {}
-    for name, start in wanted.items():
-        begun[name] = start()
-        replace_file(place / f"{name}.pid", str(begun[name]))
-    return begun
 
 
 def _server(place: Path, node: Node, surroundings: Surroundings) -> str:
@@ -167,9 +159,12 @@ def _starter(sshd: str, place: Path, node: Node, surroundings: Surroundings) -> 
     user, group = os.geteuid(), os.getegid()
 
     def prepare() -> None:
+        syscalls.end_with_parent(signal.SIGKILL)  # until it is known who we are
         enter(surroundings)
         if _is_listening("self"):
             raise ConflictError(f"something else listens on port {PORT} of node {node.name}")
+        replace_file(place / f"{node.name}.pid", str(processes.identity()))
+        syscalls.end_with_parent(0)
         if surroundings.keeper:
             write_setting(_FIRST_PORT, str(PORT))
             become_oneself(user, group)

@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import test_rootless
+from children import changes_of, kill_after
 from test_command import refused, testbed
 from test_rootless import as_user, finish, home
 from tools import tell
@@ -23,8 +25,10 @@ from testbed import Cluster, RunningCluster
 from testbed.cli.documents import schema_of
 from testbed.cluster import secure_shell
 from testbed.cluster.state import Store
-from testbed.errors import ConflictError, UnsupportedError
+from testbed.cluster.status import status
+from testbed.errors import ConflictError, TestbedError, UnsupportedError
 from testbed.kernel import syscalls
+from testbed.kernel.changes import observed_by
 from testbed.spec.writing import to_toml
 
 import_module("testbed.machines.connections")  # what a child uses is imported before it loses the right to read it
@@ -126,6 +130,27 @@ def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCl
     assert programs()["n2"] != before["n2"]
     assert (place / "host_key.pub").read_text() == key
     assert ssh(config, "n2", "hostname").stdout == "n2\n"
+
+
+def test_killed_after_any_change_it_is_put_right_by_the_next() -> None:
+    with Cluster.star(1).up() as cluster:
+        count = len(changes_of(cluster.ssh))
+    for number in range(1, count + 1):
+        with Cluster.star(1).up() as cluster:
+            kill_after(number, cluster.ssh)
+            cluster.ssh()
+            (node,) = status(cluster.state).nodes
+            assert len(node.programs) == 1, f"killed after change {number}"
+
+
+def test_an_sshd_whose_starter_was_killed_is_known_or_gone(star: RunningCluster) -> None:
+    def kill(change: str) -> None:
+        if change.startswith("start testbed-sshd"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with observed_by(kill), pytest.raises(TestbedError):
+        star.ssh()
+    assert ssh(star.ssh(), "n1", "hostname").stdout == "n1\n"
 
 
 def test_a_node_that_comes_later_gets_its_own_and_those_that_run_know_it(tmp_path: Path) -> None:
