@@ -88,7 +88,6 @@ class Mapper:
         self.topology: Topology | None = None
         """The network, if this mapper leads and knows it."""
         self._tables: dict[int, Table] = {}
-        self._routing: Routing | None = None
         self._epoch = 0  # the greatest that was heard of
         self._leader: int | None = None
         self._proof: int | None = None  # the leader's own word is believed until then
@@ -190,7 +189,7 @@ class Mapper:
         if self._duty is not None:
             self.counters.abdications += 1
             self._duty.close()
-            self._duty = self._resume_at = self.topology = self._routing = None
+            self._duty = self._resume_at = self.topology = None
             self._tables.clear()
             self._prober.stop()
             self._distributor.stop()
@@ -248,7 +247,6 @@ class Mapper:
 
     def _probed(self, now: int, letter: _Letter) -> None:
         way = route_bytes(back(route_of(letter.payload)))
-        self._epoch = max(self._epoch, letter.version[0])
         if self._heard(now, letter.source):
             self._probed_by = way
         else:
@@ -257,7 +255,7 @@ class Mapper:
         self._post(KIND_ANSWER, way, letter.sender, number=letter.number, version=self._version)
 
     def _answered(self, now: int, letter: _Letter) -> None:
-        self._epoch = max(self._epoch, letter.version[0])
+        self._heard_of(letter.version[0])
         if letter.leader < self.station.number:
             self._rumoured(now, letter.leader)
         elif self.leads:
@@ -286,7 +284,7 @@ class Mapper:
     def adopt(self, topology: Topology) -> None:
         """What `leading.Realm` says."""
         self.topology = topology
-        self._routing = routing = Routing(topology)
+        routing = Routing(topology)
         me = self.station
         addresses = {me.number: me.address} | {number: host.address for number, host in topology.hosts.items()}
         paths = {
@@ -296,8 +294,8 @@ class Mapper:
             for source in addresses
         }
         if {number: table.paths for number, table in self._tables.items()} != paths:
-            self._epoch += 1
-            self._tables = {number: Table(self._epoch, me.number, own) for number, own in paths.items()}
+            epoch = self._new_epoch()
+            self._tables = {number: Table(epoch, me.number, own) for number, own in paths.items()}
         self._take(self._tables[me.number])
         self._distributor.stop()
         self.seen(topology.hosts)
@@ -305,11 +303,11 @@ class Mapper:
     def seen(self, hosts: Mapping[int, Found]) -> None:
         """What `leading.Realm` says. Whoever has not its table gets it."""
         author = self.station.number
-        if self._tables and self._epoch > self._tables[author].epoch:
-            # Another leader was here: its tables must not be thought to be later than ours.
-            self._epoch += 1
+        if self._epoch != self._tables[author].epoch:
+            # Another leader was here, or we before our last start: those tables must not be thought to be later than ours.
+            epoch = self._new_epoch()
             self._distributor.stop()
-            self._tables = {number: Table(self._epoch, author, old.paths) for number, old in self._tables.items()}
+            self._tables = {number: Table(epoch, author, old.paths) for number, old in self._tables.items()}
             self._take(self._tables[author])
         for number, host in hosts.items():
             table = self._tables[number]
@@ -335,6 +333,21 @@ class Mapper:
         if self._duty is not None and self._resume_at is not None and not self._prober.busy:
             self._resume_at = now
 
+    # Epochs: serial numbers of 32 bits, not 0.
+
+    def _heard_of(self, epoch: int) -> None:
+        if _is_later(epoch, self._epoch):
+            self._epoch = epoch
+
+    def _new_epoch(self) -> int:
+        self._epoch = self._epoch + 1 & 0xFFFF_FFFF or 1
+        return self._epoch
+
+    def _has(self, version: tuple[int, int]) -> bool:
+        """The NIC's table is that one, or a later one of the same leader."""
+        epoch, author = version
+        return self.table is not None and author == self.table.author and not _is_later(epoch, self.table.epoch)
+
     # What others do.
 
     def _hint(self, now: int) -> None:
@@ -359,8 +372,8 @@ class Mapper:
         if not self._heard(now, letter.source):
             self.counters.strangers += 1
             return
-        self._epoch = max(self._epoch, letter.version[0])
-        if self._version != letter.version:
+        self._heard_of(letter.version[0])
+        if not self._has(letter.version):
             collected = self._collected
             if collected is None or (collected.version, collected.count) != (letter.version, letter.parts):
                 collected = self._collected = Collected(letter.version, letter.parts)
@@ -397,3 +410,7 @@ class Mapper:
         about = number, epoch, author, part, parts
         frame = codec.pack_frame(to, me.address, kind, me.number, leader, me.incarnation, *about, payload)
         self._send(sealed(frame, route))
+
+
+def _is_later(epoch: int, other: int) -> bool:
+    return 0 < epoch - other & 0xFFFF_FFFF < 0x8000_0000

@@ -1,16 +1,21 @@
 """Routes that cannot deadlock: up*/down* on the map (Schroeder et al., "Autonet", IEEE JSAC 9(8), 1991).
 
-Switches are ordered by their distance from a root; a cable leads up to the lesser one. A route goes up zero or more times,
-then down zero or more times, never up again. So a frame that holds one channel and waits for the next always waits
-for one that is later in an order that all have in common, and nobody waits in a circle.
+Switches are put in an order; a cable leads up to the one that comes first. A route goes up zero or more times, then down
+zero or more times, never up again. So a frame that holds one channel and waits for the next always waits for one that
+is later in an order that all have in common, and nobody waits in a circle.
 
-Ours: the root is the switch from which the farthest host is nearest; of several the one that is farthest from
-its nearest host, then the one that was discovered first. Of the shortest legal routes one is taken by a hash of both hosts.
+Autonet's order is by the distance from a root, which leads everybody to everybody. But it makes one spine of a fat tree the
+root, and no route leads through another. So the order by the distance from the nearest host, the farthest first, is tried
+before (ours): it is taken if it leads everybody to everybody too, by routes that are together no longer.
+
+The root is ours too: the switch from which the farthest host is nearest; of several the one that is farthest from its
+nearest host, then the one that was discovered first. Of the shortest legal routes one is taken by a hash of both hosts.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from protocols.am2.mapper.envelope import Route
@@ -21,6 +26,52 @@ _MASK: Final = (1 << 64) - 1
 
 Step = tuple[int, Port]
 """The port by which a switch is left, and where its cable ends."""
+
+
+Choices = tuple[list[list[Step]], list[list[Step]]]
+"""The steps from each switch that are on a shortest legal way to a target, as long as one may go up, and after."""
+
+
+class _Order:
+    """What an order of the switches makes legal. length: of the routes between all populated switches, in cables."""
+
+    def __init__(self, steps: list[list[Step]], order: Sequence[int], populated: Sequence[int]) -> None:
+        self._steps, self._order = steps, order
+        self.rank = [0] * len(order)
+        for rank, switch in enumerate(order):
+            self.rank[switch] = rank
+        self.length = 0
+        self.choices = {switch: self._towards(switch, populated) for switch in populated}
+
+    def _towards(self, target: int, starts: Sequence[int]) -> Choices:
+        rank, count = self.rank, len(self._steps)
+        only_down, any_way = [_FAR] * count, [_FAR] * count
+        only_down[target] = 0
+        queue = deque([target])
+        while queue:
+            switch = queue.popleft()
+            for _, end in self._steps[switch]:
+                if rank[end.switch] < rank[switch] and only_down[end.switch] == _FAR:
+                    only_down[end.switch] = only_down[switch] + 1
+                    queue.append(end.switch)
+        for switch in self._order:
+            above = [any_way[end.switch] for _, end in self._steps[switch] if rank[end.switch] < rank[switch]]
+            any_way[switch] = min([only_down[switch], *(distance + 1 for distance in above)])
+        self.length += sum(any_way[start] for start in starts)
+        before: list[list[Step]] = [[] for _ in range(count)]
+        after: list[list[Step]] = [[] for _ in range(count)]
+        for switch, steps in enumerate(self._steps):
+            for step in steps:
+                far = step[1].switch
+                if rank[far] < rank[switch]:
+                    if any_way[far] + 1 == any_way[switch]:
+                        before[switch].append(step)
+                else:
+                    if only_down[far] + 1 == only_down[switch]:
+                        after[switch].append(step)
+                    if only_down[far] + 1 == any_way[switch]:
+                        before[switch].append(step)
+        return before, after
 
 
 class Routing:
@@ -36,9 +87,13 @@ class Routing:
         self.root = self._choose_root()
         """A switch; 0 if there is none."""
         levels = self._distances(self.root) if self._steps else []
-        self._order = sorted(range(len(levels)), key=lambda switch: (levels[switch], switch))
-        self._rank = {switch: rank for rank, switch in enumerate(self._order)}
-        self._choices = {switch: self._towards(switch) for switch in self._populated}
+        by_root = sorted(range(len(levels)), key=lambda switch: (levels[switch], switch))
+        heights = list(map(min, zip(*map(self._distances, self._populated), strict=True)))
+        by_height = sorted(by_root, key=lambda switch: -heights[switch])
+        tried = [_Order(self._steps, order, self._populated) for order in (by_height, by_root)]
+        self._order = min(tried, key=lambda order: order.length)
+        self.rank: Sequence[int] = self._order.rank
+        """Of each switch; a cable leads up to the lesser one."""
 
     def routes(self, source: int) -> dict[int, Route]:
         """From that host to every other one, by its number."""
@@ -49,46 +104,16 @@ class Routing:
 
     def _route(self, source: int, destination: int) -> Route:
         (switch, port), target = self._map.at[source], self._map.at[destination]
-        choices = self._choices[target.switch]
+        choices, rank = self._order.choices[target.switch], self.rank
         route: list[int] = []
         down = False
         while switch != target.switch:
             steps = choices[down][switch]
             leave, end = steps[_hash(source, destination, len(route)) % len(steps)]
             route.append(leave - port)
-            down = down or self._rank[end.switch] > self._rank[switch]
+            down = down or rank[end.switch] > rank[switch]
             switch, port = end
         return (*route, target.port - port)
-
-    def _towards(self, target: int) -> tuple[list[list[Step]], list[list[Step]]]:
-        """The steps from each switch that are on a shortest legal way to target, as long as one may go up, and after."""
-        rank, count = self._rank, len(self._steps)
-        only_down, any_way = [_FAR] * count, [_FAR] * count
-        only_down[target] = 0
-        queue = deque([target])
-        while queue:
-            switch = queue.popleft()
-            for _, end in self._steps[switch]:
-                if rank[end.switch] < rank[switch] and only_down[end.switch] == _FAR:
-                    only_down[end.switch] = only_down[switch] + 1
-                    queue.append(end.switch)
-        for switch in self._order:
-            above = [any_way[end.switch] for _, end in self._steps[switch] if rank[end.switch] < rank[switch]]
-            any_way[switch] = min([only_down[switch], *(distance + 1 for distance in above)])
-        before: list[list[Step]] = [[] for _ in range(count)]
-        after: list[list[Step]] = [[] for _ in range(count)]
-        for switch, steps in enumerate(self._steps):
-            for step in steps:
-                far = step[1].switch
-                if rank[far] < rank[switch]:
-                    if any_way[far] + 1 == any_way[switch]:
-                        before[switch].append(step)
-                else:
-                    if only_down[far] + 1 == only_down[switch]:
-                        after[switch].append(step)
-                    if only_down[far] + 1 == any_way[switch]:
-                        before[switch].append(step)
-        return before, after
 
     def _choose_root(self) -> int:
         if not self._steps:

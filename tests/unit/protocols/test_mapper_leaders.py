@@ -208,6 +208,26 @@ def test_a_table_is_installed_when_all_its_parts_have_come_in_whatever_order() -
     assert len(alone.sent) == 5  # every part is acknowledged, whenever it comes
 
 
+def test_an_earlier_table_of_the_same_leader_is_acknowledged_and_not_taken() -> None:
+    alone = Alone(5)
+    entry = b"\0\0\2" + address(2) + b"\0"
+    for epoch, payload in ((0xFFFF_FFFF, b"\0"), (1, entry), (0xFFFF_FFFF, b"\0")):
+        alone.mapper.receive(0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=epoch, parts=1, payload=payload))
+    assert len(alone.tables) == 2
+    assert alone.mapper.table is not None
+    assert list(alone.mapper.table.paths) == [2]
+    assert len(alone.sent) == 3
+
+
+def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
+    alone = Alone(5)
+    for epoch in (3, 0xFFFF_FFF0, 0x7000_0000, 0xFFFF_FFFF):
+        alone.mapper.receive(0, frame_of(codec.KIND_ANSWER, 9, leader=9, epoch=epoch, author=9))
+    alone.run(1 * SECOND)
+    assert alone.mapper.table is not None
+    assert alone.mapper.table.version == (0x7000_0001, 5)
+
+
 @pytest.mark.parametrize(
     ("frame", "counter"),
     [
@@ -242,6 +262,7 @@ def test_what_makes_no_sense_is_dropped_and_counted(frame: bytes, counter: str) 
             st.integers(1, 6),
             st.sampled_from([2, 5, 9, NOBODY]),
             st.integers(0, 0xFFFF),
+            st.sampled_from([0, 1, 0x7FFF_FFFF, 0xFFFF_FFFF]),
             st.integers(0, 3),
             st.integers(0, 3),
             st.binary(max_size=20),
@@ -249,15 +270,11 @@ def test_what_makes_no_sense_is_dropped_and_counted(frame: bytes, counter: str) 
         max_size=20,
     )
 )
-def test_no_frame_upsets_a_mapper(letters: list[tuple[int, int, int, int, int, bytes]]) -> None:
+def test_no_frame_upsets_a_mapper(letters: list[tuple[int, int, int, int, int, int, bytes]]) -> None:
     alone = Alone(5)
-    for now, (kind, source, leader, part, parts, payload) in enumerate(letters):
-        alone.mapper.receive(
-            now * MILLISECOND,
-            frame_of(
-                kind, source, leader=leader, number=now, epoch=1, author=source, part=part, parts=parts, payload=payload
-            ),
-        )
+    for now, (kind, source, leader, epoch, part, parts, payload) in enumerate(letters):
+        about = {"leader": leader, "number": now, "epoch": epoch, "author": source, "part": part, "parts": parts}
+        alone.mapper.receive(now * MILLISECOND, frame_of(kind, source, payload=payload, **about))
         alone.run(now * MILLISECOND)
     alone.run(5 * SECOND)
     assert alone.mapper.leads

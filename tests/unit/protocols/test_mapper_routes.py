@@ -1,0 +1,182 @@
+"""Routes on a map, and what carries them: no circle, none longer than the rule asks for, tables in parts, envelopes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from myrinets import Cable, Myrinet, address, fat_tree, random_network
+from scapy.layers.l2 import Ether
+
+from protocols.am2.mapper import codec
+from protocols.am2.mapper.envelope import back, crc8, opened, route_bytes, route_of, sealed
+from protocols.am2.mapper.frames import Mapping
+from protocols.am2.mapper.pacer import Pacer
+from protocols.am2.mapper.routing import Routing
+from protocols.am2.mapper.settings import Settings
+from protocols.am2.mapper.tables import Collected, Path, Table, parts_of, paths_of, way_back_of
+from protocols.am2.mapper.topology import Port, Topology
+from protocols.core.malformed import MalformedError
+
+ROUTES = st.lists(st.integers(-32, 31), max_size=20).map(tuple)
+
+
+def mapped(network: Myrinet) -> Topology:
+    assert network.settle() is not None
+    topology = network.mappers[0].topology
+    assert topology is not None
+    return topology
+
+
+def test_routes_once_around_a_ring_would_deadlock() -> None:
+    """That what the other tests look for can be found."""
+    around: list[Cable] = [((f"s{number}", 0), (f"s{(number + 1) % 4}", 1)) for number in range(4)]
+    network = Myrinet([*around, *(((number, 0), (f"s{number}", 2)) for number in range(4))])
+    mapped(network)
+    assert not network.deadlock()
+    for number in range(4):
+        other = (number + 2) % 4
+        network.tables[number] = Table(9, 9, {other: Path(route_bytes((-2, -1, 1)), address(other))})
+        assert network.leads_to(number, (-2, -1, 1))[0] == other
+    assert len(network.deadlock()) == 5
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_route_goes_up_and_then_down_and_none_that_does_is_shorter(seed: int) -> None:
+    topology = mapped(Myrinet(random_network(seed, most=16), leaders={0}))
+    routing = Routing(topology)
+    rank = routing.rank
+    for source, (start, port) in topology.at.items():
+        shortest = legal_distances(topology, rank, start)
+        for number, route in routing.routes(source).items():
+            switches, at = [start], Port(start, port)
+            for delta in route[:-1]:
+                end = topology.ends[at.switch][at.port + delta]
+                assert isinstance(end, Port)
+                at = end
+                switches.append(at.switch)
+            assert topology.ends[at.switch][at.port + route[-1]] == number
+            ups = [rank[far] < rank[near] for near, far in pairwise(switches)]
+            assert ups == sorted(ups, reverse=True)
+            assert len(ups) == shortest[switches[-1]]
+
+
+def legal_distances(topology: Topology, rank: Sequence[int], start: int) -> dict[int, int]:
+    """In cables, forwards from one switch: how the routes are not made."""
+    seen = {(start, False): 0}
+    best = {start: 0}
+    for state in (order := [(start, False)]):
+        switch, down = state
+        for end in topology.ends[switch].values():
+            if isinstance(end, Port) and end.switch != switch:
+                goes_down = rank[end.switch] > rank[switch]
+                after = (end.switch, goes_down)
+                if (goes_down or not down) and after not in seen:
+                    seen[after] = seen[state] + 1
+                    best.setdefault(end.switch, seen[after])
+                    order.append(after)
+    return best
+
+
+def test_equally_short_routes_are_spread_over_the_cables() -> None:
+    network = Myrinet(fat_tree())
+    mapped(network)
+    used: Counter[tuple[str | int, int]] = Counter()
+    for number, table in network.tables.items():
+        for path in table.paths.values():
+            used.update(network.leads_to(number, route_of(path.route))[1][1:2])
+    upward = [used[place] for cable in network.cables for place in cable[:1] if str(cable[1][0]).startswith("spine")]
+    assert len(upward) == 16
+    assert sum(upward) == 16 * 12
+    assert min(upward) >= 4  # of 12 on average
+    assert max(upward) <= 24
+
+
+@given(ROUTES)
+def test_a_route_is_read_as_it_was_written_and_back_twice_is_forth(route: tuple[int, ...]) -> None:
+    assert route_of(route_bytes(route)) == route
+    assert all(byte & 0xC0 == 0x80 for byte in route_bytes(route))
+    if -32 not in route:
+        assert back(back(route)) == route
+
+
+def test_the_crc_is_the_one_of_polynomial_7() -> None:
+    assert crc8(b"123456789") == 0xF4  # the check value of CRC-8/SMBUS in the catalogue of parametrised CRC algorithms
+
+
+@given(st.binary(min_size=16, max_size=60).map(lambda rest: rest[:14] + b"\0\5" + rest[14:]), st.integers(0, 1 << 20))
+def test_an_envelope_is_taken_off_and_one_damaged_bit_is_seen(frame: bytes, bit: int) -> None:
+    assert opened(sealed(frame, b"")) == frame
+    with pytest.raises(MalformedError, match="route"):
+        opened(sealed(frame, b"\x81"))
+    damaged = bytearray(sealed(frame, b""))
+    bit %= 8 * (len(damaged) - 14)
+    damaged[14 + (bit >> 3)] ^= 1 << (bit & 7)
+    with pytest.raises(MalformedError):
+        opened(bytes(damaged))
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 0xFFFE), st.builds(Path, ROUTES.map(route_bytes), st.binary(min_size=6, max_size=6))
+    ),
+    ROUTES,
+    st.integers(600, 1200),
+    st.randoms(),
+)
+def test_a_table_in_parts_is_the_same_table(
+    paths: dict[int, Path], way_back: tuple[int, ...], most: int, random: st.random.Random
+) -> None:
+    table = Table(7, 3, paths)
+    parts = list(enumerate(parts_of(table, way_back, most)))
+    assert all(len(part) <= most for _, part in parts)
+    assert all(way_back_of(part)[0] == route_bytes(way_back) for _, part in parts)
+    random.shuffle(parts)
+    collected = Collected(table.version, len(parts))
+    *early, last = [collected.add(number, paths_of(part)) for number, part in parts]
+    assert last == table
+    assert not any(early)
+
+
+def test_a_probe_byte_by_byte() -> None:
+    frame = sealed(
+        codec.pack_frame(b"\xff" * 6, address(2), codec.KIND_PROBE, 2, 2, 7, 9, 0, 0, 0, 0, b"\x83"), b"\x83"
+    )
+    head = "ffffffffffff 020000000002 88b6"
+    header = "0005 01 0002 0002 00000007 00000009 00000000 0000 0000 0000 0001"
+    check = codec.unpack_frame(bytes.fromhex(head) + frame[15:-1])[-1]
+    assert bytes(check) == b"\x83"
+    assert frame[:42] == bytes.fromhex(head + "83" + header)
+    assert frame[46:47] == b"\x83"
+    assert crc8(frame[14:]) == 0
+    assert Ether(opened(sealed(frame[:14] + frame[15:-1], b"")))[Mapping].number == 9
+
+
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(1, 100), st.integers(1, 10))
+def test_a_pacer_lets_a_burst_through_and_then_so_many_on_average(steps: list[int], interval: int, burst: int) -> None:
+    pacer = Pacer(interval, burst)
+    now, sent = 0, []
+    for step in steps:
+        now += step
+        free = pacer.free
+        while pacer.take(now):
+            assert now >= free
+            sent.append(now)
+            free = pacer.free
+        assert now < pacer.free <= now + interval
+    assert len(sent) >= burst
+    for first in range(len(sent)):
+        for last in range(first, len(sent)):
+            assert sent[last] - sent[first] >= (last - first + 1 - burst) * interval
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ports": 1}, {"ports": 33}, {"least": 0}, {"least": 5, "most": 4}, {"window": 0}, {"chunk": 500}]
+)
+def test_a_setting_that_makes_no_sense_is_an_error(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"more|to"):
+        Settings(**wrong)
