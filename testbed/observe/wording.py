@@ -6,7 +6,8 @@ which its protocol would throw away is told as broken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final
@@ -21,7 +22,10 @@ from testbed.wire.fields import ETHERNET_HEADER, Fields
 
 Write = Callable[[bytes], str]
 Read = Callable[[bytes], int]
+Show = Callable[[tuple[int, ...], int], str]
+"""Given all values and the place of one, what stands for it."""
 
+_WORDS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _SHORT: Final = "short"
 _FOREIGN: Final = "another protocol's"
 
@@ -47,7 +51,8 @@ class Told:
         self._fixed = {field for field in codec.FIELDS if isinstance(getattr(codec, field.upper(), None), int)}
         self._kind = self.read(codec.KIND) if self.kinds else None
         self._selects: str = getattr(codec, "KIND", "")
-        self._words = {value: self._compile(kind.words) for value, kind in self.kinds.items()}
+        self._words = {value: _Words(self, value, kind.words).write for value, kind in self.kinds.items()}
+        self._likely: dict[int, Callable[[bytes], object]] = {}  # by sort, what has read the last frame of it
 
     def read(self, field: str) -> Read:
         """Reads a field, by its name in the protocol, of a frame without tags; -1 where the frame does not have it."""
@@ -73,13 +78,28 @@ class Told:
 
     def words(self, frame: bytes) -> str:
         """What the frame is; empty for what is not the protocol's."""
-        if reason := self.wrong(frame):
+        sort = self.sort(frame)
+        if reason := self._wrong(frame, sort):
             return "" if reason == _FOREIGN else f"{self.name.upper()}, broken ({reason})"
-        write = self._words.get(self._kind(frame)) if self._kind is not None else None
-        return write(frame) if write is not None else self._plain(frame)
+        write = self._words.get(sort)
+        try:
+            return write(frame) if write is not None else self._plain(frame)
+        except struct.error:  # too short: the codec has not looked at it
+            return self._plain(frame)
 
     def wrong(self, frame: bytes) -> str:
         """Why no sort of frame of the protocol can be read from it; empty where one can."""
+        return self._wrong(frame, self.sort(frame))
+
+    def _wrong(self, frame: bytes, sort: int) -> str:
+        likely = self._likely.get(sort)
+        if likely is not None:
+            try:
+                likely(frame)
+            except MalformedError:
+                pass
+            else:
+                return ""
         reasons = []
         for unpack in self._unpack:
             try:
@@ -87,12 +107,13 @@ class Told:
             except MalformedError as error:
                 reasons.append(error.reason)
             else:
+                self._likely[sort] = unpack
                 return ""
         if not reasons:  # the codec reads no frames
             return ""
         if set(reasons) == {_SHORT} or not self._fixed.isdisjoint(reasons):
             return _FOREIGN
-        if self.kinds and self.sort(frame) < 0:
+        if self.kinds and sort < 0:
             return self._selects
         # That it is of another sort than the one it was read as is not what is wrong with it.
         return next((reason for reason in reasons if reason != self._selects), reasons[0])
@@ -112,39 +133,23 @@ class Told:
         """It is one bit of a field that is told of by itself."""
         return f"{self.name}.{field.rpartition('.')[0]}" in self._fields
 
-    def _compile(self, words: str) -> Write:
-        """What writes a kind's words."""
-        parts: list[Write] = []
-        for pieces, optional in spans(words):
-            write = _joined([self._piece(*piece) for piece in pieces])
-            if optional:
-                write = _unless_zero(write, [self.read(name) for _, name, _ in pieces if name])
-            parts.append(write)
-        return _joined(parts)
+    def place(self, field: str, sort: int) -> tuple[int, int]:
+        """Where a field begins in frames of that sort, and its bytes; (0, 0) for bits, and what not all of them have."""
+        it = self._fields[f"{self.name}.{field}"]
+        selects = f"{self.name}.{self._selects}", sort
+        if it.mask or any(guard != selects for guard in it.guard):
+            return 0, 0
+        return ETHERNET_HEADER + it.offset, it.width
 
-    def _piece(self, text: str, name: str, how: str) -> Write:
-        if not name:
-            return lambda _: text
-        read = self.read(name)
-        if flags := self._flags(name):
-
-            def set_flags(frame: bytes) -> str:
-                value = read(frame)
-                return text + "+".join(flag for bit, flag in flags if value & bit)
-
-            return set_flags
-        names = self._names.get(name)
-        if names is not None:
-            known = names
-
-            def named(frame: bytes) -> str:
-                value = read(frame)
-                return text + known.get(value, str(value))
-
-            return named
-        if how:
-            return lambda frame: text + format(read(frame), how)
-        return lambda frame: f"{text}{read(frame)}"
+    def called(self, field: str) -> Callable[[int], str] | None:
+        """What gives a name to the field's values, if they have names."""
+        if flags := self._flags(field):
+            return lambda value: "+".join([flag for bit, flag in flags if value & bit])
+        names = self._names.get(field)
+        if names is None:
+            return None
+        known = names
+        return lambda value: known.get(value) or str(value)
 
     def _flags(self, name: str) -> list[tuple[int, str]]:
         """Bits of a field's value that have a name."""
@@ -157,14 +162,66 @@ class Told:
         return found
 
 
-def _joined(parts: list[Write]) -> Write:
-    if len(parts) == 1:
-        return parts[0]
-    return lambda frame: "".join([part(frame) for part in parts])
+class _Words:
+    """What writes frames of one sort: their fields are read, and put into a text."""
+
+    __slots__ = ("_format", "_reads", "_shown", "_unpack")
+
+    def __init__(self, one: Told, sort: int, words: str) -> None:
+        names = {name: None for pieces, _ in spans(words) for _, name, _ in pieces if name}
+        numbers = self._locate(one, sort, list(names))
+        self._shown: list[tuple[int, Show | None]] = []
+        texts = []
+        for pieces, optional in spans(words):
+            first, text = len(self._shown), ""
+            for before, name, how in pieces:
+                text += before.replace("%", "%%")
+                if name:
+                    called = one.called(name)
+                    self._shown.append((numbers[name], None if called is None else _name(called)))
+                    text += f"%{how or 'd'}" if called is None else "%s"
+            if optional:
+                self._shown[first:] = [(0, _unless_zero(text, self._shown[first:]))]
+                text = "%s"
+            texts.append(text)
+        self._format = "".join(texts)
+
+    def write(self, frame: bytes) -> str:
+        values = self._unpack(frame)
+        if self._reads:
+            values += tuple([read(frame) for read in self._reads])
+        return self._format % tuple([values[at] if show is None else show(values, at) for at, show in self._shown])
+
+    def _locate(self, one: Told, sort: int, names: list[str]) -> dict[str, int]:
+        """Most fields are unpacked together; those of bits, and those that not all frames have, are read one by one. Gives
+        the numbers of their values."""
+        end, format_, together, apart = 0, "!", list[str](), list[str]()
+        for (begin, width), name in sorted((one.place(name, sort), name) for name in names):
+            if begin < end or width not in _WORDS:
+                apart.append(name)
+                continue
+            format_ += f"{begin - end}x{_WORDS[width]}"
+            end = begin + width
+            together.append(name)
+        self._unpack: Callable[[bytes], tuple[int, ...]] = struct.Struct(format_).unpack_from
+        self._reads = [one.read(name) for name in apart]
+        return {name: number for number, name in enumerate([*together, *apart])}
 
 
-def _unless_zero(write: Write, reads: list[Read]) -> Write:
-    return lambda frame: write(frame) if any(read(frame) > 0 for read in reads) else ""
+def _name(called: Callable[[int], str]) -> Show:
+    return lambda values, place: called(values[place])
+
+
+def _unless_zero(text: str, inner: Sequence[tuple[int, Show | None]]) -> Show:
+    """What may be left out."""
+
+    def show(values: tuple[int, ...], _: int) -> str:
+        for place, _name in inner:
+            if values[place] > 0:
+                return text % tuple([values[at] if show is None else show(values, at) for at, show in inner])
+        return ""
+
+    return show
 
 
 @cache

@@ -238,7 +238,7 @@ def _words(one: Protocol) -> Iterator[str]:
 def _piece(text: str, name: str, how: str) -> str:
     if not name:
         return _text(text)
-    shown = {"x": "%x", "#x": "0x%x"}.get(how, "%d")
+    shown = "0x%x" if how == "#x" else f"%{how or 'd'}"
     return f"{_text(text)} .. called(values, names, flags, {_text(name)}, {_text(shown)})"
 
 

@@ -70,6 +70,19 @@ def test_bit_fields_flags_and_names_of_values_are_told_as_the_words_ask() -> Non
     assert one.words(codec.pack_reply(bytes(6), bytes(6), 0, 0, 7, 0, bytes(6), 1)).startswith("MADE ")
 
 
+def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes() -> None:
+    codec = ModuleType("by_hand")
+    vars(codec).update(ETHERTYPE=0x9A9C, FIELDS={"kind": (0, 1), "number": (2, 4)}, FLOW=("kind",), KIND="kind")
+    codec.KINDS = {1: Kind("data", "HAND number {number}, again {number:#x}, kind {kind}")}  # type: ignore[attr-defined]
+    fields = standard_fields()
+    fields.register("hand", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    words = Told("hand", codec, fields).words
+    frame = bytes(12) + b"\x9a\x9c" + b"\x01\x00\x00\x00\x00\x20"
+    assert words(frame) == "HAND number 32, again 0x20, kind 1"
+    assert words(frame[:-1]) == "HAND kind 1"
+    assert words(frame[:14]) == "HAND"
+
+
 @pytest.mark.parametrize(
     "kind",
     [
