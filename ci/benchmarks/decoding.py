@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import product, session, tables
+from benchmarks import product, session
 from benchmarks.commands import run as timed
 from benchmarks.contenders import ContenderError
 from benchmarks.rows import REPOSITORY, Row
@@ -162,10 +162,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         session.attempt("rate", lambda: rate(session.directory, frames, repeat, progress))
     if "follow" in options.subjects:
         session.attempt("follow", lambda: follow(session.directory, int(options.seconds), progress))
-    found = targets(session.rows)
-    session.conclude(found)
-    session.console.print(tables.row_table("Decoding captures", session.rows, "nodes"))
-    session.console.print(tables.target_table(found))
+    session.report("Decoding captures", targets)
 
 
 def main(options: argparse.Namespace) -> int:

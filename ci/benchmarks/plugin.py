@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import session, tables
+from benchmarks import session
 from benchmarks.contenders import ContenderError
 from benchmarks.rows import REPOSITORY, Row
 from benchmarks.session import Session
@@ -121,10 +121,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         session.attempt("test", lambda: of_tests(session.directory / "test", int(options.tests)))
     if "idle" in options.subjects:
         session.attempt("idle", lambda: idle(session.directory / "idle", int(options.repeat), session.progress))
-    found = targets(session.rows)
-    session.conclude(found)
-    session.console.print(tables.row_table("pytest plug-in", session.rows, "nodes"))
-    session.console.print(tables.target_table(found))
+    session.report("pytest plug-in", targets)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -6,11 +6,12 @@ import dataclasses
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks import tables
 from benchmarks.contenders import ContenderError
 from benchmarks.rows import Row, Store
 from benchmarks.settled import NotSettledError
@@ -65,6 +66,12 @@ class Session:
         except (ContenderError, NotSettledError) as error:
             self.failures.append(f"{what}: {error}")
 
+    def each(self, wanted: Collection[str], measures: Mapping[str, Callable[[], Iterable[Row]]]) -> None:
+        """Measure those of the subjects that are wanted, in their order."""
+        for subject, measure in measures.items():
+            if subject in wanted:
+                self.attempt(subject, measure)
+
     def add(self, rows: Sequence[Row]) -> None:
         self.rows += rows
         self._store.add(rows)
@@ -73,6 +80,13 @@ class Session:
         for target in targets:
             reached = {"reached": target.reached}
             self.add_result({"subject": "target", **dataclasses.asdict(target), **reached})
+
+    def report(self, title: str, targets: Callable[[Sequence[Row]], Sequence[Target]], hosts: str = "nodes") -> None:
+        """The rows and what they say of targets, stored and shown. hosts: what the rows' hosts are called."""
+        found = targets(self.rows)
+        self.conclude(found)
+        self.console.print(tables.row_table(title, self.rows, hosts))
+        self.console.print(tables.target_table(found))
 
     def add_result(self, result: dict[str, object]) -> None:
         self._store.add_result(result)

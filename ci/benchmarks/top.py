@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import session, tables
+from benchmarks import session
 from benchmarks.contenders import ContenderError
 from benchmarks.rows import REPOSITORY, Row
 from benchmarks.session import Session
@@ -102,10 +102,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
     for kind in KINDS:
         session.progress(kind)
         session.attempt(kind, lambda kind=kind: measure(kind, float(options.seconds)))
-    found = targets(session.rows)
-    session.conclude(found)
-    session.console.print(tables.row_table("testbed top", session.rows, "nodes"))
-    session.console.print(tables.target_table(found))
+    session.report("testbed top", targets)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 from echoing import ETHERTYPE, EchoEndpoint, plug
 from frames import mac, opened
+from many_frames import SIZES, exchange
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent
@@ -236,27 +237,12 @@ def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
 
 
 def test_emp_carries_messages_of_many_frames_both_ways() -> None:
-    sizes = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
-
-    def content(size: int, number: int) -> bytes:
-        return random.Random(size + number).randbytes(size)
-
-    async def exchange(endpoint: emp.Endpoint, _node: Here) -> list[bool]:
-        peer, right = 1 - endpoint.number, []
-        for size in sizes:
-            buffer = bytearray(size)
-            arrival = endpoint.post_receive(peer, 7, buffer)
-            await endpoint.send(peer, 7, content(size, endpoint.number))
-            received = await arrival
-            right.append(received.length == size and bytes(buffer) == content(size, peer))
-        return right
-
     with (
         Cluster.star(2).up() as cluster,
         agents(cluster, emp.plug(), EMP, {"n1": exchange, "n2": exchange}) as run,
     ):
         outcome = run.wait(PATIENCE)
-    assert outcome.results == {"n1": [True] * len(sizes), "n2": [True] * len(sizes)}
+    assert outcome.results == {"n1": [True] * len(SIZES), "n2": [True] * len(SIZES)}
 
 
 def test_a_firmware_that_fails_is_shown_as_such() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from many_frames import SIZES, exchange
 from test_command import testbed
 
 from protocols.emp import host as emp
@@ -28,22 +28,6 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 PATIENCE = 30.0  # s
 NICS: tuple[Nics, ...] = ("inline", "shared")
-SIZES = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
-
-
-def content(size: int, number: int) -> bytes:
-    return random.Random(size + number).randbytes(size)
-
-
-async def exchange(endpoint: emp.Endpoint, _node: Here) -> list[bool]:
-    peer, right = 1 - endpoint.number, []
-    for size in SIZES:
-        buffer = bytearray(size)
-        arrival = endpoint.post_receive(peer, 7, buffer)
-        await endpoint.send(peer, 7, content(size, endpoint.number))
-        received = await arrival
-        right.append(received.length == size and buffer == content(size, peer))
-    return right
 
 
 def test_messages_of_many_frames_both_ways_and_what_the_agents_counted() -> None:

@@ -3,9 +3,8 @@
 import argparse
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from functools import partial
 
-from benchmarks import session, tables
+from benchmarks import session
 from benchmarks.contenders import ContenderError
 from benchmarks.emp import measuring
 from benchmarks.emp.measuring import BLOCKING, SPINNING, Nodes
@@ -35,21 +34,16 @@ def run(options: argparse.Namespace, session: Session) -> None:
         session.failures.append(str(error))
         return
     repeat, count, progress = int(options.repeat), int(options.count), session.progress
-    measures: dict[str, Callable[[Nodes], Iterable[Row]]] = {
-        SPINNING: lambda nodes: measuring.trips(nodes, traffic, SPINNING, repeat, count, progress),
-        BLOCKING: lambda nodes: measuring.trips(nodes, traffic, BLOCKING, repeat, count // 4, progress),
-        "stream": lambda nodes: measuring.streams(nodes, repeat, int(options.messages), progress),
-        "count": lambda nodes: measuring.counted(nodes, int(options.small), progress),
-        "nodes": lambda nodes: measuring.many(nodes, int(options.nodes), repeat, progress),
-    }
     with closing(Nodes()) as nodes:
-        for subject in SUBJECTS:
-            if subject in options.subjects:
-                session.attempt(subject, partial(measures[subject], nodes))
-    found = targets(session.rows)
-    session.conclude(found)
-    session.console.print(tables.row_table("EMP", session.rows, "nodes"))
-    session.console.print(tables.target_table(found))
+        measures: dict[str, Callable[[], Iterable[Row]]] = {
+            SPINNING: lambda: measuring.trips(nodes, traffic, SPINNING, repeat, count, progress),
+            BLOCKING: lambda: measuring.trips(nodes, traffic, BLOCKING, repeat, count // 4, progress),
+            "stream": lambda: measuring.streams(nodes, repeat, int(options.messages), progress),
+            "count": lambda: measuring.counted(nodes, int(options.small), progress),
+            "nodes": lambda: measuring.many(nodes, int(options.nodes), repeat, progress),
+        }
+        session.each(options.subjects, measures)
+    session.report("EMP", targets)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 
-from benchmarks import session, tables
+from benchmarks import session
 from benchmarks.contenders import ContenderError
 from benchmarks.links import injecting, kernel, lateness, relay, throughput
 from benchmarks.links.clusters import Clusters
@@ -49,10 +49,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         if subject in options.subjects:
             with closing(Clusters()) as clusters:
                 session.attempt(subject, partial(measures[subject], clusters))
-    found = targets(session.rows)
-    session.conclude(found)
-    session.console.print(tables.row_table("Links", session.rows, "nodes"))
-    session.console.print(tables.target_table(found))
+    session.report("Links", targets)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import session, tables
+from benchmarks import session
 from benchmarks.reports.runs import with_histories, with_rows
 from benchmarks.rows import REPOSITORY, Row
 from benchmarks.session import Session
@@ -43,14 +43,15 @@ def run(options: argparse.Namespace, session: Session) -> None:
             session.progress(f"{subject}: reports")
             settings = {"count": counts[subject], "reports": repeat}
             session.attempt(subject, lambda: _reports(subject, folder, nodes, repeat, settings))  # noqa: B023
-    found = [
+    session.report("Reports", _targets)
+
+
+def _targets(rows: Sequence[Row]) -> list[Target]:
+    return [
         Target(f"{row.subject}: {row.measure}", limit, row.unit, row.median, strict=True)
-        for row in session.rows
+        for row in rows
         if (limit := {TIME: SECONDS, SIZE: BYTES}.get(row.measure)) is not None
     ]
-    session.conclude(found)
-    session.console.print(tables.row_table("Reports", session.rows, "nodes"))
-    session.console.print(tables.target_table(found))
 
 
 def _reports(subject: str, folder: Path, nodes: int, repeat: int, settings: dict[str, int]) -> Iterable[Row]:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import session, tables
+from benchmarks import session
 from benchmarks.rows import REPOSITORY, Row
 from benchmarks.runs import beginning, storm
 from benchmarks.runs.storm import Storm
@@ -42,13 +42,8 @@ def run(options: argparse.Namespace, session: Session) -> None:
         "storm": lambda: stormy(int(options.nodes), relay=False),
         "relayed": lambda: stormy(int(options.relayed), relay=True),
     }
-    for subject in SUBJECTS:
-        if subject in options.subjects:
-            session.attempt(subject, measures[subject])
-    found = targets(session.rows)
-    session.conclude(found)
-    session.console.print(tables.row_table("Runs", session.rows, "nodes"))
-    session.console.print(tables.target_table(found))
+    session.each(options.subjects, measures)
+    session.report("Runs", targets)
 
 
 def main(options: argparse.Namespace) -> int:

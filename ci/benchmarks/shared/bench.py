@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from benchmarks import session, tables
+from benchmarks import session
 from benchmarks.links.traffic import Traffic
 from benchmarks.rows import REPOSITORY, Row
 from benchmarks.session import Session
@@ -38,13 +38,8 @@ def run(options: argparse.Namespace, session: Session) -> None:
         "fair": lambda: measuring.fairness(hosts, float(options.seconds), progress),
         "torture": lambda: measuring.tortured(int(options.messages), loss, float(options.every), progress),
     }
-    for subject in SUBJECTS:
-        if subject in options.subjects:
-            session.attempt(subject, measures[subject])
-    found = targets(session.rows)
-    session.conclude(found)
-    session.console.print(tables.row_table("shared NICs", session.rows, "hosts"))
-    session.console.print(tables.target_table(found))
+    session.each(options.subjects, measures)
+    session.report("shared NICs", targets, "hosts")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -1,0 +1,26 @@
+"""Two host programs that exchange EMP messages of none, one and many frames, both ways."""
+
+from __future__ import annotations
+
+import random
+
+from protocols.emp import host as emp
+from testbed.runtime.nodes.places import Here
+
+SIZES = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
+
+
+def content(size: int, number: int) -> bytes:
+    return random.Random(size + number).randbytes(size)
+
+
+async def exchange(endpoint: emp.Endpoint, _node: Here) -> list[bool]:
+    """Of each message whether it came as it was sent."""
+    peer, right = 1 - endpoint.number, []
+    for size in SIZES:
+        buffer = bytearray(size)
+        arrival = endpoint.post_receive(peer, 7, buffer)
+        await endpoint.send(peer, 7, content(size, endpoint.number))
+        received = await arrival
+        right.append(received.length == size and buffer == content(size, peer))
+    return right
