@@ -110,7 +110,7 @@ def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> It
                 busy = (_processor(process.pid) - used) / (time.monotonic() - begun)
             progress("follow: at rest")
             begun, used = time.monotonic(), _processor(process.pid)
-            time.sleep(3)
+            time.sleep(3)  # the span that is measured
             idle = (_processor(process.pid) - used) / (time.monotonic() - begun)
         finally:
             process.terminate()
@@ -133,12 +133,12 @@ def _grow(write: Callable[[bytes], object], written: list[float], came: list[flo
         text = b"".join([frame(number, time.time_ns()) for number in numbers])
         written += [time.monotonic()] * len(numbers)
         write(text)
-        time.sleep(_STEP)
+        time.sleep(_STEP)  # the pace
     until = time.monotonic() + 60
     while len(came) < len(written):
         if time.monotonic() > until:
             raise ContenderError(f"of {len(written):,} frames {len(came):,} were shown within a minute")
-        time.sleep(_STEP)
+        time.sleep(_STEP)  # between two looks
 
 
 def _processor(pid: int) -> float:

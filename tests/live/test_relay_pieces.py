@@ -65,7 +65,7 @@ while True:
         break
     except ConnectionRefusedError:
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two attempts
 data, got = os.urandom(4 << 20), b""
 peer.sendall(data)
 while len(got) < len(data):

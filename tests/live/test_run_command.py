@@ -129,7 +129,7 @@ def test_an_interruption_at_any_moment_leaves_nothing_but_what_was_measured(
     while not wanted.exists() or (event == "rows.jsonl" and not wanted.stat().st_size):
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < deadline
-        time.sleep(0.001)
+        time.sleep(0.001)  # between two looks
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

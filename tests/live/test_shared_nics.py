@@ -344,9 +344,14 @@ def test_an_agent_whose_hosts_do_nothing_sleeps() -> None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
+    def at_rest() -> bool:
+        before = sum(map(used, pids))
+        time.sleep(0.05)  # in which it is seen whether they work
+        return sum(map(used, pids)) == before
+
     with Cluster.star(2).up() as cluster, nodes(cluster) as there:
         pids = [there.agents["n1"].pid, *(there.host("n1", wait).pid for _ in range(2))]
-        time.sleep(0.2)  # they have nothing to do any more
+        eventually(at_rest, "they have nothing to do any more")
         before = sum(map(used, pids))
         time.sleep(1.0)  # in which nobody does anything
         assert sum(map(used, pids)) - before <= 5

@@ -6,10 +6,10 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from machine import eventually
 from many_frames import SIZES, exchange
 from test_command import testbed
 
@@ -60,13 +60,14 @@ def test_a_shared_nic_and_an_inline_one_speak_to_each_other(tmp_path: Path) -> N
         assert results == [[True] * len(SIZES)]
 
 
-def test_a_crashed_node_process_begins_anew_on_the_same_agent() -> None:
+def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) -> None:
     async def once_more(endpoint: emp.Endpoint, node: Here) -> int:
         """Number 0 counts, and is killed in the middle of it; 1 asks until it has heard of the end."""
         if endpoint.number == 0:
             buffer = bytearray(1)
             while buffer != b"!":
                 await endpoint.receive(1, 1, buffer)
+                begun.touch()
             return 0
         failed = 0
         for message in [b"."] * 200 + [b"!"]:
@@ -79,11 +80,12 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent() -> None:
             await node.loop.sleep(1_000_000)
         return failed
 
+    begun = tmp_path / "begun"
     with (
         Cluster.star(2).up() as cluster,
         agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, shared=apart()) as going,
     ):
-        time.sleep(0.1)
+        eventually(begun.exists, "n1 counts")
         going.crash("n1", returns=True)
         going.restart("n1")
         outcome = going.wait(PATIENCE)

@@ -28,7 +28,7 @@ print("ready", flush=True)
 for turn in range(80):
     if sys.argv[1] == "leaks":
         kept.append((bytearray(os.urandom(64_000)), os.open("/dev/null", os.O_RDONLY)))
-    time.sleep(0.05)
+    time.sleep(0.05)  # how fast it leaks
 """
 
 
@@ -43,7 +43,7 @@ def looked_at(what: str) -> Watch:
         watch = Watch(mark, 0)
         while process.poll() is None:
             watch.look()
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks
     return watch
 
 

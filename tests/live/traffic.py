@@ -95,7 +95,7 @@ class Traffic:
                 except OSError:  # the NIC's link is down
                     number -= 1
                 next_time += GAP
-                time.sleep(max(0, next_time - time.monotonic_ns()) / 1e9)
+                time.sleep(max(0, next_time - time.monotonic_ns()) / 1e9)  # the pace
             say(number)
 
         return send

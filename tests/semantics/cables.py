@@ -155,7 +155,7 @@ class Cable:
             for when, place, way in merged:
                 while (left := begun + when - time.monotonic_ns()) > 0:
                     if left > _NEAR:
-                        time.sleep((left - _NEAR) / 1e9)
+                        time.sleep((left - _NEAR) / 1e9)  # until its frame is due
                 out[way](schedules[way][place][1])
         finally:
             os.sched_setaffinity(0, allowed)

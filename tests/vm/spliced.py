@@ -95,7 +95,7 @@ class Spliced:
         until = time.monotonic() + PATIENCE
         while (found := self.qdisc()).queued > held:
             assert time.monotonic() < until, f"{found.queued} frames are still held after {PATIENCE} s"
-            time.sleep(0.01)
+            time.sleep(0.01)  # between two looks
         frames: list[bytes] = []
         while self._taken + len(frames) < found.frames:
             try:
@@ -103,7 +103,7 @@ class Spliced:
             except BlockingIOError:
                 missing = found.frames - self._taken - len(frames)
                 assert time.monotonic() < until, f"{missing} frames have left and not arrived"
-                time.sleep(0.01)
+                time.sleep(0.01)  # between two looks
         self._taken += len(frames)
         return frames
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.emp.host_programs import PING, PONG, Pair, programs
+from benchmarks.resting import come_to_rest
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import Endpoint, plug
 from testbed import Cluster
@@ -68,7 +69,7 @@ async def idle(endpoint: Endpoint, node: Here) -> None:
 
 def _sizes(run: Run) -> dict[str, list[int]]:
     """Bytes of each process: private, and with its share of what is shared."""
-    time.sleep(0.2)  # they have nothing to do any more
+    come_to_rest(run.pids.values())
     found: dict[str, list[int]] = {"private": [], "proportional": []}
     for pid in run.pids.values():
         lines = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]

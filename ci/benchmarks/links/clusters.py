@@ -96,7 +96,7 @@ class Relay:
         deadline = time.monotonic() + PATIENCE
         used = self.cpu()
         while time.monotonic() < deadline:
-            time.sleep(GLANCE)
+            time.sleep(GLANCE)  # in which it is seen whether it works
             before, used = used, self.cpu()
             if used - before < IDLE * GLANCE:
                 return used

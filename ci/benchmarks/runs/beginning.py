@@ -70,7 +70,7 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
         watch = Watch(mark, process.pid)
         while process.poll() is None:
             watch.look()
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two looks
     if process.returncode not in (0, 8):
         raise ContenderError(f"testbed run ended with code {process.returncode}")
     return watch

@@ -65,7 +65,7 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
         while process.poll() is None:
             watch.look()
             progress(f"storm: {time.monotonic() - begun:.0f} s")
-            time.sleep(storm.every)
+            time.sleep(storm.every)  # between two looks
         said, wrong = process.communicate()
     finally:
         process.kill()
@@ -98,7 +98,7 @@ def _left(watch: Watch, before: Machine) -> list[str]:
     """After a while for what ends by itself."""
     until = time.monotonic() + _SETTLES
     while (found := remains(watch, before)) and time.monotonic() < until:
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two looks
     return found
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.resting import come_to_rest
 from benchmarks.shared.processes import Process, agent
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter
@@ -112,13 +113,13 @@ def cost(hosts: int) -> Cost:
         bare = Process("", -1, lambda _: time.sleep(3600))
         waiting = [pair.host(0, _wait) for _ in range(hosts)]
         took = [float(host.hear()) for host in waiting]
-        time.sleep(0.2)  # they have nothing to do any more
+        come_to_rest([process.pid, *(host.pid for host in waiting)])
         grown = _private(process.pid) - before
         own = sum(_private(host.pid) for host in waiting) / hosts - _private(bare.pid)
         bare.kill()
         pids = [process.pid, *(host.pid for host in waiting)]
         used = sum(map(_cpu, pids))
-        time.sleep(_QUIET)
+        time.sleep(_QUIET)  # the span that is measured
         idle = (sum(map(_cpu, pids)) - used) / _QUIET
         return Cost(sorted(took)[hosts // 2], grown / hosts, own, idle / hosts)
 
@@ -222,7 +223,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
         victims = [pair.host(place, victim, hosts - 1) for place in (0, 1)]
         kills = 0
         while any(_alive(host.pid) for host in pairs):
-            time.sleep(every)
+            time.sleep(every)  # between two kills
             place = kills % 2
             victims[place].kill()
             victims[place] = pair.host(place, victim, hosts - 1)
