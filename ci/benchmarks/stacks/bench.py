@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.table import Table
 
@@ -21,6 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--count", "1000", "round trips of a size in a turn; a tenth above 8 KiB")
     session.option(parser, "--sizes", SIZES, "bytes of a message")
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+    parser.add_argument("--runs", type=Path, help="a new directory, for each stack's rows as those of a run")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:
@@ -33,6 +35,8 @@ def run(options: argparse.Namespace, session: Session) -> None:
                     cluster, session.directory, sizes, int(options.count), int(options.repeat), session.progress
                 ),
             )
+            if options.runs is not None:
+                measuring.keep(cluster, session.rows, options.runs)
     except TestbedError as error:
         session.failures.append(str(error))
         return

@@ -20,7 +20,9 @@ from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
 from testbed import Cluster, RunningCluster, TestbedError, run
 from testbed.controller.agents import agents
+from testbed.controller.folders import RunFolder
 from testbed.runtime.nodes.places import Here
+from testbed.spec.layout_json import to_json
 from testbed.workloads.script import script
 
 SCRIPT = REPOSITORY / "tests" / "live" / "applications" / "round_trips.py"
@@ -82,6 +84,20 @@ def round_trips(
         }  # fmt: skip
         for measure, key in ((HALF, "p50_ns"), (CPU, "cpu_ns")):
             yield Row("stacks", stack, measure, 2, "s", tuple(line[key] / 1e9 for line in lines), settings)
+
+
+def keep(cluster: RunningCluster, rows: Sequence[Row], place: Path) -> None:
+    """Every stack's figures as a run of `pingpong`, for what is made of runs: ``testbed runs PLACE``."""
+    layout = cluster.state.layout
+    for number, stack in enumerate((*SPINNING, *SLEEPING)):
+        measured = [row.settings["turns"] for row in rows if (row.contender, row.measure) == (stack, HALF)]
+        asked = {"kind": "stacks", "cluster": layout.name, "workload": "pingpong", "protocol": stack, "mode": "live"}
+        asked["command"] = "ci/bench stacks"
+        folder = RunFolder(place / f"{number + 1}", {**asked, "began": time.time()}, "", to_json(layout))
+        for turns in measured:
+            for repeat, turn in enumerate(turns, 1):
+                folder.rows.write({"repeat": repeat if len(turns) > 1 else 0, "node": "n1", **turn})
+        folder.close({"status": "done", "ended": time.time()})
 
 
 def _compiled(directory: Path) -> str:
