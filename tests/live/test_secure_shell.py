@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from glob import glob
 from importlib import import_module
 from pathlib import Path
 
@@ -99,13 +100,20 @@ def test_files_and_a_terminal_come_through(star: RunningCluster, tmp_path: Path)
 
 
 def test_nothing_of_the_user_or_the_machine_is_read_or_written(star: RunningCluster) -> None:
-    places = [Path(path).expanduser() for path in ("~/.ssh", "/etc/ssh", "/var/log", "/var/run", "/run")]
+    home = str(Path.home())
+    places = (
+        f"{home}/.ssh",
+        f"{home}/.ssh/*",
+        "/etc/ssh/*",
+        "/run/sshd*",
+        "/run/utmp",
+        "/var/log/wtmp",
+        "/var/log/lastlog",
+    )
 
     def seen() -> list[tuple[str, int, int]]:
-        files = [file for place in places for file in (place, *place.glob("*")) if file.exists()]
-        return [
-            (str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.name != "netns-testbed"
-        ]
+        files = [Path(file) for place in places for file in glob(place)]
+        return [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
 
     before = seen()
     config = star.ssh()
