@@ -119,7 +119,12 @@ def _tell_of_dropped(store: Store, before: State | None, kept: tuple[Injection, 
             events.record(store.directory(before.name), "heal", number=one.number, what=one.what, reason=reason)
 
 
-def alter(store: Store, name: str, edit: Edit, share: Share = lambda state: state.nics) -> Outcome:
+def still_shared(state: State) -> SharedNics | None:
+    """How a cluster's NICs are shared, unless the process has ended whose wish it was."""
+    return state.nics if state.nics is not None and state.nics.owner.alive else None
+
+
+def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> Outcome:
     """Inject into a running cluster, or heal it: `edit` makes its new injections of its state. share: makes of that how its
     NICs are shared. What these raise ends it.
 
@@ -194,11 +199,7 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
 
 def stop_sharing(store: Store, name: str) -> None:
     """The NICs are shared no more, where their owner has ended."""
-    alter(store, name, lambda state: state.injected, _without_the_dead)
-
-
-def _without_the_dead(state: State) -> SharedNics | None:
-    return state.nics if state.nics is not None and state.nics.owner.alive else None
+    alter(store, name, lambda state: state.injected)
 
 
 _DUTIES = carrying.Duties(heal, stop_sharing)
@@ -328,7 +329,7 @@ def _intent(wish: Wish, before: State | None, injected: tuple[Injection, ...], d
         datapaths={link: one.datapath for link, one in decisions.treatments.items() if one.spliced},
         notes=decisions.notes,
         steward=before.steward if before else None,
-        nics=before.nics if before else None,
+        nics=still_shared(before) if before else None,
     )
 
 

@@ -1,5 +1,5 @@
-"""Whatever kills a command that impairs links, and whenever: the cluster can be healed, converged and taken down, and after
-that, or after ``gc``, the machine is as if it had never been started."""
+"""Whatever kills a command that impairs links or shares NICs, and whenever: the cluster can be healed, converged and taken
+down, and after that, or after ``gc``, the machine is as if it had never been started."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 from children import changes_of, kill_after
 from machine import Machine
 
-from testbed.cluster import injecting, removal
+from testbed.cluster import injecting, removal, sharing
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.collecting import collect
 from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.shared_nics import SharedNics
 from testbed.cluster.state import Store
+from testbed.kernel import processes
 from testbed.kernel.children import in_child
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Link, Node, Switch
@@ -109,3 +111,35 @@ def test_a_change_of_what_is_injected(action: Callable[[], None], machine: Machi
         in_child(down)
         machine.assert_unchanged(f"{action.__name__} killed after change {count}, {after}")
     record_property("note", f"{action.__name__}: {len(changes)} kill points")
+
+
+def share_and_stop() -> None:
+    nics = SharedNics("emp", 1, 0, processes.identity())
+    sharing.share(Store(), NAME, nics)
+    sharing.stop(Store(), NAME, nics)
+
+
+def shares_again() -> None:
+    """Whoever was killed shares no more, and the next one can."""
+    nics = SharedNics("emp", 2, 0, processes.identity())
+    state = sharing.share(Store(), NAME, nics)
+    assert None not in sharing.reports(Store(), state).values()
+    sharing.stop(Store(), NAME, nics)
+    state = Store().read(NAME)
+    assert state is not None
+    assert (state.phase, state.nics, state.steward) == ("up", None, None)
+    assert not up(PLAIN, dry_run=True).operations
+
+
+def test_sharing_nics(machine: Machine, record_property: Note) -> None:
+    in_child(lambda: up(PLAIN))
+    changes = changes_of(share_and_stop)
+    in_child(down)
+    machine.assert_unchanged("after undisturbed sharing")
+    for count, after in enumerate(changes, 1):
+        in_child(lambda: up(PLAIN))
+        kill_after(count, share_and_stop)
+        in_child(shares_again)
+        in_child(down)
+        machine.assert_unchanged(f"sharing killed after change {count}, {after}")
+    record_property("note", f"sharing: {len(changes)} kill points")
