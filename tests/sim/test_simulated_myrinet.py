@@ -48,17 +48,17 @@ def no_frame_was_dropped(simulation: Simulation) -> None:
     assert not any(sum(crossbar.counters.values()) for crossbar in simulation.network.crossbars.values())
 
 
-def test_every_node_of_the_now_reaches_every_other_and_no_frame_is_dropped() -> None:
+def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_is_dropped() -> None:
     layout = resolve(Description.now())
     plug = CourierPlug(layout, size=100)
+    steps = (1, 7, 37, 50, 99)
     with Simulation(layout, plug) as simulation:
-        pairs = [(source, (source + step) % 100) for step in range(1, 100) for source in range(100)]
-        ring_all(simulation, pairs)
+        ring_all(simulation, [(source, (source + step) % 100) for step in steps for source in range(100)])
         simulation.run_until(SECOND)
         assert all(isinstance(way, MyrinetWay) for way in simulation.network.ways.values())
         no_frame_was_dropped(simulation)
     for number, courier in enumerate(plug.couriers):
-        assert sorted(source for _, source, _ in courier.came) == [other for other in range(100) if other != number]
+        assert sorted(source for _, source, _ in courier.came) == sorted((number - step) % 100 for step in steps)
         assert not courier.broken
 
 
@@ -66,15 +66,15 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
     layout = resolve(Description.now())
     plug = CourierPlug(layout)
     with Simulation(layout, plug) as simulation:
-        ring_all(simulation, [(source, 0) for _ in range(5) for source in range(1, 100)])
+        ring_all(simulation, [(source, 0) for _ in range(3) for source in range(1, 100)])
         waiting = sum(way.kept for way in simulation.network.ways.values() if isinstance(way, MyrinetWay))
-        assert waiting == 4 * 99  # in the memory of their NICs; there is no other queue
+        assert waiting == 2 * 99  # in the memory of their NICs; there is no other queue
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
     came = plug.couriers[0].came
-    assert Counter(source for _, source, _ in came) == dict.fromkeys(range(1, 100), 5)
+    assert Counter(source for _, source, _ in came) == dict.fromkeys(range(1, 100), 3)
     for source in range(1, 100):
-        assert [number for _, one, number in came if one == source] == [1, 2, 3, 4, 5]
+        assert [number for _, one, number in came if one == source] == [1, 2, 3]
 
 
 def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_else() -> None:

@@ -14,7 +14,7 @@ did.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Final
 
@@ -22,7 +22,7 @@ from testbed.wire.myrinet.channel import ASIDE, NIC, Channel
 from testbed.wire.myrinet.route import onward, truncated
 from testbed.wire.myrinet.settings import USUAL, Settings
 from testbed.wire.myrinet.switch import SWALLOWED, TRUNCATED, Switch, next_of
-from testbed.wire.myrinet.worm import UNKNOWN, Hop, Worm, end_of, pass_in
+from testbed.wire.myrinet.worm import UNKNOWN, Hop, Worm, end_of, ends_of, pass_in
 
 OnDrop = Callable[[int, Switch, int, str, bytes], object]
 """A frame does not go on, or not whole: when, where, by which port it came, why, the frame."""
@@ -133,7 +133,7 @@ class Network:
 
     def _begin(self, now: int, channel: Channel, worm: Worm, frame: bytes) -> None:
         hop = channel.hop(worm, frame, now)
-        worm.hops.append(hop)
+        worm.add(hop)
         channel.is_granted = False
         channel.free = UNKNOWN
         channel.under_way += 1
@@ -160,21 +160,30 @@ class Network:
         while open_:
             worm = open_.pop()
             hops = worm.hops
-            while worm.settled < len(hops):
-                end = end_of(worm, self._fall_through)
-                if end == UNKNOWN:
-                    break
+            if worm.settled == len(hops):
+                continue
+            last = hops[-1]
+            if last.window and last.size > worm.room:
+                continue  # it fits nowhere
+            ends = ends_of(worm, self._fall_through)
+            for end in self._one_by_one(worm) if ends is None else ends:
                 follower = self._end(worm, max(end, now))
                 if follower is not None:
                     open_.append(follower)
-            if worm.settled == len(hops) and not hops[-1].window:
+            if not last.window:
                 hops.clear()  # nothing of it is open any more
+
+    def _one_by_one(self, worm: Worm) -> Iterator[int]:
+        """The ends of its hops, as long as they are known; each must be said before the next is asked for."""
+        while worm.settled < len(worm.hops) and (end := end_of(worm, self._fall_through)) != UNKNOWN:
+            yield end
 
     def _end(self, worm: Worm, end: int) -> Worm | None:
         """The next of its hops ends then. Gives a frame behind it that may now know more of its own."""
         hops, place = worm.hops, worm.settled
         hop = hops[place]
         worm.settled = place + 1
+        worm.room -= hop.window
         hop.freed = end
         channel = hop.channel
         if channel is not None:
@@ -202,7 +211,7 @@ class Network:
         """The rest of a frame goes nowhere, as fast as it comes."""
         if worm.hops:
             last = worm.hops[-1]
-            worm.hops.append(Hop(worm, None, b"", last.size, now, last.rate))
+            worm.add(Hop(worm, None, b"", last.size, now, last.rate))
             self._settle(now, worm)
 
     # What is due.
@@ -262,8 +271,7 @@ class Network:
         self._complain(now, last, TRUNCATED if is_left else SWALLOWED)
         followers = [self._end(worm, now) for _ in worm.hops[worm.settled :]]
         if is_left:
-            last.frame = truncated(last.frame, size)
-            last.size = size
+            last.shorten(truncated(last.frame, size), size)
             self._wait(now, worm)
         elif worm.asks is not None:
             self._withdraw(worm)

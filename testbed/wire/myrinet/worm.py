@@ -45,12 +45,13 @@ def pass_in(nanoseconds: int, rate: int) -> int:
 class Hop:
     """A frame's way over one channel, as the channel was when it began.
 
-    channel: None where the frame is swallowed. size: bytes on the wire. start: when the first byte passes. delay: of the
-    cable. window: see above; 0 where whatever comes is taken, as a NIC does. freed: when the last byte has passed, so that
-    the channel is free. leaves: when it has passed the next channel, so that the input there is free.
+    channel: None where the frame is swallowed. size: bytes on the wire. lasts: nanoseconds that they take. start: when the
+    first byte passes. delay: of the cable. window: see above; 0 where whatever comes is taken, as a NIC does. freed: when
+    the last byte has passed, so that the channel is free. leaves: when it has passed the next channel, so that the input
+    there is free.
     """
 
-    __slots__ = ("channel", "delay", "frame", "freed", "leaves", "rate", "size", "start", "window", "worm")
+    __slots__ = ("channel", "delay", "frame", "freed", "lasts", "leaves", "rate", "size", "start", "window", "worm")
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class Hop:
         self.channel = channel
         self.frame = frame
         self.size = size
+        self.lasts = lasts(size, rate)
         self.start = start
         self.rate = rate
         self.delay = delay
@@ -74,19 +76,61 @@ class Hop:
         self.freed = UNKNOWN
         self.leaves = UNKNOWN
 
+    def shorten(self, frame: bytes, size: int) -> None:
+        """Only that is left of the frame."""
+        self.frame = frame
+        self.size = size
+        self.lasts = lasts(size, self.rate)
+
 
 class Worm:
     """A frame on its way. hops: those that it has begun, from its NIC on, until the ends of all are known. settled: of how
-    many they are. asks: the output that its head waits for. since: when it has begun to wait, for that or behind another
-    frame of which nobody knows when it goes on; UNKNOWN while it does not wait."""
+    many they are. room: bytes in the windows of the others. rate: of all channels so far, or UNKNOWN if they differ. asks:
+    the output that its head waits for. since: when it has begun to wait, for that or behind another frame of which nobody
+    knows when it goes on; UNKNOWN while it does not wait."""
 
-    __slots__ = ("asks", "hops", "settled", "since")
+    __slots__ = ("asks", "hops", "rate", "room", "settled", "since")
 
     def __init__(self) -> None:
         self.hops: Final[list[Hop]] = []
         self.settled = 0
+        self.room = 0
+        self.rate = 0
         self.asks: Channel | None = None
         self.since = UNKNOWN
+
+    def add(self, hop: Hop) -> None:
+        """Its head has entered a channel."""
+        self.hops.append(hop)
+        self.room += hop.window
+        if self.rate != hop.rate:
+            self.rate = UNKNOWN if self.rate else hop.rate
+
+
+def ends_of(worm: Worm, fall_through: int) -> list[int] | None:
+    """When the last byte passes on each of the hops of which that is not said yet, in one go; None where it cannot be, and
+    `end_of` must be asked for one after the other. fall_through: nanoseconds that a switch takes.
+
+    Of a frame that has come to its end, on channels of one rate, and that is longer than all the windows together, each hop
+    hangs on all that follow: so what the next one hangs on says it all."""
+    hops, first = worm.hops, worm.settled
+    last = hops[-1]
+    if last.window or worm.rate == UNKNOWN or last.size <= worm.room:
+        return None
+    rate = worm.rate
+    ends: list[int] = []
+    latest = last.start + last.lasts - last.delay
+    for hop in reversed(hops[first:]):
+        latest = max(hop.start + hop.lasts, latest + hop.delay - hop.window * _BITS // rate)
+        ends.append(latest)
+    ends.reverse()
+    before = hops[first - 1].freed + hops[first - 1].delay + fall_through if first else 0
+    for number, hop in enumerate(hops[first:]):
+        end = ends[number]
+        if end < before:
+            ends[number] = end = before
+        before = end + hop.delay + fall_through
+    return ends
 
 
 def end_of(worm: Worm, fall_through: int) -> int:
@@ -94,7 +138,7 @@ def end_of(worm: Worm, fall_through: int) -> int:
     switch takes."""
     hops, first = worm.hops, worm.settled
     here = hops[first]
-    end = here.start + lasts(here.size, here.rate)
+    end = here.start + here.lasts
     if first:
         before = hops[first - 1]
         end = max(end, before.freed + before.delay + fall_through)
