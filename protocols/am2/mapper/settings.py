@@ -39,7 +39,7 @@ class Settings:
     slices: int = 4
     refresh: int = 30 * SECOND
     patience: int = 1 * SECOND
-    stagger: int = 2 * MILLISECOND
+    stagger: int = 10 * MILLISECOND
     rumour: int = 250 * MILLISECOND
     leads: bool = True
     chunk: int = 1024

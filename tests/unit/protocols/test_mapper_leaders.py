@@ -171,13 +171,14 @@ def test_a_worse_leader_is_told_of_the_better_one_and_the_better_one_of_it() -> 
 
 def test_word_of_a_better_leader_that_is_never_heard_of_is_believed_for_a_while() -> None:
     alone = Alone(5)
-    alone.run(20 * MILLISECOND)
+    began = 5 * Settings().stagger
+    alone.run(began)
     assert alone.mapper.leads
-    alone.mapper.receive(20 * MILLISECOND, frame_of(codec.KIND_ANSWER, 9, leader=1, number=1))
+    alone.mapper.receive(began, frame_of(codec.KIND_ANSWER, 9, leader=1, number=1))
     assert not alone.mapper.leads
-    alone.run(200 * MILLISECOND)
+    alone.run(began + Settings().rumour - 1)
     assert not alone.mapper.leads
-    alone.run(400 * MILLISECOND)
+    alone.run(2 * began + Settings().rumour)
     assert alone.mapper.leads
 
 
