@@ -18,6 +18,7 @@ POINTS: Final = (
 _MORE: Final = frozenset({"fairness", "availability"})
 _LESS: Final = frozenset({"asked_again", "lost", "largest_share", "failed"})
 _UNITS: Final = ("_ns", "_bytes", "_bit_s", "_per_s")
+_MOST: Final = 1e18  # what is more is no quantity that anybody has measured
 _STEPS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -31,7 +32,7 @@ class Sense(Enum):
 
 def is_point(key: str, value: object) -> bool:
     """Whether a row's value says what was measured, rather than what came of it."""
-    return key in POINTS or isinstance(value, str | bool)
+    return isinstance(value, str | bool) or (key in POINTS and isinstance(value, int | float))
 
 
 def sense_of(key: str) -> Sense:
@@ -55,7 +56,7 @@ def cell(key: str, value: object) -> str:
     """A value with its unit, in a few figures; empty for none."""
     if value is None:
         return ""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MOST:
         return str(value)
     if key.endswith("_ns"):
         return duration(value)

@@ -36,7 +36,7 @@ def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> Non
         assert kind.first == mine
         for key in keys:
             values = [row[key] for row in mine]
-            if kind.numeric(key):
+            if key not in kind.texts:
                 assert list(kind.column(key)) == [float(value) for value in values]
             else:
                 names = list(kind.texts[key])
@@ -70,3 +70,16 @@ def test_a_clock_of_nanoseconds_is_exact(tmp_path: Path) -> None:
 def test_rows_with_keys_of_their_own_do_not_fill_the_memory(tmp_path: Path) -> None:
     kinds = read_kinds(written(tmp_path, "".join(json.dumps({f"key{number}": 1}) + "\n" for number in range(500))))
     assert len(kinds) == 100
+
+
+def test_what_nobody_can_have_measured_is_not_drawn(tmp_path: Path) -> None:
+    row = {
+        "good_ns": 1,
+        "less_ns": -1,
+        "less": -1,
+        "much_ns": 1e300,
+        "endless_ns": float("inf"),
+        "none_ns": float("nan"),
+    }
+    (kind,) = read_kinds(written(tmp_path, json.dumps(row)))
+    assert [key for key in row if kind.numeric(key)] == ["good_ns", "less"]

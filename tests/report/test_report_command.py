@@ -92,7 +92,7 @@ def test_the_verdict_stands_before_everything_else_with_its_reasons(tmp_path: Pa
     verdict_at, figures_at = text.index('id="verdict"'), text.index('id="figures"')
     reason = text.index("delay p50 on n1:eth0--s1:1 forward: 3e+06 ns (2 ms too &lt;late&gt;): degraded")
     assert verdict_at < reason < figures_at
-    assert "the machine was busy" in text
+    assert "The machine was busy" in text
     assert "Fates of frames (12)" in text
     assert "corrupt" not in text  # nobody counted any
 

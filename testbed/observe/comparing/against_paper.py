@@ -10,7 +10,7 @@ from typing import Any
 
 from testbed.errors import NotFoundError
 from testbed.observe.comparing.comparison import RISK, THRESHOLD, Comparison, Judgement, Measured, judge, sort
-from testbed.observe.comparing.gathering import NotComparableError, gather
+from testbed.observe.comparing.gathering import NotComparableError, gather, repeat_of
 from testbed.observe.comparing.ratios import Ratio, enough_of_one, to_constant
 from testbed.observe.papers import Paper, Row, figure, paper_of
 from testbed.observe.quantities import Sense
@@ -69,7 +69,7 @@ def _ours(row: Row, runs: Sequence[Recorded]) -> list[float]:
     for run in runs:
         repetitions: dict[int, list[Mapping[str, Any]]] = {}
         for one in run.rows():
-            repetitions.setdefault(int(one.get("repeat", 1)), []).append(one)
+            repetitions.setdefault(repeat_of(one), []).append(one)
         for rows in repetitions.values():
             value = figure(row, rows)
             if value is not None:

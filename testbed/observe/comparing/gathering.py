@@ -15,6 +15,7 @@ from testbed.observe.recorded import ROWS, RUN, Recorded, recorded, runs
 Point = tuple[tuple[str, object], ...]
 """What was measured: ``(("node", "n1"), ("size_bytes", 64))``."""
 
+_MOST: Final = 1e18  # what is more, or no number at all, nobody has measured
 _NO_FIGURES: Final = ("invalid", "failed")
 
 
@@ -106,7 +107,7 @@ def _of_run(run: Recorded) -> Iterator[tuple[int, Point, str, float]]:
     found: dict[tuple[int, Point, str], list[float]] = {}
     for row in run.rows():
         point = point_of(row)
-        repeat = int(row.get("repeat", 1))
+        repeat = repeat_of(row)
         for key, value in row.items():
             if is_measure(key, value):
                 found.setdefault((repeat, point, key), []).append(float(value))
@@ -114,10 +115,18 @@ def _of_run(run: Recorded) -> Iterator[tuple[int, Point, str, float]]:
         yield first + repeat - 1, point, key, median(values)
 
 
+def repeat_of(row: Mapping[str, Any]) -> int:
+    """In which repetition it was measured; 1 where there was one only."""
+    number = row.get("repeat")
+    return number if isinstance(number, int) else 1
+
+
 def point_of(row: Mapping[str, Any]) -> Point:
     """What a row says of what was measured. Where it was, too: no two nodes are the same."""
     return tuple(
-        (key, value) for key, value in row.items() if key == "node" or (key not in LABELS and is_point(key, value))
+        (key, str(value) if key == "node" else value)
+        for key, value in row.items()
+        if key == "node" or (key not in LABELS and is_point(key, value))
     )
 
 
@@ -126,6 +135,7 @@ def is_measure(key: str, value: object) -> bool:
     return (
         key not in LABELS
         and isinstance(value, int | float)
+        and abs(value) < _MOST
         and not is_point(key, value)
         and sense_of(key) is not Sense.NONE
     )

@@ -24,6 +24,8 @@ Row = Mapping[str, Any]
 MOST_SHOWN: Final = 200
 """Rows of a kind that are kept as they are, for a table."""
 
+_MOST: Final = 1e18
+_AMOUNTS: Final = ("_ns", "_bytes", "_bit_s", "_per_s")
 _CHUNK: Final = 10_000
 _MOST_KINDS: Final = 100
 
@@ -38,13 +40,25 @@ class Kind:
     first: list[Row] = field(default_factory=list)
     texts: dict[str, dict[str, int]] = field(default_factory=dict)
     _columns: dict[str, array[float]] = field(default_factory=dict)
+    _sound: dict[str, bool] = field(default_factory=dict)
 
     def column(self, key: str) -> Numbers:
         """Its numbers, in the order of the rows. Raises KeyError."""
         return numpy.frombuffer(self._columns[key], dtype=numpy.float64)
 
     def numeric(self, key: str) -> bool:
-        return key in self._columns and key not in self.texts
+        """Whether it can be drawn: all are numbers, none without end or beyond measure, and no amount is less than none."""
+        if key not in self._columns or key in self.texts:
+            return False
+        if key not in self._sound:
+            column = self.column(key)
+            least = 0.0 if key.endswith(_AMOUNTS) else -_MOST
+            self._sound[key] = bool(((column >= least) & (column <= _MOST)).all())
+        return self._sound[key]
+
+    def splits(self, key: str) -> bool:
+        """Whether its rows can be told apart by it."""
+        return key in self.texts or self.numeric(key)
 
     def distinct(self, key: str) -> list[float] | list[str]:
         """A column's values, each once: numbers in their order, texts as they came."""

@@ -92,7 +92,7 @@ def _lines(curve: Curve, place: int, told: Told, several: bool) -> list[Line]:
     for kind in told.kinds:
         if not (kind.numeric(curve.x) and kind.numeric(curve.y)):
             continue
-        splits: Sequence[float | str] = kind.distinct(curve.by) if curve.by in kind.keys else [""]
+        splits: Sequence[float | str] = kind.distinct(curve.by) if kind.splits(curve.by) else [""]
         for value in splits[:_MOST_LINES]:
             by = (
                 ""

@@ -51,7 +51,10 @@ def read_deliveries(history: Path, names: Sequence[str]) -> Deliveries | None:
 
 
 def _read_node(
-    file: Path, rank: int, sent: dict[_Way, list[tuple[int, int]]], received: dict[_Way, list[tuple[int, int, int, int]]]
+    file: Path,
+    rank: int,
+    sent: dict[_Way, list[tuple[int, int]]],
+    received: dict[_Way, list[tuple[int, int, int, int]]],
 ) -> None:
     life = last = 0  # a program that was started again numbers its transfers from 1 again
     for events in read_chunks(file, without=b'"what": "sent"'):

@@ -102,7 +102,7 @@ def _tails(place: int, told: Told, several: bool) -> list[_Tail]:
     for kind in told.kinds:
         if not all(kind.numeric(key) for key, _ in _SHARES):
             continue
-        by = next((key for key in ("size_bytes", "clients", "node") if key in kind.keys), "")
+        by = next((key for key in ("size_bytes", "clients", "node") if kind.splits(key)), "")
         splits: Sequence[float | str] = kind.distinct(by) if by else [""]
         if several:  # the smallest and the largest are enough to compare
             splits = [splits[0], splits[-1]] if len(splits) > 1 else splits

@@ -38,9 +38,11 @@ def verdict(told: Told, place: int) -> str:
     listed = "".join(f"<li>{escape(one)}</li>" for one in reasons[:_MOST_REASONS])
     rest = f"<li>and {more:,} more, in the table of findings</li>" if more > 0 else ""
     mark = _MARKS.get(grade, "?")
+    name = f"run-{place}" if told.label else "verdict-title"
+    label = f'<span class="label series-{place + 1}">{escape(told.label)}</span>'
+    title = f'<h3 id="{name}">{label} {escape(told.title)}</h3>' if told.label else ""
     return (
-        f'<article class="card {escape(grade)}" aria-labelledby="run-{place}">'
-        f'<h3 id="run-{place}"><span class="label series-{place + 1}">{escape(told.label)}</span> {escape(told.title)}</h3>'
+        f'<article class="card {escape(grade)}" aria-labelledby="{name}">{title}'
         f'<p class="grade"><span class="mark" aria-hidden="true">{mark}</span> {escape(grade)}</p>'
         f"<p>{escape(_BROKE_OFF if told.run.status == 'failed' else _MEANING.get(grade, ''))}</p>"
         f"{f'<ul>{listed}{rest}</ul>' if reasons else ''}{_headline(told)}"
@@ -62,7 +64,7 @@ def _reasons(told: Told) -> Iterator[str]:
     for one in told.run.result.get("checks") or ():
         if one.get("passed"):
             yield "Histories were looked through: nothing lost, nothing twice, in order, unchanged."
-    yield from (str(note) for note in said.get("notes", ()))
+    yield from (str(note)[:1].upper() + str(note)[1:] for note in said.get("notes", ()))
 
 
 def _headline(told: Told) -> str:

@@ -108,7 +108,9 @@ def _plot(
         drawn[-1].set_xlabel("seconds since the programs began")
         svg = svg_of(figure, name, alternative)
     caption = _caption(told, some, len(faults))
-    return Plot(name, f"Timeline{of}", svg, caption, alternative, _table(faults) if faults else None)
+    return Plot(
+        name, f"Faults, throughput and latency{of}", svg, caption, alternative, _table(faults) if faults else None
+    )
 
 
 def _draw_faults(axes: Axes, faults: Sequence[Happening], whole: float) -> None:

@@ -25,6 +25,7 @@ _LAYER: Final = 84.0
 _SWITCH: Final = (74.0, 30.0)
 _MOST_WORDS: Final = 12  # links that have words beside them
 _MOST_ROWS: Final = 40
+_LINE: Final = 12.5  # how far words are below each other
 _LETTER: Final = 6.6  # how wide one is
 
 Place = tuple[float, float]
@@ -195,23 +196,28 @@ def _words(
     nodes = {node.name for node in layout.nodes}
     ends = [end.owner for end in (link.a, link.b) if end.owner in nodes]
     rows = {round(places[node][1]) for node in nodes}
+    texts = [_short(text, link) for text in texts]
     if len(ends) == 1 and layout.switches and len(rows) == 1:
         x, y = places[ends[0]]
         y += _BOX[1] / 2 + 15
-        lines = [line for text in texts for line in wrap(_short(text, ends[0]), 13)][:6]
+        lines = [line for text in texts for line in wrap(text, 13)][:6]
     else:
         (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
         lines = [line for text in texts for line in wrap(text, 30)][:4]
-        x, y = (x1 + x2) / 2, (y1 + y2) / 2 - 6 * len(lines)
+        beside = _LINE * (len(lines) - 1)  # above a line that is level, around the middle of another
+        x, y = (x1 + x2) / 2, (y1 + y2) / 2 - (beside + 8 if y1 == y2 else beside / 2 - 4)
     spans = "".join(
-        f'<tspan x="{x:.1f}" y="{y + 12.5 * number:.1f}">{escape(line)}</tspan>' for number, line in enumerate(lines)
+        f'<tspan x="{x:.1f}" y="{y + _LINE * number:.1f}">{escape(line)}</tspan>' for number, line in enumerate(lines)
     )
-    return f'<text class="words">{spans}</text>', max(lowest, y + 12.5 * len(lines))
+    return f'<text class="words">{spans}</text>', max(lowest, y + _LINE * len(lines))
 
 
-def _short(text: str, node: str) -> str:
-    """Without the node beside which it stands: ``loss 10%`` for ``loss 10% on n1``."""
-    return text.removesuffix(f" on {node}").removesuffix(f": {node}")
+def _short(text: str, link: Link) -> str:
+    """Without the place beside which it stands: ``loss 10%`` for ``loss 10% on n1``."""
+    a, b = link.a.owner, link.b.owner
+    for place in (a, b, str(link.a), str(link.b), f"{a}--{b}", f"{b}--{a}", link.name):
+        text = text.removesuffix(f" on {place}").removesuffix(f": {place}")
+    return text
 
 
 def _box(name: str, at: Place, size: Place, kind: str, told: str) -> str:
