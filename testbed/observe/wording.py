@@ -18,7 +18,7 @@ from protocols.core.wording import spans
 from testbed import registry
 from testbed.errors import TestbedError
 from testbed.fields import known_fields
-from testbed.wire.fields import ETHERNET_HEADER, Fields
+from testbed.wire.fields import ETHERNET_HEADER, Fields, behind_route
 
 Write = Callable[[bytes], str]
 Read = Callable[[bytes], int]
@@ -40,6 +40,7 @@ class Told:
         self.ethertype: Final = int(codec.ETHERTYPE)
         self.kinds: Final[Mapping[int, Kind]] = getattr(codec, "KINDS", {})
         self._fields = fields
+        self._routed = bool(getattr(codec, "ROUTED", False))
         self._own = [f"{name}.{field}" for field in codec.FIELDS]
         self._names: Mapping[str, Mapping[int, str]] = getattr(codec, "NAMES", {})
         self._unpack: list[Callable[[bytes], object]] = [
@@ -54,8 +55,13 @@ class Told:
         self._words = {value: _Words(self, value, kind.words).write for value, kind in self.kinds.items()}
         self._likely: dict[int, Callable[[bytes], object]] = {}  # by sort, what has read the last frame of it
 
+    def bare(self, frame: bytes) -> bytes:
+        """A frame without tags, without the source route that it still has; what follows is asked of such ones."""
+        behind = behind_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
+        return frame if behind == ETHERNET_HEADER else frame[:ETHERNET_HEADER] + frame[behind:]
+
     def read(self, field: str) -> Read:
-        """Reads a field, by its name in the protocol, of a frame without tags; -1 where the frame does not have it."""
+        """Reads a field, by its name in the protocol; -1 where a frame does not have it."""
         reader = self._fields.reader(f"{self.name}.{field}")
         ethertype = self.ethertype
 
@@ -63,7 +69,7 @@ class Told:
             return reader(frame, (ethertype, ETHERNET_HEADER, -1, -1))
 
         place = self._fields[f"{self.name}.{field}"]
-        if place.guard:
+        if place.guard or self._routed:
             return guarded
         begin, end = ETHERNET_HEADER + place.offset, ETHERNET_HEADER + place.offset + place.width
         mask, shift = place.mask, place.shift
@@ -77,7 +83,8 @@ class Told:
         return value if value in self.kinds else -1
 
     def words(self, frame: bytes) -> str:
-        """What the frame is; empty for what is not the protocol's."""
+        """What the frame is, whatever it has of a route; empty for what is not the protocol's."""
+        frame = self.bare(frame)
         sort = self.sort(frame)
         if reason := self._wrong(frame, sort):
             return "" if reason == _FOREIGN else f"{self.name.upper()}, broken ({reason})"
@@ -89,7 +96,14 @@ class Told:
 
     def wrong(self, frame: bytes) -> str:
         """Why no sort of frame of the protocol can be read from it; empty where one can."""
+        frame = self._bare(frame)
         return self._wrong(frame, self.sort(frame))
+
+    def _bare(self, frame: bytes) -> bytes:
+        """The frame without its source route, as the codec knows it."""
+        if not self._routed:
+            return frame
+        return frame[:ETHERNET_HEADER] + frame[behind_route(frame, ETHERNET_HEADER) :]
 
     def _wrong(self, frame: bytes, sort: int) -> str:
         likely = self._likely.get(sort)
