@@ -79,15 +79,18 @@ class Messages:
             sorts = self._sorts.get(ethertype)
             if sorts is None or network != ETHERNET_HEADER:
                 continue
-            value = told()[ethertype].sort(raw)
+            one = told()[ethertype]
+            raw = one.bare(raw)
+            value = one.sort(raw)
             sort = sorts.get(value)
             if sort is not None and (sort.message or sort.handles):
-                self._place(frame, value, sort)
+                self._place(frame, raw, value, sort)
 
-    def _place(self, frame: Frame, value: int, sort: _Sort) -> None:
-        raw, kind = frame.raw, sort.kind
+    def _place(self, frame: Frame, raw: bytes, value: int, sort: _Sort) -> None:
+        """raw: it, without its route."""
+        kind = sort.kind
         broken = bool(sort.told.wrong(raw))
-        message = self._message(frame, sort, broken)
+        message = self._message(frame, raw, sort, broken)
         if message is None:
             self.strays += 1
             return
@@ -107,9 +110,8 @@ class Messages:
         if id(message) in self._kept:
             message.sightings.append(Sighting(frame, kind.role, sort.told.words(raw), again, lost))
 
-    def _message(self, frame: Frame, sort: _Sort, broken: bool) -> Message | None:
+    def _message(self, frame: Frame, raw: bytes, sort: _Sort, broken: bool) -> Message | None:
         """The one that it belongs to, which may begin with it; a broken frame begins none."""
-        raw = frame.raw
         source, destination = raw[6:12], raw[:6]
         if sort.kind.back:
             source, destination = destination, source

@@ -96,12 +96,15 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Headers by name; the first is the one behind Ethernet. length: the field for the bytes of payload, or empty. kind,
-    kinds: how its frames are told of (`protocols.core.telling`)."""
+    """Headers by name; the first is the one behind Ethernet. routed: a source route may stand in front of it, of bytes with
+    their top bit set. fixed: offset, size and value of numbers in the first header that every frame has. length: the field
+    for the bytes of payload, or empty. kind, kinds: how its frames are told of (`protocols.core.telling`)."""
 
     name: str
     ethertype: int
     headers: Mapping[str, Header]
+    routed: bool
+    fixed: tuple[tuple[int, int, int], ...]
     length: str
     kind: str
     kinds: Mapping[int, Kind]
@@ -131,6 +134,8 @@ def protocol(name: str, frames: ModuleType) -> Protocol:
         name,
         int(ethertype),
         headers,
+        bool(getattr(frames, "ROUTED", False)),
+        tuple(_fixed(headers[first.__name__])),
         getattr(frames, "LENGTH", ""),
         getattr(frames, "KIND", ""),
         getattr(frames, "KINDS", {}),
@@ -144,6 +149,17 @@ def _reachable(first: type[Packet]) -> list[type[Packet]]:
     for layer in found:
         found += [above for _, above in layer.payload_guess if above not in found]
     return found
+
+
+def _fixed(header: Header) -> Iterator[tuple[int, int, int]]:
+    """Numbers of which an enumeration lists one value, as far as their places hang on nothing."""
+    at = 0
+    for item in header.items:
+        if item.condition is not None or not item.size:
+            return
+        if len(item.names) == 1 and item.kind == "uint" and item.size <= 4 and not item.little:
+            yield at, item.size, next(iter(item.names))
+        at += item.size
 
 
 def _names_of(item: Item) -> Iterator[str]:

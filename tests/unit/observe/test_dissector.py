@@ -16,12 +16,14 @@ import made_up_layers
 import pytest
 from frame_strategies import PACKAGES, frames_of
 from scapy.fields import (
+    ByteEnumField,
     ByteField,
     ConditionalField,
     FlagsField,
     IEEEFloatField,
     IntField,
     MACField,
+    ShortField,
     StrField,
     StrFixedLenField,
     StrLenField,
@@ -35,6 +37,7 @@ from testbed.errors import TestbedError
 from testbed.observe.dissector import making
 from testbed.observe.dissector.headers import protocol
 from testbed.observe.dissector.lua import dissector
+from testbed.wire.fields import behind_route
 
 MODULES = {package.partition(".")[2]: frames_of(package) for package in PACKAGES}
 MODULES |= {"made_up": made_up_frames, "many": made_up_layers}
@@ -73,6 +76,8 @@ def drawn(chance: random.Random, field: object) -> object:
     low = -(1 << bits - 1) if inner.fmt[-1:] in "bhiq" else 0
     high = (1 << bits) - 1 + low
     listed = [value for value in getattr(inner, "i2s", None) or () if isinstance(value, int)]
+    if len(listed) == 1:  # it is what every frame has
+        return listed[0]
     return chance.choice([low, 1, high, chance.randint(low, high), *listed, *listed])
 
 
@@ -92,13 +97,17 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
             layer = next((above for bound, above in announced.items() if values.items() >= dict(bound).items()), None)
         payload = chance.randbytes(chance.randrange(0, 60))
         padding = bytes(chance.randrange(0, 20)) if getattr(module, "LENGTH", "") else b""
-        yield bytes(packet / Raw(payload) if payload else packet) + (padding if number % 3 == 0 else b"")
+        whole = bytes(packet / Raw(payload) if payload else packet) + (padding if number % 3 == 0 else b"")
+        route = bytes([0x81, 0xBF, 0x80][: number % 4]) if getattr(module, "ROUTED", False) else b""
+        yield whole[:14] + route + whole[14:]
 
 
 def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
     """Every field that is there, numbers to base 10."""
     found: dict[str, str] = {}
-    packet: Packet = Ether(frame).payload
+    behind = behind_route(frame, 14) if getattr(module, "ROUTED", False) else 14
+    found |= {"route": frame[14:behind].hex()} if behind > 14 else {}
+    packet: Packet = layers_of(module)[0](frame[behind:])
     while type(packet) in layers_of(module):
         for each in packet.fields_desc:
             name = called(type(packet), each.name, module)
@@ -123,10 +132,10 @@ def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
     return found
 
 
-def by_tshark(folder: Path, name: str, module: ModuleType, sent: list[bytes], *more: str) -> list[list[str]]:
+def by_tshark(folder: Path, modules: dict[str, ModuleType], sent: list[bytes], *more: str) -> list[list[str]]:
     """The columns of each frame: what is asked for."""
     script, capture = folder / "it.lua", folder / "it.pcapng"
-    script.write_text(dissector([protocol(name, module)]))
+    script.write_text(dissector([protocol(name, module) for name, module in modules.items()]))
     with PcapNgWriter(str(capture)) as writer:
         for frame in sent:
             writer.write(Ether(frame))
@@ -164,7 +173,7 @@ def test_tshark_finds_in_every_field_of_every_layer_what_scapy_finds(tmp_path: P
     assert {called(layer, field.name, module) for layer in layers_of(module) for field in layer.fields_desc} <= set(
         asked
     )
-    found = by_tshark(tmp_path, name, module, sent, *[f"-e{name}.{field}" for field in asked])
+    found = by_tshark(tmp_path, {name: module}, sent, *[f"-e{name}.{field}" for field in asked])
     for frame, values, one in zip(sent, found, expected, strict=True):
         said = {field: plain(value) for field, value in zip(asked, values, strict=True) if value}
         assert said == one, frame.hex()
@@ -177,11 +186,28 @@ def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_t
     module = MODULES[name]
     whole = [max((frame for frame in frames(module, seed)), key=len) for seed in range(3)]
     sent = [frame[:size] for frame in whole for size in range(15, len(frame) + 1)]
-    found = by_tshark(tmp_path, name, module, sent, f"-e{name}.short", "-e_ws.lua.error")
+    found = by_tshark(tmp_path, {name: module}, sent, f"-e{name}.short", "-e_ws.lua.error")
     assert not any(error for _, error in found)
     said = [bool(short) for short, _ in found]
     assert said[0]
     assert not said[-1]
+
+
+class Other(Packet):
+    """Of another protocol with EMP's EtherType: its frames begin with another number."""
+
+    fields_desc = [ByteEnumField("version", 9, {9: "OTHER"}), ShortField("value", 0)]  # noqa: RUF012
+
+
+def test_protocols_that_share_an_ethertype_each_take_their_own_frames(tmp_path: Path) -> None:
+    emp, other = MODULES["emp"], ModuleType(Other.__module__)
+    bind_layers(Ether, Other, type=emp.ETHERTYPE)
+    try:
+        own, others = next(frames(emp, 1)), bytes(Ether(type=emp.ETHERTYPE)) + bytes(Other(value=77))
+        found = by_tshark(tmp_path, {"emp": emp, "other": other}, [own, others], "-eemp.version", "-eother.value")
+    finally:
+        split_layers(Ether, Other, type=emp.ETHERTYPE)
+    assert found == [["1", ""], ["", "77"]]
 
 
 def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> None:
@@ -189,7 +215,7 @@ def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> No
     packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / emp.EMP(type=1, flags=1, message=9)
     sent = [bytes(packet / emp.EMPMessage(destination=1, tag=0x20, total=5) / Raw(b"hello"))]
     sent.append(bytes(Ether() / emp.EMP(type=3, message=9, frame=4, status=1)))
-    found = by_tshark(tmp_path, "emp", emp, sent, "-e_ws.col.Info")
+    found = by_tshark(tmp_path, {"emp": emp}, sent, "-e_ws.col.Info")
     assert found == [
         ["EMP MESSAGE LAST message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"],
         ["EMP ACK message 9 frame 4, RESTARTED"],
@@ -197,9 +223,9 @@ def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> No
 
 
 def test_the_command_writes_a_dissector_of_every_protocol_that_has_layers(tmp_path: Path) -> None:
-    assert sorted(str(entry) for entry in registry.offered(registry.FRAMES).values()) == [
-        f"{p}.frames" for p in PACKAGES
-    ]
+    layers = {str(entry) for entry in registry.offered(registry.FRAMES).values()}
+    codecs = {entry.module for entry in registry.offered(registry.FIELDS).values()}
+    assert layers == {f"{codec.rpartition('.')[0]}.frames" for codec in codecs}
     path = tmp_path / "all.lua"
     program = "from testbed.cli.main import main; main()"
     command = [sys.executable, "-c", program, "dissector"]

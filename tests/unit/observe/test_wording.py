@@ -22,7 +22,7 @@ def teller(**more: object) -> tuple[Told, ModuleType]:
     codec = ModuleType("made_up_codec")
     exec(generate(frames, "the tests"), codec.__dict__)
     fields = standard_fields()
-    fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW, routed=getattr(codec, "ROUTED", False))
     return Told("made", codec, fields), codec
 
 
@@ -68,6 +68,16 @@ def test_bit_fields_flags_and_names_of_values_are_told_as_the_words_ask() -> Non
     )
     assert one.words(codec.pack_order(bytes(6), bytes(6), 0, 0, 7, 0)) == "ORDER credit 0x0 {braces}"
     assert one.words(codec.pack_reply(bytes(6), bytes(6), 0, 0, 7, 0, bytes(6), 1)).startswith("MADE ")
+
+
+def test_a_source_route_in_front_of_the_header_is_no_part_of_what_is_told() -> None:
+    one, codec = teller(ROUTED=True, KIND="kind", KINDS={9: Kind("data", "ORDER {credit}, raw {raw}")})
+    frame = codec.pack_order(bytes(6), bytes(6), 5, 0, 7, 9)
+    for route in (b"", b"\x81", b"\x81\xbf\x80"):
+        assert one.words(frame[:14] + route + frame[14:]) == "ORDER 5, raw 9"
+        assert one.bare(frame[:14] + route + frame[14:]) == frame
+    unrouted, _ = teller()
+    assert unrouted.words(frame[:14] + b"\x81" + frame[14:]) != unrouted.words(frame)
 
 
 def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes() -> None:
