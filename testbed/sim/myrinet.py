@@ -11,13 +11,13 @@ from testbed.spec.layout import Link
 from testbed.wire.flows import Known
 from testbed.wire.myrinet.channel import Channel
 from testbed.wire.myrinet.network import Network, OnDrop
-from testbed.wire.myrinet.settings import USUAL, Settings
+from testbed.wire.myrinet.settings import Settings
 
 
 class Wormholes:
     """All the Myrinet switches of a simulation and what is between them."""
 
-    def __init__(self, loop: Loop, settings: Settings = USUAL, on_drop: OnDrop | None = None) -> None:
+    def __init__(self, loop: Loop, settings: Settings, on_drop: OnDrop | None) -> None:
         """on_drop: as for `Network`."""
         self.settings: Final = settings
         self._network = Network(settings, on_drop)
@@ -73,6 +73,10 @@ class MyrinetWay(Channel):
         """A NIC sends a frame. known: not used."""
         if self._kept or not self._wormholes.offer(now, self, frame):
             self._kept.append(frame)
+
+    def forget(self) -> None:
+        """The NIC has lost its memory, and what waited there."""
+        self._kept.clear()
 
     def lead_to(self, receive: Receive) -> None:
         """From now on the frames come there."""

@@ -16,6 +16,7 @@ from testbed.wire.fates import Record
 from testbed.wire.fields import Fields
 from testbed.wire.flows import Classifier
 from testbed.wire.myrinet.channel import Channel
+from testbed.wire.myrinet.settings import USUAL, Settings
 from testbed.wire.myrinet.switch import Switch as Crossbar
 from testbed.wire.rules import RuleSet
 
@@ -37,8 +38,10 @@ class Network:
         files: Mapping[str, str] | None = None,
         recording: Recording | None = None,
         log: Callable[[Record], object] | None = None,
+        myrinet: Settings = USUAL,
     ) -> None:
-        """As for `Direction`. Raises UnsupportedError for a switch of a kind that is not to be had."""
+        """As for `Direction`. myrinet: what its switches are like. Raises UnsupportedError for a switch of a kind that is
+        not to be had."""
         self.ways: dict[tuple[str, DirectionName], AnyWay] = {}
         self.crossbars: dict[str, Crossbar] = {}
         """Myrinet's switches."""
@@ -48,7 +51,7 @@ class Network:
         classifier = Classifier(fields if rules is None else rules.fields)
         shared = Shared(loop, seed, fields, classifier, rules, files, log)
         kinds = {switch.name: switch.kind for switch in layout.switches}
-        wormholes = Wormholes(loop, on_drop=None if recording is None else recording.drop)
+        wormholes = Wormholes(loop, myrinet, None if recording is None else recording.drop)
         for link in layout.links:
             is_myrinet = MYRINET in (kinds.get(link.a.owner), kinds.get(link.b.owner))
             for direction in BOTH:
@@ -65,7 +68,7 @@ class Network:
         }
         for switch in layout.switches:
             if switch.kind == MYRINET:
-                self._cross(switch, wormholes.settings.ports)
+                self._cross(switch, myrinet.ports)
                 continue
             for number, port in self._ports(switch, macs).items():
                 way = self._to[End(switch.name, str(number))]

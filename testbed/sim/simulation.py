@@ -27,7 +27,7 @@ from testbed.engine.server import Server
 from testbed.engine.tasks import Task, Work
 from testbed.errors import NotFoundError, TestbedError
 from testbed.fields import known_fields
-from testbed.sim.myrinet import AnyWay
+from testbed.sim.myrinet import AnyWay, MyrinetWay
 from testbed.sim.network import BOTH, Network
 from testbed.sim.nic import SimNic
 from testbed.sim.node import SimNode
@@ -40,6 +40,7 @@ from testbed.spec.model import Description
 from testbed.spec.resolving import resolve
 from testbed.wire.fates import Record
 from testbed.wire.fields import Fields
+from testbed.wire.myrinet.settings import USUAL, Settings
 from testbed.wire.rules import RuleSet
 
 Result = TypeVar("Result")
@@ -82,12 +83,13 @@ class Simulation:
         files: Mapping[str, str] | None = None,
         folder: Path | None = None,
         log: Callable[[Record], object] | None = None,
+        myrinet: Settings = USUAL,
     ) -> None:
         """seed: another than the description's. rules: those that are in force and those that will be injected; without
         them, none can be. fields: which protocols name flow keys, if not those that are known; rules bring theirs.
         files: path -> text of the files that impairments name. folder: where the capture, the fates and the trace are
         written; without one, nothing is.
-        log: is given every fate that is not a pass.
+        log: is given every fate that is not a pass. myrinet: what the switches of a Myrinet network are like.
         """
         self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
         self.profile: Final = profile
@@ -111,6 +113,7 @@ class Simulation:
             files=files,
             recording=self._recording,
             log=self._fate if self._recording is not None else log,
+            myrinet=myrinet,
         )
         addresses = tuple([_address(node) for node in self.layout.nodes])
         for number, node in enumerate(self.layout.nodes):
@@ -196,7 +199,7 @@ class Simulation:
         """Start a node's NIC again, with the next incarnation: what the old one knew, and what was under way in it, is
         gone. Programs that wait on the old endpoint wait for ever; begin or cancel them as the case may be."""
         one = self._node(node)
-        one.nic.end(self.now())
+        self._end(one)
         before = one.adapter
         incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
         self._start(one, replace(before, incarnation=incarnation))
@@ -210,7 +213,7 @@ class Simulation:
         programs = self._programs.pop(node, [])
         broken = [(task, again) for task, again in programs if not task.done]
         self._programs[node] = [(task, again) for task, again in programs if task.done]
-        one.nic.end(self.now())
+        self._end(one)
         self.network.arriving(self._nics[node]).lead_to(ignore)
         for task, _ in broken:
             task.cancel()
@@ -274,6 +277,13 @@ class Simulation:
         node.nic, node.adapter, node.agent = nic, adapter, self._plug(adapter, nic)
         nic.begin(self.now(), node.agent)
         self.network.arriving(end).lead_to(nic.receive)
+
+    def _end(self, node: SimNode) -> None:
+        """A node's NIC is off, and what was to leave it is gone."""
+        node.nic.end(self.now())
+        out = self.network.leaving(self._nics[node.name])
+        if isinstance(out, MyrinetWay):
+            out.forget()
 
     def _ended(self) -> None:
         """A program has. Not told by a callback on its task: somebody would hear what it raised."""

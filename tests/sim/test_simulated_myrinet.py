@@ -19,6 +19,7 @@ from testbed.spec.model import Description
 from testbed.spec.resolving import resolve
 from testbed.wire.fates import Record
 from testbed.wire.headers import standard_fields
+from testbed.wire.myrinet.settings import Settings
 from testbed.wire.rules import RuleSet
 
 SECOND = 1_000_000_000
@@ -153,6 +154,28 @@ def test_what_a_switch_does_not_send_on_is_captured_there_and_told(tmp_path: Pat
     assert '"node": "s1", "what": "loses a frame", "port": 1' in (tmp_path / TRACE).read_text()
 
 
+def test_a_deadlock_ends_after_the_timeout_that_is_set_and_is_captured_and_told(tmp_path: Path) -> None:
+    """Four switches in a ring, port 2 to the next one's port 1; each frame turns past one switch. Three are truncated."""
+    nodes = [Node(name=f"n{number}") for number in range(1, 5)]
+    switches = [Switch(name=f"s{number}", kind="myrinet") for number in range(1, 5)]
+    links = [Link(ends=(f"n{number}", f"s{number}:3")) for number in range(1, 5)]
+    links += [Link(ends=(f"s{number}:2", f"s{number % 4 + 1}:1")) for number in range(1, 5)]
+    layout = resolve(Description(name="ring", nodes=nodes, switches=switches, links=links))
+    plug = CourierPlug(layout)
+    plug.routes = {(f"n{one}", f"n{(one + 1) % 4 + 1}"): bytes([0xBF, 0x81, 0x82]) for one in range(1, 5)}
+    with Simulation(layout, plug, folder=tmp_path, myrinet=Settings(timeout=1_000_000)) as simulation:
+        ring_all(simulation, [(source, (source + 2) % 4) for source in range(4)])
+        simulation.run_until(999_000)
+        assert not any(courier.came or courier.broken for courier in plug.couriers)
+        simulation.run_until(SECOND)
+        assert [crossbar.counters["truncated"] for crossbar in simulation.network.crossbars.values()] == [0, 1, 1, 1]
+        assert sum(way.held for way in simulation.network.ways.values()) == 0
+    assert [len(courier.came) for courier in plug.couriers] == [0, 1, 0, 0]
+    assert [len(courier.broken) for courier in plug.couriers] == [1, 0, 1, 1]
+    assert (tmp_path / CAPTURE).read_bytes().count(b"truncated, blocked for too long") == 3
+    assert (tmp_path / TRACE).read_text().count("truncates a frame") == 3
+
+
 def test_a_node_that_starts_again_gets_frames_again() -> None:
     layout = line()
     plug = CourierPlug(layout)
@@ -165,6 +188,18 @@ def test_a_node_that_starts_again_gets_frames_again() -> None:
         simulation.run_until(2_000_000)
     assert not plug.couriers[2].came
     assert [number for _, _, number in plug.couriers[4].came] == [2]
+
+
+def test_what_waits_in_a_nic_for_its_link_is_gone_with_the_nic() -> None:
+    layout = line()
+    plug = CourierPlug(layout)
+    with Simulation(layout, plug) as simulation:
+        ring_all(simulation, [(0, 2)] * 10)
+        simulation.restart("n1")
+        ring_all(simulation, [(0, 2)])
+        simulation.run_until(SECOND)
+    # The first had gone on the link; the new NIC begins to count anew.
+    assert [number for _, _, number in plug.couriers[2].came] == [1, 1]
 
 
 def test_what_a_link_without_a_queue_cannot_have_is_refused_with_its_name() -> None:
