@@ -1,0 +1,84 @@
+"""Mappers on Myrinet as the wire model has it: frames stretch over switches, wait for each other, and may deadlock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import pytest
+from myrinet_nets import Net
+from myrinets import Cable, Myrinet, Place, address, fat_tree, random_network, ring, torus
+
+from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
+from testbed.wire.myrinet.switch import SWALLOWED, TRUNCATED
+
+SHAPES: dict[str, list[Cable]] = {
+    "back to back": [((0, 0), (1, 0))],
+    "ring": ring(4, 2),
+    "torus": torus(3, 2),
+    "fat tree": fat_tree(),
+    "random": random_network(5, most=12),
+}
+
+
+def named(place: Place) -> tuple[str, int]:
+    """As the wire model has it: ports from 1 on, 0 for NICs."""
+    node, port = place
+    return (f"n{node}", 0) if isinstance(node, int) else (node, port + 1)
+
+
+class Among:
+    """A mapper for each NIC of a network of worms."""
+
+    def __init__(self, cables: Iterable[Cable], settings: Settings) -> None:
+        self.truth = Myrinet(cables, leaders=[])
+        self.net = Net([(named(near), named(far)) for near, far in self.truth.cables])
+        self.now = 0
+        self._come: list[tuple[int, bytes]] = []
+        for number in list(self.truth.mappers):
+            self._plug_in(number, settings)
+
+    def _plug_in(self, number: int, settings: Settings) -> None:
+        mapper = self.truth.mappers[number] = Mapper(
+            Station(number, 1, address(number)),
+            lambda frame: self.net.send(self.now, f"n{number}", frame),
+            lambda table: self.truth.tables.__setitem__(number, table),
+            settings,
+        )
+        for (_, end), channel in self.net.channels.items():
+            if end == (f"n{number}", 0):
+                channel.receive = lambda _, frame: self._come.append((number, frame))
+        mapper.start(0)
+
+    def run(self, limit: int, until: Callable[[], bool]) -> bool:
+        looked = 0
+        while self.now < limit:
+            deadlines = [mapper.deadline for mapper in self.truth.mappers.values()]
+            self.now = max(self.now, min(when for when in (*deadlines, self.net.network.deadline) if when is not None))
+            self.net.network.poll(self.now)
+            while self._come:
+                number, frame = self._come.pop(0)
+                self.truth.mappers[number].receive(self.now, frame)
+            for mapper in self.truth.mappers.values():
+                if mapper.deadline is not None and mapper.deadline <= self.now:
+                    mapper.tick(self.now)
+            if self.now - looked >= 10 * MILLISECOND:
+                looked = self.now
+                if until():
+                    return True
+        return until()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_mappers_that_start_at_once_agree_on_the_map_though_their_probes_wait_for_each_other(
+    shape: str, record_property: Callable[[str, object], None]
+) -> None:
+    among = Among(SHAPES[shape], Settings(stagger=1))
+    assert among.run(5 * SECOND, lambda: among.truth.mapped(among.truth.mappers))
+    assert not among.truth.deadlock()
+    causes = Counter(cause for _, _, _, cause in among.net.dropped)
+    broken = causes[TRUNCATED] + causes[SWALLOWED]
+    record_property(
+        "note", f"mapping among worms, {shape}: {among.now // MILLISECOND} ms, {broken} given up by switches"
+    )
