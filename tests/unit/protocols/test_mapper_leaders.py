@@ -94,6 +94,17 @@ def test_a_host_that_starts_again_gets_its_routes_again_and_others_keep_theirs()
     assert network.mappers[3].counters.tables_installed == 1
 
 
+def test_two_hosts_whose_cables_are_exchanged_are_found_where_they_are() -> None:
+    network = Myrinet(star(6))
+    assert network.settle() is not None
+    (first, second) = cables = [network.cables[3], network.cables[4]]
+    for cable in cables:
+        network.cut(cable)
+    network.join((first[0], second[1]))
+    network.join((second[0], first[1]))
+    assert network.settle() is not None
+
+
 def test_mappers_that_may_not_lead_wait_for_one_that_may() -> None:
     network = Myrinet(star(4), leaders=[3])
     assert network.settle() is not None
