@@ -160,7 +160,7 @@ class Network:
         while open_:
             worm = open_.pop()
             hops = worm.hops
-            if worm.settled == len(hops):
+            if worm.settled >= len(hops):
                 continue
             last = hops[-1]
             if last.window and last.size > worm.room:

@@ -12,8 +12,10 @@ from myrinet_nets import HEAD, HOP, TYPE, End, Net, frame, mark_of, star, wire_t
 
 from testbed.errors import UnsupportedError
 from testbed.spec.layout import Impairment
+from testbed.wire.direction import Direction
+from testbed.wire.fates import Record
 from testbed.wire.headers import standard_fields
-from testbed.wire.myrinet.route import closed, is_intact, route_byte
+from testbed.wire.myrinet.route import closed, is_intact, onward, route_byte
 from testbed.wire.myrinet.settings import Settings
 from testbed.wire.myrinet.switch import CAUSES
 from testbed.wire.myrinet.worm import UNKNOWN, Hop, Worm, end_of, ends_of, pass_in
@@ -238,7 +240,11 @@ def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
     came = [mark_of(one) for _, one in net.came["n2"]]
     assert came == [number for number in range(100) if number + 1 not in {record.n for record in net.log}]
     assert channel.counters.loss == len(net.log) == 100 - len(came) > 10
-    assert all(record.cause == "loss" and record.direction == "backward" for record in net.log)
+    plain: list[Record] = []
+    direction = Direction("n2:0--s:2", "backward", Impairment(loss=0.3), seed=7, log=plain.append)
+    for number in range(100):
+        direction.offer(number, onward(frame([1], 500, mark=number)))
+    assert net.log == plain
 
 
 def test_what_one_link_corrupts_is_still_corrupt_three_switches_on() -> None:
