@@ -67,7 +67,8 @@ class _Letter:
 
 class Mapper:
     """send: puts a whole frame on the wire. install: gives the NIC its routes, instead of those that it has; they reach
-    every NIC that can be reached."""
+    every NIC that can be reached. Both are called while the mapper is, and must not call it. Whoever drives it looks at
+    its deadline after every call."""
 
     def __init__(
         self,

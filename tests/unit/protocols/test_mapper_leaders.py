@@ -11,6 +11,7 @@ from protocols.am2.mapper import codec
 from protocols.am2.mapper.envelope import sealed
 from protocols.am2.mapper.mapper import BROADCAST, NOBODY, Mapper, Station
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
+from protocols.am2.mapper.tables import Table
 
 
 def leaders(network: Myrinet) -> list[int]:
@@ -103,6 +104,21 @@ def test_two_hosts_whose_cables_are_exchanged_are_found_where_they_are() -> None
     network.join((first[0], second[1]))
     network.join((second[0], first[1]))
     assert network.settle() is not None
+
+
+def test_a_leader_that_finds_later_tables_of_another_makes_later_ones() -> None:
+    network = Myrinet(star(4))
+    assert network.settle() is not None
+    network.mappers[2].table = network.tables[2] = Table(50, 7, {})
+    assert network.settle() is not None
+    assert {table.version for table in network.tables.values()} == {(51, 0)}
+
+
+def test_parts_of_tables_that_are_lost_are_sent_again_without_another_look() -> None:
+    lossy = Myrinet(star(8), loss=0.2, seed=3, settings=Settings(watch=20 * SECOND, patience=100 * SECOND, chunk=530))
+    assert lossy.settle(2 * SECOND) is not None
+    assert lossy.mappers[0].counters.parts_sent > 7
+    assert not lossy.mappers[0].counters.tables_given_up
 
 
 def test_mappers_that_may_not_lead_wait_for_one_that_may() -> None:
