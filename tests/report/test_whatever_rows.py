@@ -27,7 +27,7 @@ ROWS = st.lists(st.sampled_from(KEYS), min_size=1, max_size=9, unique=True).flat
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(rows=ROWS, more=ROWS)
 def test_there_is_a_page(tmp_path_factory: pytest.TempPathFactory, rows, more) -> None:
     place: Path = tmp_path_factory.mktemp("whatever")

@@ -50,7 +50,7 @@ CURVES: Final = (
           axes=("message size", "bandwidth")),
     Curve("message-rate", "Messages per second against message size", "size_bytes", "messages_per_s", by="pattern", log="xy",
           axes=("message size", "messages per second")),
-    Curve("signature", "LogP signature", "requests", "each_ns", by="work_ns", log="x",
+    Curve("signature", "LogP signature", "requests", "each_ns", by="work_ns", log="xy",
           axes=("requests in a burst", "time per request")),
     Curve("availability", "Bandwidth against the processor's share that is left to the program", "availability",
           "bandwidth_bit_s", axes=("share of the processor that the work got", "bandwidth")),

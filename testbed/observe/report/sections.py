@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, Final
 
 import numpy
@@ -27,6 +28,7 @@ _BROKE_OFF: Final = "The run broke off: what was measured until then is shown."
 _BAD: Final = ("degraded", "invalid", "failed")
 _MOST_REASONS: Final = 8
 _MOST_ROWS: Final = 60
+_FEW_ROWS: Final = 40
 _ASKED: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics", "dilate", "seed", "repeat")
 
 
@@ -76,6 +78,14 @@ def _headline(told: Told) -> str:
             least = float(sizes.min())
             middle = float(numpy.median(kind.column("p50_ns")[sizes == least]))
             found.append((cell("p50_ns", middle), f"median at {cell('size_bytes', round(least))}"))
+        if kind.numeric("L_ns"):
+            named = (
+                ("L_ns", "L, latency"),
+                ("o_s_ns", "o, of sending"),
+                ("o_r_ns", "o, of receiving"),
+                ("g_ns", "g, gap"),
+            )
+            found += [(cell(key, float(kind.column(key)[0])), words) for key, words in named if kind.numeric(key)]
         for key in ("bandwidth_bit_s", "aggregate_bit_s", "messages_per_s", "answered_per_s", "keys_per_s"):
             if kind.numeric(key):
                 found.append((cell(key, float(kind.column(key).max())), f"{heading(key)}, at most"))
@@ -110,7 +120,8 @@ def figures(told: Told, place: int) -> Iterator[str]:
     if not told.kinds:
         yield '<p class="note">There are no rows: nothing was measured, or nothing was told.</p>'
     for number, kind in enumerate(told.kinds):
-        yield table(_rows(kind, told.label), f"rows-{place}-{number}")
+        rows = table(_rows(kind, told.label), f"rows-{place}-{number}")
+        yield rows if kind.count <= _FEW_ROWS else details(f"{kind.count:,} rows, of the same keys", rows)
 
 
 def _rows(kind: Kind, label: str) -> Table:
@@ -191,6 +202,7 @@ def origin(told: Told) -> Iterator[str]:
     yield pairs(
         [
             ("folder", str(told.run.folder)),
+            ("files", ", ".join(_files(told.run.folder))),
             *(
                 (key, str(asked[key]))
                 for key in ("cluster", "protocol", "mode", "codec", "nics", "seed", "repeat")
@@ -207,6 +219,15 @@ def origin(told: Told) -> Iterator[str]:
         if file.is_file():
             text = file.read_text(encoding="utf-8", errors="replace")
             yield details(name, preformatted(text[:20_000], f"{name} of {told.label}"))
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """What else is there to be looked at, with its size; `testbed decode` prints captures."""
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and not file.name.startswith("."):
+            yield f"{file.name} ({file.stat().st_size / 1000:,.1f} kB)"
+        elif file.is_dir():
+            yield f"{file.name}/"
 
 
 def _asked(asked: Mapping[str, Any], key: str) -> str:

@@ -1,0 +1,57 @@
+"""From a run to its report and to a comparison, with nothing made up: what runs write is what these read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from testbed.cli.main import testbed as command
+from testbed.observe.report.making import page
+from testbed.observe.report.telling import tell
+
+STORM = """
+[[fault]]
+kind = "impair"
+on = "n1"
+from = "100ms"
+to = "200ms"
+loss = "20%"
+"""
+
+
+def called(*arguments: str | Path, code: int = 0) -> str:
+    found = CliRunner().invoke(command, [str(one) for one in arguments])
+    assert found.exit_code == code, found.output
+    return found.output
+
+
+def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tmp_path: Path) -> None:
+    (tmp_path / "storm.toml").write_text(STORM)
+    called("run", "star-4", "random", "--mode", "sim", "--profile", "emp-2001", "--set", "messages=100",
+           "--set", "over=300ms", "--scenario", tmp_path / "storm.toml", "--check",
+           "--output", tmp_path / "run")  # fmt: skip
+    told = tell(tmp_path / "run", "")
+    assert [(one.what, one.begin, one.end) for one in told.repetition.happenings] == [("loss 20% on n1", 0.1, 0.2)]
+    assert told.injected == {"n1:eth0--s1:1": ("loss 20% on n1",)}
+    assert told.deliveries is not None
+    received = sum(file.read_text().count('"received"') for file in (tmp_path / "run" / "history").iterdir())
+    assert told.deliveries.at.size == received >= 400
+    lost = {cause for _, _, cause in told.fates}
+    assert lost == {"loss"}
+    text = page([told])
+    for name in ("verdict", "cluster", "timeline", "plots", "figures", "evidence", "origin"):
+        assert f'<section id="{name}"' in text
+    assert "loss 20% on n1 from 0.1 s to 0.2 s" in text
+
+
+def test_the_same_run_is_no_worse_than_itself_and_one_over_slower_hardware_is(tmp_path: Path) -> None:
+    (tmp_path / "slow.toml").write_text('like = "emp-2001"\nreceive = "20us"\n')
+    for name, profile in (("a", "emp-2001"), ("b", "emp-2001"), ("slow", tmp_path / "slow.toml")):
+        called("run", "emp-2001", "pingpong", "--mode", "sim", "--profile", profile, "--set", "count=20",
+               "--set", "sizes=4,1500", "--repeat", "2", "--output", tmp_path / name)  # fmt: skip
+    assert "12 no difference" in called("compare", tmp_path / "a", tmp_path / "b")
+    output = called("compare", tmp_path / "a", tmp_path / "slow", code=1)
+    assert "worse" in output
+    assert "differs: profile (emp-2001, slow)" in output
+    assert "latency, 4 B" in called("compare", tmp_path / "a", "--against", "paper", "--threshold", "50%")
