@@ -150,7 +150,8 @@ class Capture:
 
         def act(begun: Callable[[], None], stop: int) -> Captured:
             enter(self._store, self._cluster)
-            return capture(self._store, self._cluster, self._target, CaptureFile(descriptor, str(self.path)), stop, begun=begun)
+            sink = CaptureFile(descriptor, str(self.path))
+            return capture(self._store, self._cluster, self._target, sink, stop, begun=begun)
 
         try:
             self._companion = Companion(act)
