@@ -53,6 +53,14 @@ def heal() -> None:
     injecting.heal(Store(), NAME)
 
 
+def cut() -> None:
+    injecting.cut(Store(), NAME, "n2")
+
+
+def plug_in() -> None:
+    injecting.heal_cut(Store(), NAME, "n2")
+
+
 def down() -> None:
     removal.down(Store(), NAME)
 
@@ -93,12 +101,15 @@ def works() -> None:
     assert not up(PLAIN, dry_run=True).operations
 
 
-@pytest.mark.parametrize("action", [inject, heal])
+BEFORE = {heal: inject, plug_in: cut}
+
+
+@pytest.mark.parametrize("action", [inject, heal, cut, plug_in])
 def test_a_change_of_what_is_injected(action: Callable[[], None], machine: Machine, record_property: Note) -> None:
     def begin() -> None:
         in_child(lambda: up(PLAIN))
-        if action is heal:
-            in_child(inject)
+        if action in BEFORE:
+            in_child(BEFORE[action])
 
     begin()
     changes = changes_of(action)
