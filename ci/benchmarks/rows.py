@@ -2,17 +2,15 @@
 
 import dataclasses
 import datetime
-import importlib.metadata
 import json
-import os
-import platform
 import shutil
 import statistics
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from testbed.controller.surroundings import surroundings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DISTRIBUTIONS = ("netns-testbed", "pyroute2", "pydantic", "click", "rich", "simpy")
@@ -54,30 +52,10 @@ def _output(*command: str) -> str:
     return (done.stdout or done.stderr).strip() if done.returncode == 0 else ""
 
 
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def environment() -> dict[str, Any]:
     """The machine and the versions: what a row needs besides its settings to be measured again."""
     return {
-        "kernel": f"{platform.release()} {platform.version()}",
-        "cpu": _processor(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "load_average": os.getloadavg()[0],
-        "python": sys.version,  # with its build: the same version may be a fifth faster or slower
-        "versions": {name: _version(name) for name in DISTRIBUTIONS},
+        **surroundings(DISTRIBUTIONS),
         "iproute2": _output("ip", "-V"),
         "compiler": _output("cc", "--version").partition("\n")[0],
         "commit": _output("git", "rev-parse", "HEAD"),
