@@ -11,6 +11,7 @@ from testbed.cli.options import json_option, name_option, print_json
 
 if TYPE_CHECKING:
     from testbed.cluster.injecting import Injected
+    from testbed.cluster.injections import Injection
     from testbed.cluster.paths import RoundTrip
 
 Command = Callable[..., None]
@@ -302,7 +303,7 @@ def _trip_line(trip: RoundTrip) -> str:
     return f"a round trip {trip.one} - {trip.other} now sees: {', '.join(parts)}"
 
 
-def _tell_healed(cluster: str, lifted: Sequence[Any], as_json: bool, idle: Sequence[str] = ()) -> None:
+def _tell_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle: Sequence[str] = ()) -> None:
     if as_json:
         shown = [{"number": one.number, "what": one.what} for one in lifted]
         print_json("heal", {"cluster": cluster, "healed": shown, "idle_rules": list(idle)})

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from testbed.cluster import lifecycle
 from testbed.cluster.injecting import as_whoever_may
+from testbed.cluster.injections import Injection
 from testbed.cluster.shared_nics import SharedNics
 from testbed.cluster.state import State, Store
 from testbed.errors import ConflictError, KernelError, NotFoundError
@@ -93,7 +94,7 @@ def _until_end_of(pid: int, until: int) -> bool:
         os.close(handle)
 
 
-def _as_injected(state: State) -> tuple[Any, ...]:
+def _as_injected(state: State) -> tuple[Injection, ...]:
     return state.injected
 
 

@@ -187,8 +187,8 @@ def test_something_may_happen_beside_the_programs(tmp_path: Path) -> None:
         "pingpong",
         mode="sim",
         settings={"count": 50, "sizes": "4"},
-        beside=[cut],
-        output=tmp_path / "run",  # type: ignore[list-item]
+        beside=[cut],  # type: ignore[list-item]  # it has what is used of one
+        output=tmp_path / "run",
     )
     assert cut.told == ["cut", "mended"]
     assert all(counters["collections_resent"] for counters in result.counted.values())

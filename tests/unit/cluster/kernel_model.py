@@ -186,7 +186,7 @@ class Kernel:
                 for table in (
                     self.interfaces, self.addresses, self.routes, self.routing, self.limits, self.offloads,
                 ):  # fmt: skip
-                    table.pop(key, None)  # type: ignore[attr-defined]
+                    table.pop(key, None)
             case SetRouting(key, version, on):
                 self.routing[key] = self.routing[key] | {version} if on else self.routing[key] - {version}
             case SetLimits(key, share, memory):

@@ -358,7 +358,7 @@ def test_a_namespace_whose_other_cable_ends_are_still_being_freed_is_made_again(
     """The kernel frees a namespace later than its name."""
     kernel = built(Description.star(3))
     for table in (kernel.interfaces, kernel.addresses, kernel.routes, kernel.routing):
-        del table["n2"]  # type: ignore[attr-defined]
+        del table["n2"]
     operations = lines(kernel.converge(resolve(Description.star(3))))
     assert operations[0] == "remove n2.eth0"
     assert kernel.converge(resolve(Description.star(3))) == []

@@ -95,7 +95,7 @@ def test_many_writers_do_not_mix_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     journals = [Journal(path) for _ in range(4)]
     writers = [
-        threading.Thread(target=lambda mine=mine: [mine.write({"text": "x" * 5_000}) for _ in range(50)])  # type: ignore[misc]
+        threading.Thread(target=lambda mine=mine: [mine.write({"text": "x" * 5_000}) for _ in range(50)])
         for mine in journals
     ]
     for writer in writers:

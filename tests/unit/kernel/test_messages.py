@@ -39,8 +39,8 @@ def arguments(function: Callable[..., bytes]) -> st.SearchStrategy[dict[str, obj
 
 def encoded_directly(function: Callable[..., bytes], values: dict[str, object]) -> bytes:
     message = inspect.unwrap(function)(**values)
-    message.encode()  # type: ignore[attr-defined]
-    return bytes(message.data)  # type: ignore[attr-defined]
+    message.encode()
+    return bytes(message.data)
 
 
 def test_every_request_is_tested() -> None:

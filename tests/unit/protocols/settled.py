@@ -69,7 +69,7 @@ class PostEndpoint(MatchingByLibrary):
 
 def _post(adapter: Adapter, nic: Nic) -> Agent:
     post = Post(adapter, nic)
-    return Agent(post, post)  # type: ignore[arg-type]
+    return Agent(post, post)
 
 
 class LibraryRanks(Ranks):

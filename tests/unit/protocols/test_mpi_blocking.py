@@ -207,7 +207,7 @@ def test_where_no_rank_runs_there_is_no_world() -> None:
     with pytest.raises(RuntimeError, match="there is no rank here"):
         MPI.COMM_WORLD  # noqa: B018
     with pytest.raises(AttributeError, match="no attribute 'COMM_WORD'"):
-        MPI.COMM_WORD  # type: ignore[attr-defined]  # noqa: B018
+        MPI.COMM_WORD  # noqa: B018
 
 
 def test_a_program_that_is_interrupted_cleans_up_where_it_waits() -> None:
@@ -221,7 +221,7 @@ def test_a_program_that_is_interrupted_cleans_up_where_it_waits() -> None:
 
     loop = Loop(VirtualClock())
     work = Program(program, Ranks(1).world[0], loop.now, "n1")
-    task = loop.spawn(work.carry(), "program")  # type: ignore[arg-type]
+    task = loop.spawn(work.carry(), "program")
 
     async def other() -> None:
         await loop.sleep(5)
@@ -233,7 +233,7 @@ def test_a_program_that_is_interrupted_cleans_up_where_it_waits() -> None:
     assert task.cancelled
     assert steps == ["cleaned up"]
     work = Program(program, Ranks(1).world[0], loop.now, "n1")
-    loop.spawn(work.carry(), "program")  # type: ignore[arg-type]
+    loop.spawn(work.carry(), "program")
     loop.complete(loop.timeout(5, loop.sleep(1)))
     loop.close()
     assert steps == ["cleaned up"] * 2

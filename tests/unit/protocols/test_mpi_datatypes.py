@@ -196,7 +196,7 @@ def test_emps_nic_moves_long_pieces_where_they_are(count: int) -> None:
     ranks = Ranks(settings=Settings(descriptors=8))
     nic = ranks.wires.nics[0]
     usual = nic.fetch
-    nic.fetch = lambda pieces: fetched.append(len(pieces)) or usual(pieces)  # type: ignore[method-assign, func-returns-value, misc]
+    nic.fetch = lambda pieces: fetched.append(len(pieces)) or usual(pieces)  # type: ignore[method-assign, func-returns-value]
     data = np.random.default_rng(count).bytes(1500 * count)
 
     async def sender(comm: Comm) -> None:
