@@ -7,6 +7,7 @@ dropped, and waits for the time-out that repairs it. So programs that block, as 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -21,11 +22,12 @@ _LEAST: Final = 1024  # bytes that a message counts for, however short
 class SendBuffer:
     """A rank's. What finds no room in it is not buffered: its sender waits."""
 
-    __slots__ = ("_error", "_free")
+    __slots__ = ("_error", "_free", "_held")
 
     def __init__(self, room: int = ROOM) -> None:
         self._free = room
         self._error: MPIError | None = None
+        self._held: set[Completion[Envelope]] = set()
 
     def has_room(self, size: int) -> bool:
         """For a message of so many bytes. Raises MPIError where an earlier one has failed: its sender had gone on."""
@@ -37,11 +39,20 @@ class SendBuffer:
     def hold(self, size: int, over: Completion[Envelope]) -> None:
         """Until it is over."""
         self._free -= max(size, _LEAST)
+        self._held.add(over)
         over.add_callback(partial(self._release, size))
 
     def _release(self, size: int, over: Completion[Envelope]) -> None:
         self._free += max(size, _LEAST)
+        self._held.discard(over)
         try:
             over.result()
         except MPIError as error:
             self._error = error
+
+    async def drain(self) -> None:
+        """Wait until nothing is held any more. Raises MPIError where something has failed."""
+        for over in list(self._held):
+            with suppress(MPIError):  # raised below
+                await over
+        self.has_room(0)

@@ -179,6 +179,7 @@ def _going(attached: AttachedNic) -> Iterator[AttachedNic]:
     rank = Attached(attached.comm, attached.complete, attached.node.now, attached.node.name)
     with meant(rank):
         yield attached
+        rank.finalize()
         attached.linger()
 
 

@@ -13,21 +13,32 @@ from protocols.mpi.buffering import SendBuffer
 
 
 class Attached:
-    """As `programs.Program` to its own process. world: its COMM_WORLD. now: its clock, nanoseconds. name: its node's."""
+    """As `programs.Program` to its own process. now: its clock, nanoseconds. name: its node's."""
 
     def __init__(self, world: comm.Comm, complete: blocking.Run, now: Callable[[], int], name: str) -> None:
-        """complete: carries a coroutine on to its end, and raises RuntimeError within one that it carries on already."""
-        if world.send_buffer is None:
-            world.send_buffer = SendBuffer()
-        self.world: Final = blocking.Comm(world, complete)
+        """world: all nodes. complete: carries a coroutine on to its end, and raises RuntimeError within one that it carries
+        on already."""
         self.now: Final = now
         self.name: Final = name
+        self._world = world
         self._complete = complete
+
+    @cached_property
+    def world(self) -> blocking.Comm:
+        """Its COMM_WORLD. From the first call on its sends are buffered: only programs that block want that."""
+        if self._world.send_buffer is None:
+            self._world.send_buffer = SendBuffer()
+        return blocking.Comm(self._world, self._complete)
 
     @cached_property
     def alone(self) -> blocking.Comm:
         """Its COMM_SELF."""
         return blocking.Comm(self.world.awaited.alone(), self._complete)
+
+    def finalize(self) -> None:
+        """Wait until everything has been received that was sent. Raises MPIError where something never will be."""
+        if self._world.send_buffer is not None:
+            self._complete(self._world.send_buffer.drain())
 
 
 _attached: list[Attached] = []  # a process may have several NICs; the last one counts

@@ -63,6 +63,32 @@ def test_a_process_on_an_inline_nic_has_the_names_too() -> None:
         assert [said(script) for script in scripts] == ["0 2 n1 True\n", "1 2 n2 True\n"]
 
 
+def test_what_is_sent_is_received_though_the_sender_is_through_long_before() -> None:
+    early = """
+from testbed import attach
+from testbed.mpi import MPI
+
+with attach():
+    MPI.COMM_WORLD.send("sent long ago", dest=0)
+    print("on its way", flush=True)
+"""
+    late = """
+from testbed import attach
+from testbed.mpi import MPI
+
+with attach():
+    print(MPI.COMM_WORLD.recv(source=1))
+"""
+    with Cluster.star(2).up() as cluster, share_nics(cluster):
+        sender = start(cluster, "n2", early)
+        assert sender.stdout is not None
+        assert sender.stdout.readline() == "on its way\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            sender.wait(3)  # longer than a NIC lingers
+        assert said(start(cluster, "n1", late)) == "sent long ago\n"
+        assert said(sender) == ""
+
+
 def test_a_blocking_call_within_a_coroutine_says_what_to_do() -> None:
     script = """
 from testbed import attach

@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from machine import eventually
 from test_command import TESTBED
 from test_runs_gone_wrong import offloads_on
 
 from testbed import Cluster, RunningCluster, share_nics
 from testbed.cluster.state import Store
+from testbed.cluster.status import status
 from testbed.errors import ConflictError, UnsupportedError
 from testbed.runtime import events
 
@@ -77,6 +80,12 @@ def agent_of(cluster: RunningCluster, node: str) -> int:
     return found
 
 
+def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:
+    """By function, the processes that have attached to a node's NIC."""
+    (agent,) = [one.agent for one in status(cluster.state).nodes if one.name == node]
+    return agent.hosts if agent is not None else {}
+
+
 def _read(pid: int, name: str) -> str:
     try:
         return Path(f"/proc/{pid}/{name}").read_text().strip()
@@ -116,6 +125,7 @@ def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told() -> None:
         other = start(cluster, "n2", HOLD)
         assert other.stdout is not None
         assert other.stdout.readline() == "attached\n"
+        eventually(lambda: bool(hosts_of(cluster, "n1")), "the script has attached", PATIENCE)
         first = agent_of(cluster, "n1")
         os.kill(first, signal.SIGKILL)
         assert "agent of the NIC has ended" in holds.communicate(timeout=PATIENCE)[1]
