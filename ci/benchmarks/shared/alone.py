@@ -60,7 +60,9 @@ class Asks:
         return []
 
 
-def _firmware(_adapter: Adapter, nic: Actions, _memory: object, _descriptors: memoryview) -> GivesBack:
+def _firmware(
+    _adapter: Adapter, nic: Actions, _memory: object, _descriptors: memoryview, _former: Firmware
+) -> GivesBack:
     return GivesBack(nic)
 
 
@@ -68,7 +70,7 @@ def _host(_adapter: Adapter, bell: Bell, _memory: object, _descriptors: memoryvi
     return Asks(bell)
 
 
-def _vacant(_adapter: Adapter, nic: Actions, _former: Firmware) -> GivesBack:
+def _vacant(_adapter: Adapter, nic: Actions, _former: Firmware | None) -> GivesBack:
     return GivesBack(nic)
 
 
