@@ -52,10 +52,14 @@ class Browser:
         )  # fmt: skip
         os.close(orders)
         os.close(answers)
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
+        try:
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self.call(f"{domain}.enable")
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +120,10 @@ class Browser:
         order: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if hasattr(self, "_session"):
             order["sessionId"] = self._session
-        os.write(self._orders, json.dumps(order).encode() + b"\0")
+        try:
+            os.write(self._orders, json.dumps(order).encode() + b"\0")
+        except BrokenPipeError:
+            raise BrowserError(f"{PROGRAM} has ended, code {self._process.poll()}") from None
         deadline = time.monotonic() + self._seconds
         while True:
             answer = self._next(deadline)

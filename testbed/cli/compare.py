@@ -88,6 +88,7 @@ def _compare(folders: tuple[Path, ...], threshold: float, measures: tuple[str, .
 
 def _print(found: Comparison, *, paper: bool) -> None:
     from testbed.cli.tables import print_table
+    from testbed.spec.units import format_probability
 
     for difference in found.differences:
         click.echo(f"differs: {difference}")
@@ -109,7 +110,7 @@ def _print(found: Comparison, *, paper: bool) -> None:
     for one in found.measured:
         counts[one.judgement.value] = counts.get(one.judgement.value, 0) + 1
     words = ", ".join(f"{count:,} {click.style(word, fg=_COLOURS.get(word))}" for word, count in counts.items())
-    click.echo(f"of {len(found.measured):,} measures, beyond {found.threshold:.3g} of each: {words}")
+    click.echo(f"{words}; what differs by {format_probability(found.threshold)} or less is no difference")
 
 
 def _measure(one: Measured) -> str:

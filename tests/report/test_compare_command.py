@@ -52,7 +52,7 @@ def test_the_threshold_and_the_measures_are_ones_own(tmp_path: Path) -> None:
     assert compared(good, bad, "--threshold", "30%").exit_code == 0
     found = compared(good, bad, "--measure", "p50")
     assert found.exit_code == 1
-    assert "of 2 measures" in found.output
+    assert "2 worse;" in found.output
 
 
 def test_too_few_repetitions_are_undecided_and_it_says_how_many_would_do(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from testbed.observe.report.plotting import Plot
 from testbed.observe.report.samples import Samples
 from testbed.observe.report.telling import tell
 from testbed.observe.report.timeline import in_intervals, timelines
-from testbed.observe.report.topology import _places, topology
+from testbed.observe.report.topology import placed, topology
 
 MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.integers(0, 10**6)), min_size=1, max_size=200)
 
@@ -44,7 +44,7 @@ def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
     "source", ["star-4", "star-100", "ring-4", "line-4", "full-mesh-4", "dumbbell-8", "fat-tree-4", "back-to-back"]
 )
 def test_no_two_things_of_a_cluster_are_drawn_at_one_place(source: str) -> None:
-    found = _places(layout(source))
+    found = placed(layout(source))
     for first, (x1, y1) in found.items():
         for second, (x2, y2) in found.items():
             assert first == second or abs(x1 - x2) > 58 or abs(y1 - y2) > 26, (first, second)

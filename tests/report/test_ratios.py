@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from testbed.observe.comparing.comparison import Judgement, judge
 from testbed.observe.comparing.ratios import (
     Ratio,
-    _rank_counts,
+    rank_counts,
     enough,
     enough_of_one,
     independent,
@@ -31,7 +31,7 @@ def test_orders_are_counted_as_counting_them_out_does(ours: int, theirs: int) ->
     counts = [0] * (ours * theirs + 1)
     for places in combinations(range(ours + theirs), ours):
         counts[sum(place - number for number, place in enumerate(places))] += 1
-    assert _rank_counts(ours, theirs) == counts
+    assert rank_counts(ours, theirs) == counts
 
 
 @given(ours=VALUES, theirs=VALUES, factor=st.floats(0.1, 10))

@@ -78,7 +78,7 @@ def _rank_cut(ours: int, theirs: int, risk: float) -> int:
     if max(ours, theirs) > _EXACT:
         spread = math.sqrt(ours * theirs * (ours + theirs + 1) / 12)
         return max(0, math.floor(ours * theirs / 2 - NormalDist().inv_cdf(1 - risk / 2) * spread))
-    return _cut(_rank_counts(ours, theirs), math.comb(ours + theirs, ours), risk)
+    return _cut(rank_counts(ours, theirs), math.comb(ours + theirs, ours), risk)
 
 
 def _sign_cut(pairs: int, risk: float) -> int:
@@ -95,7 +95,7 @@ def _cut(counts: Sequence[int], whole: int, risk: float) -> int:
     return len(counts)
 
 
-def _rank_counts(ours: int, theirs: int) -> list[int]:
+def rank_counts(ours: int, theirs: int) -> list[int]:
     """In how many orders of both samples so many pairs are in the wrong order: the Gaussian binomial coefficient's terms."""
     counts = [1] + [0] * (ours * theirs)
     for number in range(1, ours + 1):

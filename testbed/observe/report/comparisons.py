@@ -38,7 +38,7 @@ def comparisons(runs: Sequence[Told]) -> Iterator[str]:
 def _in_short(found: Comparison) -> str:
     counts = ((len(found.judged(one)), one.value) for one in Judgement)
     words = ", ".join(f"{count} {word}" for count, word in counts if count)
-    return f"Of {len(found.measured)} measures, beyond {found.threshold:.0%} of each: {words}."
+    return f"{len(found.measured)} measures, where less than {found.threshold:.0%} is no difference: {words}."
 
 
 def _table(found: Comparison, ours: str, theirs: str) -> Table:

@@ -33,7 +33,7 @@ Place = tuple[float, float]
 
 def topology(layout: Layout, injected: Mapping[str, Sequence[str]], name: str, title: str) -> Plot:
     """injected: by link, what was, in words. name: unique in the page."""
-    places = _places(layout)
+    places = placed(layout)
     declared = {link.name: _declared(link) for link in layout.links}
     words = [_counted(len(layout.nodes), "node"), _counted(len(layout.switches), "switch"),
              _counted(len(layout.links), "link")]  # fmt: skip
@@ -80,7 +80,7 @@ def _table(layout: Layout, declared: Mapping[str, str], injected: Mapping[str, S
 # Where everything stands
 
 
-def _places(layout: Layout) -> dict[str, Place]:
+def placed(layout: Layout) -> dict[str, Place]:
     """The middle of everything, by name."""
     if not layout.switches:
         return _circle([node.name for node in layout.nodes])

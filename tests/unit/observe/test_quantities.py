@@ -1,0 +1,44 @@
+"""What the keys of rows mean: units, points and measures, and what of a measure is better."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from testbed.observe.quantities import Sense, cell, duration, heading, is_point, sense_of
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [("p50_ns", 23_456, "23.46 us"), ("p50_ns", 7, "7 ns"), ("took_ns", 2.5e9, "2.5 s"), ("size_bytes", 65536, "65,536 B"),
+     ("bandwidth_bit_s", 8.8e8, "880 Mbit/s"), ("messages_per_s", 96_500, "96.5 k"), ("messages_per_s", 12.0, "12"),
+     ("count", 1000, "1,000"), ("fairness", 0.98765, "0.9877"), ("node", "n1", "n1"), ("p50_ns", None, ""),
+     ("passed", True, "True"), ("p50_ns", math.inf, "inf"), ("p50_ns", 10**400, str(10**400))],
+)  # fmt: skip
+def test_a_value_is_shown_with_its_unit(key: str, value: object, shown: str) -> None:
+    assert cell(key, value) == shown
+
+
+def test_a_heading_has_no_unit_and_times_have_the_one_in_which_they_are_one_at_least() -> None:
+    assert [heading(key) for key in ("p50_ns", "aggregate_bit_s", "requests_per_s", "o_s_ns")] == [
+        "p50", "aggregate", "requests/s", "o s",
+    ]  # fmt: skip
+    assert [duration(value) for value in (0, 999, 1000, 1e6, -2e9)] == ["0 ns", "999 ns", "1 us", "1 ms", "-2 s"]
+
+
+@pytest.mark.parametrize(
+    ("key", "sense"),
+    [("p99_ns", Sense.LESS), ("cpu_ns", Sense.LESS), ("asked_again", Sense.LESS), ("bandwidth_bit_s", Sense.MORE),
+     ("keys_per_s", Sense.MORE), ("fairness", Sense.MORE), ("count", Sense.NONE), ("moved_bytes", Sense.NONE)],
+)  # fmt: skip
+def test_less_of_a_time_and_more_of_a_rate_is_better(key: str, sense: Sense) -> None:
+    assert sense_of(key) is sense
+
+
+def test_texts_and_what_a_workload_varies_are_points_and_what_came_of_it_is_none() -> None:
+    assert is_point("pattern", "one-way")
+    assert is_point("anything", "text")
+    assert is_point("size_bytes", 64)
+    assert not is_point("p50_ns", 64)
+    assert not is_point("size_bytes", [64])
