@@ -24,7 +24,7 @@ pytestmark = [
 
 __all__ = ["home", "registered"]  # fixtures
 
-# All that a child uses is imported before it loses the right to read it.
+# What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in (
     "testbed.controller.scenarios.live",
     "testbed.runtime.sockets.udp",

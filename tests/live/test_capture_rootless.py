@@ -20,16 +20,8 @@ pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("m
 
 __all__ = ["home"]  # a fixture
 
-# All that a child uses is imported before it loses the right to read it.
-for _module in (
-    "testbed.cluster.deciding",
-    "testbed.cluster.steward",
-    "testbed.kernel.abilities",
-    "testbed.kernel.loss_classifier",
-    "testbed.kernel.messages",
-    "testbed.kernel.qdiscs",
-    "testbed.observe.capturing",
-):
+# What a child uses, beside what all do, is imported before it loses the right to read it.
+for _module in ("testbed.observe.capturing",):
     import_module(_module)
 
 

@@ -22,16 +22,8 @@ pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("m
 
 __all__ = ["home"]  # a fixture
 
-# All that a child uses is imported before it loses the right to read it.
-for _module in (
-    "testbed.cluster.deciding",
-    "testbed.cluster.steward",
-    "testbed.controller.measuring",
-    "testbed.kernel.abilities",
-    "testbed.kernel.loss_classifier",
-    "testbed.kernel.messages",
-    "testbed.kernel.qdiscs",
-):
+# What a child uses, beside what all do, is imported before it loses the right to read it.
+for _module in ("testbed.controller.measuring",):
     import_module(_module)
 
 

@@ -18,16 +18,10 @@ pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("m
 
 __all__ = ["home"]  # a fixture
 
-# All that a child uses is imported before it loses the right to read it.
+# What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in (
     "protocols.emp.protocol",
-    "testbed.cluster.deciding",
-    "testbed.cluster.steward",
     "testbed.controller.living",
-    "testbed.kernel.abilities",
-    "testbed.kernel.loss_classifier",
-    "testbed.kernel.messages",
-    "testbed.kernel.qdiscs",
     "testbed.runtime.sockets.tcp",
     "testbed.spec.writing",
     "testbed.workloads.random_traffic",

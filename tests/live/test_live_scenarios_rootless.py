@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("m
 
 __all__ = ["home", "registered"]  # fixtures
 
-# All that a child uses is imported before it loses the right to read it.
+# What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in ("testbed.controller.checkers.runs", "testbed.controller.scenarios.live"):
     import_module(_module)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -34,17 +33,6 @@ from testbed.spec.resolving import resolve
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
 __all__ = ["home"]  # a fixture
-
-# All that a child uses is imported before it loses the right to read it.
-for _module in (
-    "testbed.cluster.deciding",
-    "testbed.cluster.steward",
-    "testbed.kernel.abilities",
-    "testbed.kernel.loss_classifier",
-    "testbed.kernel.messages",
-    "testbed.kernel.qdiscs",
-):
-    import_module(_module)
 
 
 def test_programs_talk_in_a_held_cluster(home: Path) -> None:

@@ -18,10 +18,6 @@ from test_rootless import as_user, finish, home
 from tools import inside, ping
 from traffic import between, carried, dump, relay_pid, report, told
 
-import testbed.cluster.carrying
-import testbed.cluster.steward
-import testbed.kernel.abilities
-import testbed.kernel.loss_classifier
 from testbed import Cluster, RunningCluster
 from testbed.cluster import names, removal
 from testbed.cluster.bringing_up import bring_up
@@ -359,11 +355,6 @@ def test_injecting_killed_after_any_change_leaves_a_cluster_that_the_next_comman
 
 @pytest.mark.requires("userns")
 def test_an_ordinary_users_relay_delays_counts_is_changed_and_ends(home: os.PathLike[str]) -> None:
-    assert testbed.cluster.carrying
-    assert testbed.cluster.steward
-    assert testbed.kernel.abilities
-    assert testbed.kernel.loss_classifier
-
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             fault = cluster.inject("n1", delay="3ms")

@@ -21,10 +21,6 @@ from tools import wire_path
 from traffic import report
 from wire_frames import fates_of, tcp
 
-import testbed.cluster.carrying
-import testbed.cluster.steward
-import testbed.kernel.abilities
-import testbed.kernel.loss_classifier
 from testbed import Cluster, RunningCluster
 from testbed.cluster import names
 from testbed.controller.checking import baseline, verdict
@@ -293,11 +289,6 @@ def test_pieces_that_come_where_frames_have_fates_are_cut_up_and_nothing_is_lost
 
 @pytest.mark.requires("userns")
 def test_an_ordinary_users_relay_carries_pieces_too(home: os.PathLike[str]) -> None:
-    assert testbed.cluster.carrying
-    assert testbed.cluster.steward
-    assert testbed.kernel.abilities
-    assert testbed.kernel.loss_classifier
-
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             cluster.inject("all", delay="1ms")

@@ -13,18 +13,15 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from machine import eventually
 
-import testbed.cluster.keeper
-import testbed.cluster.lifecycle
-import testbed.cluster.status
-import testbed.spec.layout_json
-import testbed.spec.model  # all that a child uses is imported before it loses the right to read it
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.lifecycle import Outcome
 from testbed.cluster.state import Store
 from testbed.cluster.status import status
 from testbed.errors import NotFoundError, PermissionDeniedError
@@ -33,6 +30,24 @@ from testbed.kernel.userns import is_root
 from testbed.spec.resolving import resolve
 
 pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+# All that a child uses is imported before it loses the right to read it; what only some stories need, they import.
+for _module in (
+    "testbed.cluster.choosing",
+    "testbed.cluster.deciding",
+    "testbed.cluster.disciplines",
+    "testbed.cluster.keeper",
+    "testbed.cluster.lifecycle",
+    "testbed.cluster.status",
+    "testbed.cluster.steward",
+    "testbed.kernel.abilities",
+    "testbed.kernel.loss_classifier",
+    "testbed.kernel.messages",
+    "testbed.kernel.qdiscs",
+    "testbed.spec.layout_json",
+    "testbed.spec.model",
+):
+    import_module(_module)
 
 NOBODY = 65533  # in no group and with no files, on any machine
 
@@ -79,7 +94,7 @@ def finish(child: int) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def up(nodes: int) -> testbed.cluster.lifecycle.Outcome:
+def up(nodes: int) -> Outcome:
     layout = resolve(Cluster.star(nodes))
     return bring_up(Store(), layout, name="star", origin="a test", lasting=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,6 @@ from testbed.observe.live.snapshot import Absent, Snapshot
 pytestmark = [pytest.mark.requires("root", "userns", "ping"), pytest.mark.usefixtures("machine")]
 
 __all__ = ["home"]  # a fixture
-
-# All that a child uses is imported before it loses the right to read it.
-for _module in (
-    "testbed.cluster.deciding",
-    "testbed.cluster.steward",
-    "testbed.kernel.abilities",
-    "testbed.kernel.messages",
-    "testbed.kernel.qdiscs",
-):
-    import_module(_module)
 
 
 @pytest.mark.parametrize("lasting", [True, False])
