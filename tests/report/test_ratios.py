@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from testbed.observe.comparing.comparison import Judgement, judge
 from testbed.observe.comparing.ratios import (
     Ratio,
-    rank_counts,
     enough,
     enough_of_one,
     independent,
     paired,
+    rank_counts,
     to_constant,
 )
 from testbed.observe.quantities import Sense
