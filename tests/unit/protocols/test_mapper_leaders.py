@@ -196,6 +196,43 @@ def test_a_worse_leader_is_told_of_the_better_one_and_the_better_one_of_it() -> 
     assert alone.mapper.leader == 2
 
 
+def test_who_hears_of_a_worse_leader_leads_at_once() -> None:
+    alone = Alone(5)
+    alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
+    assert alone.mapper.leads
+    answer = codec.unpack_frame(alone.sent[0][:-1])
+    assert answer[2:5] == (codec.KIND_ANSWER, 5, 5)
+
+
+def test_a_probe_that_an_earlier_incarnation_has_sent_answers_none() -> None:
+    alone = Alone(5)
+    alone.run(5 * Settings().stagger)
+    probe = codec.unpack_frame(alone.sent[0][:-1])
+    assert probe[2] == codec.KIND_PROBE
+    alone.mapper.receive(1, frame_of(codec.KIND_PROBE, 5, incarnation=2, number=probe[6]))
+    assert alone.mapper.counters.strangers == 1
+    assert not alone.mapper.counters.answers_received
+    alone.mapper.receive(1, alone.sent[0])
+    assert alone.mapper.counters.answers_received == 1
+
+
+def test_answers_that_contradict_each_other_are_a_reason_to_begin_anew() -> None:
+    alone = Alone(0)
+    alone.run(0)
+    while not alone.mapper.counters.contradictions:
+        for raw in list(alone.sent):
+            frame = raw[:14] + raw[14:].lstrip(bytes(range(0x80, 0x100)))
+            _, _, kind, *_, number, _, _, _, _, payload = codec.unpack_frame(frame[:-1])
+            alone.sent.remove(raw)
+            if kind == codec.KIND_PROBE and payload:  # every port leads to the same host
+                alone.mapper.receive(1, frame_of(codec.KIND_ANSWER, 7, number=number))
+            elif kind == codec.KIND_LOOP:
+                alone.mapper.receive(1, sealed(frame[:-1], b""))
+        alone.run(alone.mapper.deadline or 0)
+    alone.run(1 * SECOND)
+    assert alone.mapper.counters.explorations == 2
+
+
 def test_word_of_a_better_leader_that_is_never_heard_of_is_believed_for_a_while() -> None:
     alone = Alone(5)
     began = 5 * Settings().stagger
