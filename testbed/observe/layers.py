@@ -32,6 +32,9 @@ def frame_modules() -> dict[str, ModuleType]:
 
 def shown(frame: bytes) -> Iterator[str]:
     """A line for each layer, with all its fields."""
+    if len(frame) < ETHERNET_HEADER:
+        yield f"no Ethernet frame: {_bytes(frame)}"
+        return
     ethertype = int.from_bytes(frame[12:14], "big")
     routed = any(ethertype == module.ETHERTYPE and getattr(module, "ROUTED", False) for module in _own())
     behind = behind_route(frame, ETHERNET_HEADER) if routed else ETHERNET_HEADER
