@@ -27,30 +27,31 @@ class Announcements:
 
     def __init__(self, card: Card) -> None:
         self._card = card
-        self._said: dict[int, int] = {}  # by peer, how often
+        self._said: dict[int, tuple[int, int]] = {}  # by peer: its incarnation then, and how often
         self.timers: Timers[int] = Timers()
 
-    def begin(self, peer: Peer) -> None:
-        """Its incarnation is known. What a peer is told first it is told at the next tick."""
-        self._said[peer.number] = 0
-        self.timers.set(peer.number, _AT_ONCE)
+    def begin(self, peer: int, incarnation: int) -> None:
+        """incarnation: the peer's, as the former self knew it. The firmware need not know it: who starts anew and writes to
+        a peer that has done so, too, is not to hear of that. What a peer is told first it is told at the next tick."""
+        self._said[peer] = incarnation, 0
+        self.timers.set(peer, _AT_ONCE)
 
     def heard(self, peer: Peer) -> None:
         """It knows."""
         if self._said.pop(peer.number, None) is not None:
             self.timers.cancel(peer.number)
 
-    def left(self) -> list[int]:
-        """The numbers of the peers that have not shown it."""
-        return list(self._said)
+    def left(self) -> dict[int, int]:
+        """The peers that have not shown it, with their incarnations."""
+        return {number: incarnation for number, (incarnation, _) in self._said.items()}
 
     def tick(self, now: int) -> None:
         card, settings = self._card, self._card.settings
         for number in self.timers.expired(now):
-            said = self._said[number]
+            incarnation, said = self._said[number]
             if said == _MOST:
                 del self._said[number]
                 continue
-            self._said[number] = said + 1
-            card.refuse_frame(card.peer(number), 0, settings.unit, 0, 0)
+            self._said[number] = incarnation, said + 1
+            card.announce(card.peer(number), incarnation)
             self.timers.set(number, now + min(settings.timeout << said, settings.longest_timeout))

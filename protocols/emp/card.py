@@ -162,6 +162,13 @@ class Card:
         """Tell its sender that it was meant for an earlier incarnation."""
         peer.send_later(partial(self._answer, peer, flags, unit, message, frame, STATUS_RESTARTED))
 
+    def announce(self, peer: Peer, incarnation: int) -> None:
+        """The same without having been asked. incarnation: the peer's."""
+        to, own, unit = peer.address, self.address, self.settings.unit
+        peer.send_later(
+            partial(self._pack_frame, to, own, TYPE_ACK, 0, unit, incarnation, self.incarnation, 0, 0, STATUS_RESTARTED)
+        )
+
     def lane(self, peer: Peer, kind: int, flags: int, unit: int) -> Lane:
         """Of frames of that kind from a peer."""
         answer = b"" if kind == TYPE_ACK else self._answer(peer, flags, unit, 0, 0, STATUS_OK)[: self.prefix_size]

@@ -229,17 +229,13 @@ class Firmware:
         """Come in the place of another one: of a former incarnation, whose peers are told at the next tick who is here now;
         or of the same, and those are told again that have not shown yet that they know."""
         card, told = self._card, former._announcements
+        untold = told.left() if told is not None else {}
         if former._card.incarnation != card.incarnation:
-            untold = list(former._card.peers)
-        else:
-            untold = told.left() if told is not None else []
+            untold |= {number: peer.incarnation for number, peer in former._card.peers.items() if peer.incarnation}
         self._announcements = announcements = Announcements(card)
-        for number in untold:
-            incarnation = former._card.peers[number].incarnation
-            if number != card.number and incarnation:
-                peer = card.peer(number)
-                self._greet(peer, incarnation)
-                announcements.begin(peer)
+        for number, incarnation in untold.items():
+            if number != card.number:
+                announcements.begin(number, incarnation)
 
     def _belongs(
         self, now: int, peer: Peer, sender: int, receiver: int, flags: int, unit: int, message: int, number: int

@@ -218,3 +218,47 @@ def test_what_was_injected_and_healed_in_the_span_is_told() -> None:
         event("heal", 1_200, what="loss 5%"),
     ]
     assert spans.changes(told, 1_000) == ["inject: loss 5%", "heal: loss 5%"]
+
+
+# Agents of shared NICs
+
+
+def agent(pid: int = 5, **counted: int) -> dict[str, int]:
+    return {"pid": pid, "dropped": 0, "unsent": 0, "overflowed": 0, **counted}
+
+
+def agents(before: Mapping[str, Any], after: Mapping[str, Any], *events: Mapping[str, Any]) -> list[Finding]:
+    return spans.agent_findings(Account(1_000, agents=before), Account(5_000, agents=after), events, TABLE)
+
+
+def test_where_nothing_is_shared_nothing_is_said_of_agents() -> None:
+    assert agents({}, {}) == []
+    ended = {"clock": 2_000, "event": "NICs shared no more"}
+    assert agents({"n1": agent()}, {}, ended) == []
+
+
+def test_agents_that_were_there_all_the_time_and_lost_nothing() -> None:
+    found = agents({"n1": agent(dropped=3)}, {"n1": agent(dropped=3)})
+    assert {one.what: one.grade for one in found} == {"NIC agent gap": Grade.TRUSTED, "NIC lost": Grade.TRUSTED}
+
+
+def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_gone() -> None:
+    again = {"clock": 2_000, "event": "NIC agent restarted", "node": "n1", "gap": [1_500, 1_900]}
+    before = {**again, "clock": 500, "gap": [100, 400]}
+    gap, lost = agents({"n1": agent(5, dropped=9)}, {"n1": agent(6)}, before, again)
+    assert (gap.what, gap.measured, gap.grade) == ("NIC agent gap", 400, Grade.INVALID)
+    assert "n1: it died" in gap.reason
+    assert (lost.what, lost.measured) == ("NIC lost", 0)  # another one begins with nothing
+
+
+@pytest.mark.parametrize("after", [{}, {"n1": None}])
+def test_an_agent_that_does_not_answer_is_a_gap(after: Mapping[str, Any]) -> None:
+    (gap,) = agents({"n1": agent()}, after)
+    assert gap.grade is Grade.INVALID
+    assert "no agent answers" in gap.reason
+
+
+def test_frames_that_an_agent_lost_make_it_invalid() -> None:
+    _, lost = agents({"n1": agent(unsent=1)}, {"n1": agent(unsent=3, overflowed=1)})
+    assert (lost.measured, lost.grade) == (3, Grade.INVALID)
+    assert lost.reason == "n1: 2 unsent, 1 overflowed"

@@ -127,3 +127,23 @@ def test_the_next_host_goes_on_telling() -> None:
     assert receive.done
     assert buffer == b"hello"
     assert counted(wires, 0, "restarts") == 1
+
+
+@pytest.mark.parametrize("announces", [True, False])
+def test_the_next_host_does_not_hear_of_peers_that_have_started_again_before_it_came(announces: bool) -> None:
+    wires, _ = vacated()
+    while wires.tick() and not announces:
+        wires.take(1)
+    wires.take(1)
+    wires.restart(0)
+    replace(wires, 2, occupied=True)
+    buffer = bytearray(5)
+    receive = hosts(wires)[0].post_receive(1, 1, buffer)
+    sent = wires.agents[1].host.post_send(0, 1, b"hello")  # type: ignore[attr-defined]  # an EMP host library
+    wires.exchange()
+    wires.elapse(Settings().longest_timeout)
+    assert sent.done
+    sent.result()
+    assert receive.done
+    assert buffer == b"hello"
+    assert counted(wires, 1, "restarts") == 0
