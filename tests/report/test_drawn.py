@@ -4,6 +4,7 @@ the colours of the page and a text alternative."""
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,11 +16,12 @@ from made_runs import SECOND, fault, layout, made, messages, pings
 
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
+from testbed.observe.report.happenings import Happening
 from testbed.observe.report.markup import Table, table
 from testbed.observe.report.plotting import Plot
 from testbed.observe.report.samples import Samples
 from testbed.observe.report.telling import tell
-from testbed.observe.report.timeline import in_intervals, timelines
+from testbed.observe.report.timeline import in_intervals, shaded, timelines
 from testbed.observe.report.topology import placed, topology
 
 MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.integers(0, 10**6)), min_size=1, max_size=200)
@@ -38,6 +40,26 @@ def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
     assert (found.low[some] <= found.median[some]).all()
     assert (found.median[some] <= found.high[some]).all()
     assert (found.high[some] <= found.slowest[some]).all()
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), max_size=60))
+def test_what_is_shaded_is_when_a_fault_was_in_force_and_next_to_nothing_else(spans) -> None:
+    faults = [Happening("", "", "", begin, begin + lasts, {}, True) for begin, lasts in spans]
+    found = shaded(faults, 13.0)
+    for begin, lasts in spans:
+        assert any(first <= begin and begin + lasts <= last for first, last in found)
+    assert all(before[1] < after[0] for before, after in pairwise(found))
+    assert sum(last - first for first, last in found) <= sum(lasts + 13.0 / 500 for _, lasts in spans) + 1e-9
+
+
+def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:
+    events = [
+        event for number in range(10_000) for event in fault("x", number * 10**6, number * 10**6 + 10**5, 5 * SECOND)
+    ]
+    run = made(tmp_path / "run", messages(5 * SECOND), events=[{"event": "repetition begins"}, *events])
+    (plot,) = timelines([tell(run, "")])
+    assert len(plot.svg) < 200_000
+    assert "The first 12 of 10,000 faults have a bar" in plot.caption
 
 
 @pytest.mark.parametrize(

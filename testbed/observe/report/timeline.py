@@ -23,6 +23,8 @@ from testbed.observe.report.telling import Told
 
 INTERVALS: Final = 150
 _LANES: Final = 12
+_TOLD: Final = 200  # faults in the table
+_APART: Final = 500  # parts of the timeline that are told apart
 _WORDS: Final = 44  # characters of a fault beside its bar
 
 
@@ -95,10 +97,8 @@ def _plot(
         )[:, 0]
         for panel, axes in zip(panels, drawn, strict=True):
             axes.set_xlim(0, whole)
-            for fault in faults:
-                axes.axvspan(
-                    fault.begin, whole if fault.end is None else fault.end, color=FAULT, alpha=0.10, linewidth=0
-                )
+            for begin, end in shaded(faults, whole):
+                axes.axvspan(begin, end, color=FAULT, alpha=0.10, linewidth=0)
             if panel == "faults":
                 _draw_faults(axes, faults[:_LANES], whole)
             elif panel == "latency" and intervals is not None:
@@ -111,6 +111,17 @@ def _plot(
     return Plot(
         name, f"Faults, throughput and latency{of}", svg, caption, alternative, _table(faults) if faults else None
     )
+
+
+def shaded(faults: Sequence[Happening], whole: float) -> list[tuple[float, float]]:
+    """When any fault was in force: what overlaps is one, and so is what no eye could tell apart, however many there were."""
+    spans: list[tuple[float, float]] = []
+    for begin, end in sorted((one.begin, whole if one.end is None else one.end) for one in faults):
+        if spans and begin <= spans[-1][1] + whole / _APART:
+            spans[-1] = spans[-1][0], max(end, spans[-1][1])
+        else:
+            spans.append((begin, end))
+    return spans
 
 
 def _draw_faults(axes: Axes, faults: Sequence[Happening], whole: float) -> None:
@@ -201,7 +212,8 @@ def _table(faults: Sequence[Happening]) -> Table:
         [one.what, f"{one.begin:.3f} s", "the run's end" if one.end is None else f"{one.end:.3f} s",
          ", ".join(f"{name}: {cell('', count)}" for name, count in one.counted.items()) or "-",
          "yes" if one.had_effect else "no"]
-        for one in faults[:200]
+        for one in faults[:_TOLD]
     ]  # fmt: skip
-    return Table("Faults, in the order of their beginnings", ["fault", "from", "to", "counted", "effect"], rows,
-                 frozenset({0, 3, 4}))  # fmt: skip
+    note = f"The first {_TOLD} of {len(faults):,}." if len(faults) > _TOLD else ""
+    headings = ["fault", "from", "to", "counted", "effect"]
+    return Table("Faults, in the order of their beginnings", headings, rows, frozenset({0, 3, 4}), note=note)
