@@ -177,6 +177,12 @@ def test_a_probe_byte_by_byte() -> None:
     assert Ether(opened(sealed(frame[:14] + frame[15:-1], b"")))[Mapping].number == 9
 
 
+def test_frames_of_other_packet_types_are_no_mapping_to_scapy() -> None:
+    frame = opened(sealed(codec.pack_frame(address(1), address(2), codec.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b""))
+    assert Ether(frame).summary() == "Ether / Mapping HINT 9 of node 2"
+    assert Mapping not in Ether(frame[:14] + b"\0\6" + frame[16:])
+
+
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(1, 100), st.integers(1, 10))
 def test_a_pacer_lets_a_burst_through_and_then_so_many_on_average(steps: list[int], interval: int, burst: int) -> None:
     pacer = Pacer(interval, burst)
