@@ -1,6 +1,10 @@
 """Draws ci/pictures/report.png and report-dark.png: the report of a run, as Chromium shows it.
 
-.venv/bin/python ci/pictures/report.py    runs it, in the simulation, and takes the pictures
+.venv/bin/python ci/pictures/report.py            runs it, in the simulation, and takes the pictures
+.venv/bin/python ci/pictures/report.py --check    runs it, and tells whether the report still says what is in the pictures
+
+The simulation gives the same figures everywhere, fonts do not: so what the report says of the run is kept beside the
+pictures, in report.txt, and compared.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from browser import Browser  # noqa: E402  it lies beside what is run
 
 TESTBED = Path(sys.executable).with_name("testbed")
 WIDTH, HEIGHT, ZOOM = 1040, 1560, 1.25
+SAID = CI / "pictures" / "report.txt"
 COLOURS = 200  # of a PNG: enough for a page with few, and a third of the size
 STORM = """
 [[fault]]
@@ -51,6 +56,11 @@ def main() -> None:
                  "--set", "messages=1000", "--set", "over=6s", "--check", "--output", "run")  # fmt: skip
         _testbed(place, "report", "run", "-o", "report.html")
         with Browser(place / "chromium") as browser:
+            said = _said(browser, place / "report.html")
+            if sys.argv[1:] == ["--check"]:
+                if said != SAID.read_text():
+                    sys.exit(f"the picture is not of what the report says today: run {Path(__file__).name}\n{said}")
+                return
             for name, dark in (("report", False), ("report-dark", True)):
                 browser.open(place / "report.html", WIDTH, HEIGHT, dark=dark, zoom=ZOOM)
                 browser.screenshot(place / "whole.png")
@@ -58,6 +68,17 @@ def main() -> None:
                 picture.save(CI / "pictures" / f"{name}.png", optimize=True)
                 if browser.messages:
                     sys.exit(f"the page said: {browser.messages}")
+            SAID.write_text(said)
+
+
+def _said(browser: Browser, report: Path) -> str:
+    """What hangs on the run alone: the verdict, without when and for how long it ran, and the rows."""
+    browser.open(report, WIDTH, HEIGHT)
+    text = str(browser.evaluate("document.body.innerText"))
+    verdict = text[text.index("\nVerdict\n") : text.index("\nCluster\n", text.index("\nVerdict\n"))]
+    rows = text[text.index("\nRows, ") : text.index("\nEvidence\n", text.index("\nRows, "))]
+    lines = [line for line in (verdict + rows).splitlines() if line and not line.endswith(" UTC")]
+    return "\n".join(lines) + "\n"
 
 
 def _testbed(place: Path, *arguments: str) -> None:

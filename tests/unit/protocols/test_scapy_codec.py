@@ -40,9 +40,10 @@ def test_both_pack_the_same_bytes(
     drawn = data.draw(drawn_frames(frames, stack))
     packed = getattr(by_scapy, f"pack_{stack}")(*drawn.arguments, drawn.payload)
     assert packed == getattr(codec, f"pack_{stack}")(*drawn.arguments, drawn.payload)
-    values = getattr(codec, f"unpack_{stack}_behind")(packed)
-    assert getattr(by_scapy, f"unpack_{stack}_behind")(packed) == values
-    assert getattr(by_scapy, f"pack_{stack}_behind")(packed[: codec.PREFIX_SIZE], *values) == packed
+    if hasattr(frames, "PREFIX"):
+        values = getattr(codec, f"unpack_{stack}_behind")(packed)
+        assert getattr(by_scapy, f"unpack_{stack}_behind")(packed) == values
+        assert getattr(by_scapy, f"pack_{stack}_behind")(packed[: codec.PREFIX_SIZE], *values) == packed
     if not drawn.payload:
         assert packed == getattr(by_scapy, f"pack_{stack}")(*drawn.arguments)
 
