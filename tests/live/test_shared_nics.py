@@ -357,6 +357,38 @@ def test_an_agent_whose_hosts_do_nothing_sleeps() -> None:
         assert sum(map(used, pids)) - before <= 5
 
 
+def test_a_message_that_has_come_before_the_agent_died_is_not_lost() -> None:
+    """Its sender has been told that it was received. The host sleeps, and wakes to both."""
+
+    async def wait(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> bytes:
+        buffer = bytearray(5)
+        arrival = endpoint.post_receive(3, 1, buffer)
+        await endpoint.send(2, 1, b"ready")
+        await arrival
+        return bytes(buffer)
+
+    async def hear(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
+        await endpoint.receive(0, 1, bytearray(5))
+
+    async def say(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
+        await endpoint.send(0, 1, b"hello")
+
+    with Cluster.star(2).up() as cluster, nodes(cluster) as there:
+        sleeper, hearer = there.host("n1", wait, 0), there.host("n2", hear, 0)
+        hearer.result()
+        eventually(lambda: state(sleeper.pid) == "S", "the host sleeps")
+        sleeper.kill(signal.SIGSTOP)
+        there.host("n2", say, 1).result()
+        there.agents["n1"].close()
+        sleeper.kill(signal.SIGCONT)
+        assert sleeper.result() == b"hello"
+
+
+def state(pid: int) -> str:
+    """Of a process: S where it sleeps."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_hosts_of_an_agent_that_dies_are_told() -> None:
     async def wait(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
         await endpoint.receive(1, 1, bytearray(4))

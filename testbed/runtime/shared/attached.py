@@ -180,7 +180,9 @@ class HostDriver:
                         return ()
                 until, gave_way = now() + self.spin, False
             if not looks % _LOOK:
-                nic.look()
+                self._look()
+                if not loop.running:
+                    return ()
                 if ready := [descriptor for descriptor, _ in self._others.poll(0)]:
                     return ready
             if shown:
@@ -199,6 +201,8 @@ class HostDriver:
                 continue
             if others := self._sleep(deadline):
                 return others
+            if not loop.running:
+                return ()
             until, gave_way = now() + self.spin, False
 
     def _sleep(self, deadline: int | None) -> list[int]:
@@ -211,5 +215,20 @@ class HostDriver:
             os.read(nic.woken, _DRAINED)
         if nic.fileno() in ready:
             ready.remove(nic.fileno())
-            nic.look()
+            self._look()
         return ready
+
+    def _look(self) -> None:
+        """When the agent is gone, what it has completed before still counts: its senders may have been told so. Raises
+        NicGoneError, unless that is all that the program has waited for."""
+        try:
+            self._nic.look()
+        except NicGoneError:
+            loop = self.loop
+            while loop.running and (shown := self._nic.completions.take(_TAKEN)):
+                for index in shown:
+                    self._completed(index)
+                while loop.woken and loop.running:
+                    loop.go_on()
+            if loop.running:
+                raise
