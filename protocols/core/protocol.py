@@ -33,7 +33,8 @@ class Protocol:
     is what its plug gave as `Agent.host`; called once for each NIC. by_scapy: gives a plug whose NICs have their frames made
     and read by Scapy itself (`protocols.core.scapy_codec`), to show that nothing differs; None: there is none.
     profiles: of hardware on which it has run, so that a simulation can price what its NICs and hosts do. apart:
-    for NICs that are shared; None: they are not to be had."""
+    for NICs that are shared; None: they are not to be had. routed: its frames carry source routes, by which Myrinet's
+    switches forward them."""
 
     plug: Plug
     ethertype: int
@@ -41,3 +42,4 @@ class Protocol:
     by_scapy: Callable[[], Plug] | None = None
     profiles: Sequence[Profile] = ()
     apart: Apart | None = None
+    routed: bool = False

@@ -95,10 +95,15 @@ class TimeIsUpError(TestbedError):
 
 def names_of(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> tuple[str, ...]:
     """The nodes by rank. Raises UnsupportedError where one has no NIC, or a NIC that speaks raw Ethernet and that no frame
-    of the others' reaches; DescriptionError where there are too few."""
+    of the others' reaches, or whose frames Myrinet's switches cannot forward; DescriptionError where there are too few."""
     for node in layout.nodes:
         if not node.nics:
             raise UnsupportedError(f"node {node.name} has no NIC: a workload runs on all nodes of a cluster")
+    myrinet = next((switch.name for switch in layout.switches if switch.kind == "myrinet"), None)
+    if protocol.ethertype and myrinet is not None and not protocol.routed:
+        raise UnsupportedError(
+            f"switch {myrinet} is Myrinet's, which goes by the source routes of frames: this protocol's have none"
+        )
     if protocol.ethertype and (beyond := _beyond(layout)):
         first, other = (f"{node.name}:{node.nics[0].name}" for node in (layout.nodes[0], beyond))
         raise UnsupportedError(

@@ -210,6 +210,11 @@ def test_nics_that_no_frame_of_each_other_reaches_are_refused_before_anything_st
     assert not (tmp_path / "run").exists()
 
 
+def test_a_protocol_without_routes_is_refused_on_myrinet_at_once() -> None:
+    with pytest.raises(UnsupportedError, match="is Myrinet's, which goes by the source routes of frames"):
+        testbed.run("now-1998", "pingpong", mode="sim")
+
+
 def test_a_program_that_leaves_python_is_an_error_with_its_node() -> None:
     async def leaving(comm: Comm, node: Node) -> None:  # noqa: ARG001
         sys.exit(3)

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 _CLASSIFIED = ("loss", "gemodel", "loss_pattern")
 
+_SOON = 0.2
+"""Seconds for processes to stop that have been told to."""
+
+_LOOK_AGAIN = 0.001  # seconds
+
 _ON_PROGRAMS = (Crash, Restart, Reset, Pause)
 """Faults that leave the cluster as it is."""
 
@@ -233,6 +238,10 @@ class LiveStage:
             stopped.update(name for name in names if _is_stopped(self._run.pids.get(name, 0)))
             return {"nodes": len(stopped)}
 
+        # A process stops when it next has a processor: on a busy machine a short pause could be over before.
+        latest = time.monotonic() + _SOON
+        while counted()["nodes"] < len(names) and time.monotonic() < latest:
+            time.sleep(_LOOK_AGAIN)
         return Active(occurrence, counted, lift, reason="" if names else GONE)
 
     def _burn(self, node: str, share: float, seconds: float) -> injecting.Injected:
