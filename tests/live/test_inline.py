@@ -55,7 +55,7 @@ async def pong(endpoint: emp.Endpoint, node: Here) -> int:
 
 def test_garbage_at_full_rate_stops_nobody() -> None:
     with Cluster.star(3).up() as cluster:
-        broadcast = b"\xff" * 6 + mac(cluster, "n3") + EMP.to_bytes(2, "big")
+        headers = [mac(cluster, name) + mac(cluster, "n3") + EMP.to_bytes(2, "big") for name in ("n1", "n2")]
         device = cluster["n3"].layout.nics[0].name
 
         async def flood(_endpoint: emp.Endpoint, node: Here) -> int:
@@ -64,7 +64,7 @@ def test_garbage_at_full_rate_stops_nobody() -> None:
             with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
                 wire.bind((device, 0))
                 while node.loop.now() < until:
-                    wire.send(broadcast + chance.randbytes(chance.randrange(0, 200)))
+                    wire.send(headers[sent % 2] + chance.randbytes(chance.randrange(0, 200)))
                     sent += 1
             return sent
 
