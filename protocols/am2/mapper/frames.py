@@ -13,7 +13,7 @@ from zlib import crc32
 
 from scapy.fields import ByteEnumField, IntField, ShortEnumField, ShortField, XIntField
 from scapy.layers.l2 import Ether
-from scapy.packet import Packet, Raw, bind_top_down
+from scapy.packet import Packet, Raw, bind_layers
 
 from protocols.core.telling import Kind
 
@@ -76,21 +76,23 @@ class Mapping(Packet):
         end = self.length or 0
         return s[:end], s[end:]
 
-    @classmethod
-    def dispatch_hook(cls, _pkt: bytes = b"", *_: object, **__: object) -> type[Packet]:
-        """Other packet types of this EtherType are other layers'."""
-        if _pkt and int.from_bytes(_pkt[:2], "big") != MAPPING:
-            bound = [layer for values, layer in Ether.payload_guess if values == {"type": ETHERTYPE}]
-            return next((layer for layer in bound if layer is not cls), Raw)
-        return cls
-
     def mysummary(self) -> str:
         return str(self.sprintf("Mapping %Mapping.kind% %Mapping.number% of node %Mapping.source%"))
 
 
-# In front of whatever else has this EtherType: Scapy takes the first, and this one lets others through.
-bind_top_down(Ether, Mapping, type=ETHERTYPE)
-Ether.payload_guess.insert(0, ({"type": ETHERTYPE}, Mapping))
+class ByPacketType(Packet):
+    """What Ethernet takes for the layer of this EtherType, which several packet types have: Scapy has no other way."""
+
+    @classmethod
+    def dispatch_hook(cls, _pkt: bytes = b"", *_: object, **__: object) -> type[Packet]:
+        if int.from_bytes(_pkt[:2], "big") == MAPPING:
+            return Mapping
+        bound = [layer for values, layer in Ether.payload_guess if values == {"type": ETHERTYPE}]
+        return next((layer for layer in bound if layer not in (cls, Mapping)), Raw)
+
+
+bind_layers(Ether, Mapping, type=ETHERTYPE)
+Ether.payload_guess.insert(0, ({"type": ETHERTYPE}, ByPacketType))
 
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"frame": (Ether, Mapping)}
 LENGTH: Final = "length"

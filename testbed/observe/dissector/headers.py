@@ -118,11 +118,11 @@ class Protocol:
 
 
 def protocol(name: str, frames: ModuleType) -> Protocol:
-    """Of a module with layers. Raises TypeError for what cannot be said."""
+    """Of a module with layers; one without fields only chooses among others. Raises TypeError for what cannot be said."""
     bound = [
         (values["type"], layer)
         for values, layer in Ether.payload_guess
-        if set(values) == {"type"} and layer.__module__ == frames.__name__
+        if set(values) == {"type"} and layer.__module__ == frames.__name__ and layer.fields_desc
     ]
     if len(bound) != 1:
         raise TypeError(f"{name}: {len(bound)} of its layers are bound to an EtherType, not one")

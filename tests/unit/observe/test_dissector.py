@@ -49,7 +49,7 @@ pytestmark = pytest.mark.requires("tshark")
 
 def layers_of(module: ModuleType) -> list[type[Packet]]:
     """All above Ethernet."""
-    found = [layer for _, layer in Ether.payload_guess if layer.__module__ == module.__name__]
+    found = [layer for _, layer in Ether.payload_guess if layer.__module__ == module.__name__ and layer.fields_desc]
     for layer in found:
         found += [above for _, above in layer.payload_guess if above not in found]
     return found
