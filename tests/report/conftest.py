@@ -1,4 +1,4 @@
-"""A browser for all tests that need one."""
+"""A browser for the tests of a file that need one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
 from browser import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with Browser(tmp_path_factory.mktemp("chromium")) as found:
         yield found

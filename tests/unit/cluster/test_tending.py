@@ -52,7 +52,8 @@ class Sleepers:
 
 class Tending:
     def __init__(self, directory: Path) -> None:
-        self.loop = Loop(Waiter())
+        self.waiter = Waiter()
+        self.loop = Loop(self.waiter)
         self.kind = Sleepers()
         self.tended = Tended(self.loop, directory, self.kind)
         self._directory = directory
@@ -77,6 +78,7 @@ def tending(tmp_path: Path) -> Iterator[Tending]:
     found = Tending(tmp_path)
     yield found
     found.tended.end()
+    found.waiter.close()
     assert found.tended.pids == {}
 
 
