@@ -26,6 +26,7 @@ from testbed.kernel import daemons, processes, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.entering import Surroundings, enter
 from testbed.kernel.files import replace_file, write_setting
+from testbed.kernel.ports import open_ports
 from testbed.kernel.processes import Identity
 from testbed.kernel.signals import default_for_programs
 from testbed.kernel.userns import become_oneself
@@ -34,7 +35,6 @@ from testbed.spec.layout import Node
 PORT: Final = 22
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_LISTENS: Final = "0A"  # a state in /proc/net/tcp
 _BEGIN: Final = 10.0  # s that sshd gets until it listens
 _LOOK: Final = 0.002  # s between two looks
 _SEPARATION: Final = "/run/sshd"  # where sshd locks up the part of itself that talks to strangers; without it, it ends
@@ -161,7 +161,7 @@ def _starter(sshd: str, place: Path, node: Node, surroundings: Surroundings) -> 
     def prepare() -> None:
         syscalls.end_with_parent(signal.SIGKILL)  # until it is known who we are
         enter(surroundings)
-        if _is_listening("self"):
+        if PORT in open_ports("self", "tcp"):
             raise ConflictError(f"something else listens on port {PORT} of node {node.name}")
         replace_file(place / f"{node.name}.pid", str(processes.identity()))
         syscalls.end_with_parent(0)
@@ -187,19 +187,8 @@ def _running(place: Path, state: State, node: Node) -> Identity | None:
 
 
 def _await_listening(identity: Identity, deadline: float, node: str, log: Path) -> None:
-    while not _is_listening(str(identity.pid)):
+    while PORT not in open_ports(identity.pid, "tcp"):
         if not identity.alive or time.monotonic() > deadline:
             said = log.read_text(errors="replace").strip().splitlines()[-3:]
             raise TestbedError("\n".join([f"sshd on node {node} does not begin:", *said]))
         time.sleep(_LOOK)
-
-
-def _is_listening(pid: str) -> bool:
-    """Whether anything in a process's network namespace listens on the port."""
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                _, local, _, state = line.split()[:4]
-                if state == _LISTENS and int(local.rpartition(":")[2], 16) == PORT:
-                    return True
-    return False

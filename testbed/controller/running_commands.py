@@ -23,6 +23,7 @@ from testbed.cluster import programs
 from testbed.cluster.programs import CommandError, CommandTimeoutError
 from testbed.cluster.running import RunningCluster
 from testbed.cluster.state import Store
+from testbed.kernel.ports import open_ports
 
 LISTENING: Final = 0.5
 """Seconds that a command gets to end, or to listen, before the next one is started."""
@@ -30,7 +31,6 @@ LISTENING: Final = 0.5
 _GRACE: Final = 1.0  # s between SIGTERM and SIGKILL
 _LOOK: Final = 0.005  # s between two looks at what listens
 _SHOWN: Final = 2_000  # bytes of a log's end
-_LISTENS, _BOUND = "0A", "07"  # states in /proc/net/tcp and /proc/net/udp
 
 
 @dataclass(slots=True)
@@ -227,9 +227,4 @@ def _has_ended(pid: int) -> bool:
 
 def _listens(pid: int) -> bool:
     """Whether anything in its network namespace does."""
-    for name, state in (("tcp", _LISTENS), ("tcp6", _LISTENS), ("udp", _BOUND), ("udp6", _BOUND)):
-        with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
-            if any(line.split()[3] == state for line in lines):
-                return True
-    return False
+    return bool(open_ports(pid, "tcp") or open_ports(pid, "udp"))

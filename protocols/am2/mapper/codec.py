@@ -5,8 +5,6 @@
 Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
 `unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
 bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
-
-`*_behind` are for frames whose first PREFIX_SIZE bytes are known: they take these as they are, and give only the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ FRAME: Final = struct.Struct("!6s6sHHBHHIIIHHHHI")
 """Ether / Mapping."""
 
 FRAME_SIZE: Final = 45
-PREFIX_SIZE: Final = 25
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "type": (0, 2),
@@ -74,8 +71,6 @@ KINDS: Final[dict[int, Kind]] = {
 
 _pack_frame = struct.Struct("!6s6sHHBHHIIIHHHH").pack
 _unpack_frame = FRAME.unpack_from
-_pack_frame_behind = struct.Struct("!25sIIHHHH").pack
-_unpack_frame_behind = struct.Struct("!25xIIHHHHI").unpack_from
 _pack_check = struct.Struct("!I").pack
 
 
@@ -136,26 +131,3 @@ def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, in
     if crc32(rest, crc32(raw[:41])) != check:
         raise MalformedError("check")
     return dst, src, kind, source, leader, incarnation, number, epoch, author, part, parts, rest
-
-
-def pack_frame_behind(
-    prefix: bytes, number: int, epoch: int, author: int, part: int, parts: int, payload: Buffer = b""
-) -> bytes:
-    """Ether / Mapping, of whose beginning prefix is."""
-    header = _pack_frame_behind(prefix, number, epoch, author, part, parts, len(payload))
-    return header + _pack_check(crc32(payload, crc32(header))) + payload
-
-
-def unpack_frame_behind(raw: Buffer) -> tuple[int, int, int, int, int, Buffer]:
-    """Ether / Mapping, whose beginning is known: number, epoch, author, part, parts, payload."""
-    try:
-        number, epoch, author, part, parts, length, check = _unpack_frame_behind(raw)
-    except struct.error:
-        raise MalformedError("short") from None
-    end = 45 + length
-    if end > len(raw):
-        raise MalformedError("length")
-    rest = raw[45:end]
-    if crc32(rest, crc32(raw[:41])) != check:
-        raise MalformedError("check")
-    return number, epoch, author, part, parts, rest

@@ -97,7 +97,6 @@ Ether.payload_guess.insert(0, ({"type": ETHERTYPE}, ByPacketType))
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"frame": (Ether, Mapping)}
 LENGTH: Final = "length"
 CHECK: Final = "check"
-PREFIX: Final = "incarnation"
 ROUTED: Final = True
 FLOW: Final = ("kind",)
 
