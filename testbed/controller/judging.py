@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ _FEW_FOR_P99: Final = 100
 _SHARE_OF_OTHERS: Final = 0.02  # of a train, from which on the rate is shared
 _LOAD_OF_OTHERS: Final = 0.05  # of the rate, from which on probes wait behind other frames
 _LONG_WAIT: Final = 1_000_000  # ns; half of what the queue holds, if that is shorter
+_FEW_HELD_UP: Final = 3  # frames that skip the delay, and are late
 _WAITED: Final = 2  # frames' times beyond a lone frame's delay: it has certainly been queued
 _RULED: Final = "fault rules have decided frames' fates meanwhile, perhaps these probes'"
 
@@ -114,8 +116,22 @@ def _delays(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
             reason = f"{max(late, early) / 1e6:.3f} ms too {way}"
             if subject.ruled:
                 grade, reason = Grade.UNDECIDED, f"{reason}, {_RULED}"
+            elif what == "delay min" and (held_up := _perhaps_held_up(expectation, probed)):
+                grade, reason = Grade.UNDECIDED, f"{reason}, {held_up}"
         found.append(_finding(subject, what, wanted, measured, table, grade, reason))
     return found
+
+
+def _perhaps_held_up(expectation: Expectation, probed: Probed) -> str:
+    """A frame that skips the delay and is then held up by a busy machine looks like one that was delayed too little. Why
+    so many may be just that, or empty: as large a share of the delayed ones has been held up as long, or it is a few."""
+    if not expectation.skip_below:
+        return ""
+    early = bisect_left(probed.delays, expectation.delay(0))
+    held_up = len(probed.delays) - bisect_left(probed.delays, expectation.delay(1) + expectation.skip_below)
+    if early > _FEW_HELD_UP + 2 * held_up * probed.skipped / len(probed.delays):
+        return ""
+    return f"but {early} of {probed.skipped + early} frames may have skipped the delay and been held up"
 
 
 def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:

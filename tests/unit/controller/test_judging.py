@@ -127,6 +127,22 @@ def test_asked_copies_flips_and_skips_are_trusted() -> None:
     assert graded(impairment, replace(probed, skipped=0))["reorder"].grade is Grade.INVALID
 
 
+def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_little() -> None:
+    reordered = replace(DELAYED, reorder=0.1)
+    stalled = tuple(delay + (6 * MILLISECOND if place < 40 else 0) for place, delay in enumerate(LATE))
+    for early, rest, grade in (
+        (3, LATE, Grade.UNDECIDED),
+        (8, LATE, Grade.INVALID),
+        (8, stalled, Grade.UNDECIDED),  # as large a share of the others has been held up as long
+        (60, stalled, Grade.INVALID),
+    ):
+        delays = tuple(sorted((*[7 * MILLISECOND] * early, *rest)))
+        found = graded(reordered, replace(QUIET, delays=delays, skipped=222, overtaken=200))["delay min"]
+        assert found.grade is grade
+        assert ("may have skipped" in found.reason) is (grade is Grade.UNDECIDED)
+    assert graded(DELAYED, replace(QUIET, delays=(7 * MILLISECOND, *LATE)))["delay min"].grade is Grade.INVALID
+
+
 JITTERY = Impairment(delay=50 * MILLISECOND, jitter=10 * MILLISECOND, distribution="uniform")
 
 
