@@ -19,13 +19,16 @@ Buffer = bytes | bytearray | memoryview
 class Adapter:
     """Who a NIC is. number: its node's. addresses: the MAC of every node's NIC, by node number. mtu: bytes behind the
     Ethernet header. incarnation: greater (as a serial number of 32 bits, not 0) whenever the NIC starts again. pages_apart:
-    pages that follow each other in a buffer do not in the host's memory, and each is a DMA transfer of its own."""
+    pages that follow each other in a buffer do not in the host's memory, and each is a DMA transfer of its own. routed: the
+    network goes by the source routes of frames. ordered: no link of the cluster lets frames overtake each other."""
 
     number: int
     addresses: Sequence[bytes]
     mtu: int = 1500
     incarnation: int = 1
     pages_apart: bool = False
+    routed: bool = False
+    ordered: bool = True
 
     @property
     def address(self) -> bytes:
