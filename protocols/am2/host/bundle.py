@@ -1,0 +1,74 @@
+"""Bundles of endpoints: what is polled and waited for together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from protocols.am2.host.endpoint import Endpoint
+from protocols.core.completion import Completion
+
+if TYPE_CHECKING:
+    from protocols.am2.host.library import ActiveMessages
+
+
+class Bundle:
+    """One bundle (eb_t), which the library allocates. parallel: AM_PAR, several tasks may wait for it; else AM_SEQ,
+    one."""
+
+    def __init__(self, library: ActiveMessages, parallel: bool) -> None:
+        """For the library only."""
+        self.library: Final = library
+        self.parallel: Final = parallel
+        self.endpoints: Final[list[Endpoint]] = []
+        self.changed: Completion[None] | None = None
+        """What tasks wait with."""
+
+    def allocate_endpoint(self) -> Endpoint:
+        """AM_AllocateEndpoint. Raises ResourceError (AM_ERR_RESOURCE)."""
+        return self.library.allocate_endpoint(self)
+
+    def take(self, endpoint: Endpoint) -> None:
+        """AM_MoveEndpoint: an endpoint of another bundle of this node is this one's."""
+        if endpoint.library is not self.library:
+            raise ValueError("an endpoint stays on its node")
+        endpoint.bundle.endpoints.remove(endpoint)
+        endpoint.bundle = self
+        self.endpoints.append(endpoint)
+
+    def poll(self) -> int:
+        """AM_Poll: each endpoint's `poll`; how many messages were handled."""
+        handled = 0
+        for endpoint in self.endpoints:
+            handled += endpoint.poll()
+        return handled
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `poll` would handle something now that an event mask asks for. What needs a page or room asks for it."""
+        ready = [endpoint.is_ready for endpoint in self.endpoints if endpoint.event_mask]
+        return any(ready)
+
+    async def wait(self) -> None:
+        """AM_WaitSema: wait until there is something that `poll` would handle, at an endpoint whose event mask asks for
+        it. Raises RuntimeError if another task waits and the bundle is not parallel, ValueError if no event mask asks
+        for anything."""
+        if not any(endpoint.event_mask for endpoint in self.endpoints):
+            raise ValueError("no endpoint's event mask asks for anything: this would wait for ever")
+        while not self.is_ready:
+            if self.changed is None:
+                self.changed = Completion("a message at one of %s endpoints", len(self.endpoints))
+            elif not self.parallel:
+                raise RuntimeError("another task waits for this bundle, which is sequential (AM_SEQ)")
+            await self.changed
+
+    def wake(self) -> None:
+        """For the library only: something has changed."""
+        changed, self.changed = self.changed, None
+        if changed is not None:
+            changed.complete(None)
+
+    def free(self) -> None:
+        """AM_FreeBundle: with all its endpoints."""
+        for endpoint in self.endpoints.copy():
+            endpoint.free()
+        self.library.bundles.remove(self)

@@ -1,0 +1,203 @@
+"""The segment driver: the host's kernel, which binds endpoints to the NIC's endpoint frames on demand and pages them.
+
+"Virtualising the network" as virtual memory is: an endpoint that is written while it is not resident, or for which a
+message comes, faults; the driver finds it a frame, and if there is none, another endpoint gives up its own. It is asked
+to by the NIC (RELEASE), which knows when nothing of it is under way any more; then its page is written back.
+
+Which endpoint that is, is our choice: of those with nothing to do the one that was used least recently. What the NIC
+asks to reach of host memory, the driver maps, as many regions as the settings have, and unmaps the oldest for new ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from protocols.am2 import page as layout
+from protocols.am2.nic_memory import NOBODY, NicMemory
+from protocols.am2.settings import Settings
+from protocols.core.firmware import Bell
+from protocols.core.memory import PAGE
+
+if TYPE_CHECKING:
+    from protocols.am2.host.endpoint import Endpoint
+    from protocols.am2.host.library import ActiveMessages
+
+_WORD: Final = 4
+"""Bytes that the kernel writes to tell the NIC something."""
+
+
+class Residence(Enum):
+    """Where an endpoint is."""
+
+    ON_HOST = "on the host"
+    FAULTING = "wanted in the NIC, and on the host until there is a frame"
+    LOADING = "on its way into a frame"
+    RESIDENT = "in the NIC"
+    LEAVING = "in the NIC, and asked to leave"
+    RELEASED = "in the NIC, and not the host's any more"
+
+
+class SegmentDriver:
+    """faults: that it has served."""
+
+    def __init__(self, bell: Bell, memory: NicMemory, settings: Settings, library: ActiveMessages) -> None:
+        self._bell = bell
+        self._memory = memory
+        self._settings = settings
+        self._library = library
+        self._states: dict[Endpoint, Residence] = {}  # in the order in which they were created
+        self._queue: deque[Endpoint] = deque()  # faulting
+        self._loaded: list[Endpoint] = []  # in the order in which they came into their frames
+        self.releases: list[Endpoint] = []
+        """Whose handler runs, and which are to be released then (`handled`)."""
+        self._is_serving = False
+        self.faults = 0
+
+    def state(self, endpoint: Endpoint) -> Residence:
+        return self._states[endpoint]
+
+    def create(self, endpoint: Endpoint) -> None:
+        self._states[endpoint] = Residence.ON_HOST
+        self._memory.pages[endpoint.name.endpoint] = endpoint.backing
+        self._tell(endpoint, layout.CREATE)
+        if not self._settings.virtual:
+            self.fault(endpoint)
+
+    def destroy(self, endpoint: Endpoint) -> None:
+        number, memory = endpoint.name.endpoint, self._memory
+        del self._states[endpoint]
+        endpoint.moved(None)
+        for listed in (self._queue, self._loaded, self.releases):
+            if endpoint in listed:
+                listed.remove(endpoint)
+        del memory.pages[number]
+        for region in [one for one in memory.reachable if one >> layout.SUBJECTS == number]:
+            del memory.reachable[region]
+        self._tell(endpoint, layout.DESTROY)
+        if number in memory.bound:
+            memory.bound[memory.bound.index(number)] = NOBODY
+        self._serve()
+
+    def fault(self, endpoint: Endpoint) -> None:
+        """It is wanted in the NIC."""
+        if self._states.get(endpoint) is Residence.ON_HOST:
+            self._states[endpoint] = Residence.FAULTING
+            self._queue.append(endpoint)
+            self.faults += 1
+            self._serve()
+
+    def remap(self, endpoint: Endpoint, subject: int) -> None:
+        """That memory of its is another one now."""
+        self._memory.reachable.pop(endpoint.name.endpoint << layout.SUBJECTS | subject, None)
+
+    def told(self, endpoint: Endpoint, subject: int) -> None:
+        """The NIC interrupts."""
+        if subject == layout.LOADED:
+            self._states[endpoint] = Residence.RESIDENT
+            self._loaded.append(endpoint)
+            endpoint.moved(self._memory.frames[self._memory.bound.index(endpoint.name.endpoint)])
+            self._serve()
+        elif subject == layout.RELEASE:
+            if self._library.handling is endpoint:
+                self.releases.append(endpoint)
+            else:
+                self._release(endpoint)
+        elif subject == layout.UNLOADED:
+            self._unloaded(endpoint)
+        elif subject == layout.FAULT:
+            self.fault(endpoint)
+        elif subject == layout.UNMAPPED:
+            self._map()
+
+    def handled(self) -> None:
+        """No handler runs any more."""
+        while self.releases:
+            self._release(self.releases.pop())
+
+    def gone(self, subject: int) -> None:
+        """The NIC interrupts about an endpoint that there is not any more."""
+        if subject == layout.UNMAPPED:
+            self._map()
+
+    def waiting(self) -> list[str]:
+        return [
+            f"endpoint {endpoint.name.endpoint} is {state.value}"
+            for endpoint, state in self._states.items()
+            if state not in (Residence.ON_HOST, Residence.RESIDENT)
+        ]
+
+    def _serve(self) -> None:
+        """Find frames for those that are wanted. The NIC may answer before it is told the next thing."""
+        if self._is_serving:
+            return
+        self._is_serving = True
+        bound = self._memory.bound
+        try:
+            while self._queue and NOBODY in bound:
+                self._load(self._queue.popleft(), bound.index(NOBODY))
+            vacated = sum(state in (Residence.LEAVING, Residence.RELEASED) for state in self._states.values())
+            while len(self._queue) > vacated and (victim := self._victim()) is not None:
+                self._states[victim] = Residence.LEAVING
+                self._loaded.remove(victim)
+                vacated += 1
+                self._tell(victim, layout.UNLOAD)
+        finally:
+            self._is_serving = False
+        if self._queue and NOBODY in bound:
+            self._serve()
+
+    def _load(self, endpoint: Endpoint, frame: int) -> None:
+        self._states[endpoint] = Residence.LOADING
+        self._memory.bound[frame] = endpoint.name.endpoint
+        self._memory.frames[frame][:] = endpoint.backing
+        self._tell(endpoint, layout.LOAD, layout.SIZE)
+
+    def _victim(self) -> Endpoint | None:
+        """Who gives up its frame."""
+        there = [one for one in self._loaded if one is not self._library.handling]
+        idle = [one for one in there if one.is_empty and one.outbox.is_idle]
+        if self._settings.replacement == "first in":
+            return next(iter(idle or there), None)
+        return min(idle or there, key=lambda one: one.used, default=None)
+
+    def _release(self, endpoint: Endpoint) -> None:
+        if self._states.get(endpoint) is not Residence.LEAVING:
+            return
+        self._states[endpoint] = Residence.RELEASED
+        endpoint.moved(None)
+        self._tell(endpoint, layout.RELEASED)
+
+    def _unloaded(self, endpoint: Endpoint) -> None:
+        memory = self._memory
+        memory.bound[memory.bound.index(endpoint.name.endpoint)] = NOBODY
+        self._states[endpoint] = Residence.ON_HOST
+        backing = endpoint.backing
+        if any(backing[layout.PLACES[slot]] == layout.READY for slot in range(2 * layout.ENTRIES)):
+            self.fault(endpoint)  # it has not sent all
+        self._serve()
+        endpoint.changed()
+
+    def _map(self) -> None:
+        """Let the NIC reach what it has asked for."""
+        memory, numbers, pages = self._memory, dict[int, None](), 0
+        while memory.wanted:
+            region = memory.wanted.popleft()
+            number = region >> layout.SUBJECTS
+            numbers[number] = None
+            view = None
+            for endpoint in self._states:
+                if endpoint.name.endpoint == number:
+                    view = endpoint.region(region & layout.SUBJECT)
+            if view is not None:
+                memory.reachable[region] = view
+                pages += -(-len(view) // PAGE)
+                while len(memory.reachable) > self._settings.mappings:
+                    del memory.reachable[next(iter(memory.reachable))]
+        for number in numbers:
+            self._bell.doorbell(number << layout.SUBJECTS | layout.MAPPED, _WORD, pages)
+            pages = 0
+
+    def _tell(self, endpoint: Endpoint, subject: int, written: int = 0) -> None:
+        self._bell.doorbell(endpoint.name.endpoint << layout.SUBJECTS | subject, _WORD + written, 0)

@@ -1,0 +1,205 @@
+"""An endpoint's way in: the two rings of what has arrived for it, and the handlers that are called for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from protocols.am2 import page as layout
+from protocols.am2.codec import FORM_BULK, FORM_SHORT
+from protocols.am2.host.errors import Returned, ReturnedError, Status
+from protocols.am2.host.names import Correspondent, EndpointName
+from protocols.am2.host.token import IS_REPLY, MAY_REPLY, OVER, Token
+
+if TYPE_CHECKING:
+    from protocols.am2.host.endpoint import Endpoint
+
+Handler = Callable[..., object]
+"""``handler(token, *arguments)`` for short messages, ``handler(token, data, *arguments)`` for others; data is a view of
+the staging area, or of the endpoint's own segment."""
+ErrorHandler = Callable[[Returned], object]
+
+_PLACES: Final = layout.PLACES
+_READ: Final = layout.READ
+_READ_ARGUMENTS: Final = layout.READ_ARGUMENTS
+_ARGUMENTS: Final = layout.ARGUMENTS
+_AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
+_REPLY: Final = 1
+_EMPTY: Final = 0
+"""The handler of replies that the library sends by itself: without arguments, only a credit; else a Status, and the
+message."""
+_NOTHING: Final = memoryview(b"")
+_RETOLD: Final = layout.MOST_ARGUMENTS - 3
+
+
+class Inbox:
+    """page: where the rings are now; None: the host may not touch them. requests, replies: that have been shown and are
+    not handled yet. correspondents: by name and tag. strays: replies that nobody had asked for."""
+
+    __slots__ = (
+        "_endpoint", "_medium", "_next_reply", "_next_request", "_token", "correspondents", "error_handler", "handlers",
+        "page", "replies", "requests", "staging", "strays",
+    )  # fmt: skip
+
+    def __init__(self, endpoint: Endpoint, handlers: int, medium: int) -> None:
+        self._endpoint = endpoint
+        self._medium = medium
+        self._token = Token(endpoint)
+        self._next_request = layout.ARRIVED_REQUESTS
+        self._next_reply = layout.ARRIVED_REPLIES
+        self.handlers: Final[list[Handler | None]] = [None] * handlers
+        self.error_handler: ErrorHandler | None = None
+        self.correspondents: Final[dict[tuple[int, int, int], Correspondent]] = {}
+        self.page: memoryview | None = None
+        self.requests = 0
+        self.replies = 0
+        self.strays = 0
+        self.staging: memoryview | None = None
+        """Where the NIC puts the data of medium messages, by slot."""
+
+    def step(self) -> bool:
+        """Handle one message, if there is one that can be: a request needs room for its reply."""
+        page = self.page
+        if page is None:
+            return False
+        if self.replies:
+            self._reply(page)
+            return True
+        if not self.requests:
+            return False
+        outbox = self._endpoint.outbox
+        if not outbox.has_room(_REPLY):
+            outbox.want()
+            if not outbox.has_room(_REPLY):
+                return False
+        self._request(page)
+        return True
+
+    def _reply(self, page: memoryview) -> None:
+        """Handle the oldest reply, or message that has come back."""
+        slot = self._next_reply
+        at = _PLACES[slot]
+        (
+            _, status, node, length, _, _, form, _, number, count, origin, _, tag, message, offset, total,
+        ) = _READ(page, at)  # fmt: skip
+        self._next_reply = _AFTER[slot]
+        self.replies -= 1
+        if status:
+            page[at] = layout.FREE
+            self._returned(page, status, length)
+            return
+        arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
+        correspondent = self.correspondents.get((node, origin, tag))
+        if correspondent is None or correspondent.credits >= correspondent.most:
+            page[at] = layout.FREE
+            self.strays += 1
+            return
+        correspondent.credits += 1
+        if number == _EMPTY:
+            page[at] = layout.FREE
+            if count > 1:
+                self._refused(correspondent, arguments)
+            return
+        self._call(IS_REPLY, page, at, slot, number, form, node, origin, tag, length, offset, total, arguments, message)
+
+    def _request(self, page: memoryview) -> None:
+        """Handle the oldest request."""
+        slot = self._next_request
+        at = _PLACES[slot]
+        (
+            _, _, node, length, _, _, form, _, number, count, origin, _, tag, message, offset, total,
+        ) = _READ(page, at)  # fmt: skip
+        self._next_request = _AFTER[slot]
+        self.requests -= 1
+        arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
+        self._call(
+            MAY_REPLY, page, at, slot, number, form, node, origin, tag, length, offset, total, arguments, message
+        )
+
+    def _call(
+        self,
+        state: int,
+        page: memoryview,
+        at: int,
+        slot: int,
+        number: int,
+        form: int,
+        node: int,
+        origin: int,
+        tag: int,
+        length: int,
+        offset: int,
+        total: int,
+        arguments: tuple[int, ...],
+        message: int,
+    ) -> None:
+        token, endpoint = self._token, self._endpoint
+        library = endpoint.library
+        handler = self.handlers[number] if number < len(self.handlers) else None
+        token.begin(state, node, origin, tag)
+        library.handling = endpoint
+        try:
+            if handler is None:
+                page[at] = layout.FREE
+                self._unknown(token, number, message, arguments)
+            elif form == FORM_SHORT:
+                page[at] = layout.FREE
+                handler(token, *arguments)
+            elif form == FORM_BULK:
+                segment = endpoint.segment
+                page[at] = layout.FREE
+                handler(token, _NOTHING if segment is None else segment[offset : offset + total], *arguments)
+            else:
+                staging, begin = self.staging, (slot - layout.ARRIVED_REQUESTS) * self._medium
+                handler(token, _NOTHING if staging is None else staging[begin : begin + length], *arguments)
+                page[at] = layout.FREE
+        finally:
+            library.handling = None
+            if form not in (FORM_SHORT, FORM_BULK):
+                page[at] = layout.FREE
+            if token.state == MAY_REPLY:
+                token.reply(_EMPTY)
+            token.state = OVER
+            if library.driver.releases:
+                library.driver.handled()
+
+    def _unknown(self, token: Token, number: int, message: int, arguments: tuple[int, ...]) -> None:
+        """Nobody handles it."""
+        if token.state == MAY_REPLY:
+            token.reply(_EMPTY, Status.BAD_HANDLER, number, message, *arguments[:_RETOLD])
+        else:  # whose reply it is cannot be told any more
+            self._tell(Returned(Status.BAD_HANDLER, True, token.source, number, arguments, message, _NOTHING))
+
+    def _refused(self, correspondent: Correspondent, said: tuple[int, ...]) -> None:
+        """The destination's library has sent a request back."""
+        status, number, message, *arguments = said
+        self._tell(Returned(Status(status), False, correspondent.name, number, tuple(arguments), message, _NOTHING))
+
+    def _returned(self, page: memoryview, status: int, slot: int) -> None:
+        """The NIC has given back what is in a slot of the outbox."""
+        at, outbox = _PLACES[slot], self._endpoint.outbox
+        (
+            _, _, node, length, _, _, form, flags, number, count, _, endpoint, tag, message, _, _,
+        ) = _READ(page, at)  # fmt: skip
+        arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
+        is_reply = bool(flags & _REPLY)
+        if not is_reply and (correspondent := self.correspondents.get((node, endpoint, tag))) is not None:
+            correspondent.give_back(message)
+        try:
+            if number != _EMPTY or not is_reply:
+                data = outbox.data_of(slot, form, length)
+                name = EndpointName(node, endpoint)
+                self._tell(Returned(Status(status), is_reply, name, number, arguments, message, data))
+        finally:
+            outbox.over(slot)
+            page[at] = layout.FREE
+
+    def _tell(self, returned: Returned) -> None:
+        if self.error_handler is None:
+            raise ReturnedError(returned)
+        library = self._endpoint.library
+        library.handling = self._endpoint
+        try:
+            self.error_handler(returned)
+        finally:
+            library.handling = None

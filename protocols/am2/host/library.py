@@ -1,0 +1,125 @@
+"""AM-II's host library, of one node: what a program begins with (AM_Init, as far as it is concerned).
+
+async def program(am, node):
+    endpoint = am.allocate_bundle().allocate_endpoint()    # EndpointName(node.number, 0): its first one
+    endpoint.tag = 7
+    endpoint.set_handler(1, lambda token, word: token.reply(2, word + 1))
+    endpoint.set_handler(2, lambda token, word: print(word))
+    endpoint.map(0, EndpointName(1 - am.node, 0), 7)
+    await endpoint.request(0, 1, 41)
+    while not endpoint.poll():
+        await endpoint.wait()
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.am2 import page as layout
+from protocols.am2.host.bundle import Bundle
+from protocols.am2.host.driver import SegmentDriver
+from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.errors import ActiveMessageError
+from protocols.am2.nic_memory import NicMemory
+from protocols.am2.settings import Settings
+from protocols.core.firmware import Adapter, Bell
+
+
+class ResourceError(ActiveMessageError):
+    """AM_ERR_RESOURCE: there are no more endpoints to be had."""
+
+
+class ActiveMessages:
+    """Implements `protocols.core.firmware.Host`. node: this one's number; size: how many nodes there are. handling: the
+    endpoint of which a handler runs."""
+
+    def __init__(self, adapter: Adapter, bell: Bell, memory: NicMemory, settings: Settings, most_medium: int) -> None:
+        self.node: Final = adapter.number
+        self.size: Final = len(adapter.addresses)
+        self.settings: Final = settings
+        self.bell: Final = bell
+        self.memory: Final = memory
+        self.most_short: Final = layout.MOST_ARGUMENTS
+        """AM_MaxShort: arguments."""
+        self.most_medium: Final = most_medium
+        """AM_MaxMedium: bytes of data, as the MTU permits."""
+        self.most_bulk: Final = 0xFFFF_FFFF
+        """AM_MaxLong, AM_MaxSegLength: bytes."""
+        self.driver: Final = SegmentDriver(bell, memory, settings, self)
+        self.bundles: Final[list[Bundle]] = []
+        self.handling: Endpoint | None = None
+        self.used = 0
+        """Counts what happens to endpoints."""
+        self._endpoints: dict[int, Endpoint] = {}
+        self._next = 0
+
+    def allocate_bundle(self, *, parallel: bool = True) -> Bundle:
+        """AM_AllocateBundle. parallel: AM_PAR; else AM_SEQ."""
+        bundle = Bundle(self, parallel)
+        self.bundles.append(bundle)
+        return bundle
+
+    def allocate_endpoint(self, bundle: Bundle) -> Endpoint:
+        """See `Bundle.allocate_endpoint`."""
+        settings = self.settings
+        most = settings.endpoints if settings.virtual else min(settings.endpoints, settings.frames)
+        if len(self._endpoints) >= most:
+            raise ResourceError(f"there are {most} endpoints already")
+        number = self._next
+        while number in self._endpoints:
+            number = number + 1 & 0xFFFF
+        self._next = number + 1 & 0xFFFF
+        endpoint = self._endpoints[number] = Endpoint(self, bundle, number)
+        bundle.endpoints.append(endpoint)
+        self.driver.create(endpoint)
+        return endpoint
+
+    def free(self, endpoint: Endpoint) -> None:
+        """See `Endpoint.free`."""
+        if self.handling is endpoint:
+            raise ValueError("an endpoint cannot be freed by its own handler")
+        if self._endpoints.pop(endpoint.name.endpoint, None) is None:
+            return
+        endpoint.bundle.endpoints.remove(endpoint)
+        self.driver.destroy(endpoint)
+
+    def endpoint(self, number: int) -> Endpoint:
+        """One of this node's. Raises LookupError."""
+        return self._endpoints[number]
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """All that there are."""
+        return list(self._endpoints.values())
+
+    def terminate(self) -> None:
+        """AM_Terminate: all bundles are freed."""
+        for bundle in self.bundles.copy():
+            bundle.free()
+
+    def completed(self, index: int) -> None:
+        """The NIC shows something: see `page`."""
+        subject = index & layout.SUBJECT
+        if subject == layout.RESTARTED:
+            for one in self._endpoints.values():
+                one.restarted(index >> layout.SUBJECTS)
+            return
+        endpoint = self._endpoints.get(index >> layout.SUBJECTS)
+        if endpoint is None:
+            self.driver.gone(subject)
+            return
+        self.used = endpoint.used = self.used + 1
+        if subject >= layout.LOADED:
+            self.driver.told(endpoint, subject)
+            return
+        if subject >= layout.ARRIVED_REPLIES:
+            endpoint.inbox.replies += 1
+        elif subject >= layout.ARRIVED_REQUESTS:
+            endpoint.inbox.requests += 1
+        else:
+            endpoint.outbox.over(subject)
+        endpoint.changed()
+
+    def waiting(self) -> list[str]:
+        out = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]
+        return out + self.driver.waiting()

@@ -1,0 +1,187 @@
+"""An endpoint's way out: the two rings of what it sends, and the copies of data that wait there until they are
+answered."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from protocols.am2 import page as layout
+from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
+from protocols.am2.nic_memory import NicMemory
+from protocols.core.firmware import Bell, Buffer
+from protocols.core.memory import PAGE
+
+_MASK: Final = 0xFFFF_FFFF
+_PLACES: Final = layout.PLACES
+_WRITE: Final = layout.WRITE
+_READY: Final = layout.READY
+_AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
+_MOST: Final = layout.MOST_ARGUMENTS
+
+
+class Outbox:
+    """page: where the rings are now; None: the host may not write there. number: of the last message. All of `short`,
+    `medium` and `bulk` say whether they have found a free slot; node, endpoint, tag: of the destination; flags,
+    handler, arguments: as in frames."""
+
+    __slots__ = ("_base", "_medium", "_memory", "_next", "_nic", "_own", "number", "page", "sources", "staged")
+
+    def __init__(self, own: int, nic: Bell, memory: NicMemory, medium: int) -> None:
+        """own: the endpoint's number. medium: bytes of data that a medium message has at most."""
+        self._own = own
+        self._base = own << layout.SUBJECTS
+        self._nic = nic
+        self._memory = memory
+        self._medium = medium
+        self._next = [layout.REQUESTS, layout.REPLIES]
+        self.number = 0
+        self.page: memoryview | None = None
+        self.staged: memoryview | None = None
+        """Medium data, by slot; there since the first medium message."""
+        self.sources: dict[int, memoryview] = {}
+        """Bulk data, by slot."""
+
+    def short(self, ring: int, node: int, endpoint: int, tag: int, handler: int, arguments: tuple[int, ...]) -> bool:
+        """ring: 0 for requests, 1 for replies."""
+        page = self.page
+        if page is None:
+            return False
+        slot = self._next[ring]
+        at = _PLACES[slot]
+        if page[at] and not (at := self._search(page, ring)):
+            return False
+        slot = self._next[ring]
+        self.number = number = self.number + 1 & _MASK
+        count = len(arguments)
+        try:
+            _WRITE[count](
+                page, at, _READY, 0, node, 0, 0, 0, FORM_SHORT, ring, handler, count, self._own, endpoint, tag,
+                number, 0, 0, *arguments,
+            )  # fmt: skip
+        except (struct.error, IndexError):
+            page[at] = layout.FREE
+            raise ValueError(_wrong(arguments)) from None
+        self._next[ring] = _AFTER[slot]
+        self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
+        return True
+
+    def medium(
+        self, ring: int, node: int, endpoint: int, tag: int, handler: int, arguments: tuple[int, ...], data: Buffer
+    ) -> bool:
+        """Raises ValueError for more data than a medium message may have."""
+        size = len(data)
+        if size > self._medium:
+            raise ValueError(f"{size} bytes of data: a medium message has at most {self._medium}")
+        page = self._room(ring)
+        if page is None:
+            return False
+        if self.staged is None:
+            self.staged = memoryview(bytearray(2 * layout.ENTRIES * self._medium))
+        slot = self._next[ring]
+        begin = slot * self._medium
+        self.staged[begin : begin + size] = data
+        self._write(page, FORM_MEDIUM, ring, node, endpoint, tag, handler, arguments, size, begin, 0)
+        self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), 0)
+        return True
+
+    def bulk(
+        self,
+        ring: int,
+        node: int,
+        endpoint: int,
+        tag: int,
+        handler: int,
+        arguments: tuple[int, ...],
+        data: Buffer,
+        offset: int,
+    ) -> bool:
+        """offset: in the destination's segment."""
+        size = len(data)
+        if offset < 0 or offset + size > _MASK:
+            raise ValueError(f"{size} bytes from {offset} on: a segment has at most {_MASK}")
+        page = self._room(ring)
+        if page is None:
+            return False
+        slot = self._next[ring]
+        self._write(page, FORM_BULK, ring, node, endpoint, tag, handler, arguments, size, 0, offset)
+        if size:
+            self.sources[slot] = self._memory.reachable[self._base | slot] = memoryview(bytes(data))
+        self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), -(-size // PAGE))
+        return True
+
+    def has_room(self, ring: int) -> bool:
+        """Whether the host may write a message there now."""
+        return self._room(ring) is not None
+
+    def want(self) -> None:
+        """Have the NIC tell of the next slot that is free."""
+        if self.page is not None:
+            self.page[layout.WANTS] = 1
+
+    def over(self, slot: int) -> None:
+        """A message is answered: its data is not needed any more."""
+        if self.sources.pop(slot, None) is not None:
+            del self._memory.reachable[self._base | slot]
+
+    def data_of(self, slot: int, form: int, length: int) -> memoryview:
+        """What a message in a slot has with it."""
+        if form == FORM_BULK:
+            return self.sources.get(slot, memoryview(b""))
+        if form == FORM_MEDIUM and self.staged is not None:
+            return self.staged[slot * self._medium :][:length]
+        return memoryview(b"")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be sent or answered; without a page, that is not known."""
+        page = self.page
+        return page is not None and not any(page[_PLACES[slot]] for slot in range(2 * layout.ENTRIES))
+
+    def _room(self, ring: int) -> memoryview | None:
+        page = self.page
+        if page is None or (page[_PLACES[self._next[ring]]] and not self._search(page, ring)):
+            return None
+        return page
+
+    def _search(self, page: memoryview, ring: int) -> int:
+        """Messages are answered in any order: the next slot that is free, where there is one; 0: none."""
+        slot = self._next[ring]
+        for _ in range(layout.ENTRIES):
+            if not page[_PLACES[slot]]:
+                self._next[ring] = slot
+                return _PLACES[slot]
+            slot = _AFTER[slot]
+        return 0
+
+    def _write(
+        self,
+        page: memoryview,
+        form: int,
+        ring: int,
+        node: int,
+        endpoint: int,
+        tag: int,
+        handler: int,
+        arguments: tuple[int, ...],
+        length: int,
+        address: int,
+        offset: int,
+    ) -> None:
+        slot = self._next[ring]
+        at, count, number = _PLACES[slot], len(arguments), self.number + 1 & _MASK
+        total = length if form == FORM_BULK else 0
+        try:
+            _WRITE[count](
+                page, at, _READY, 0, node, length, address, 0, form, ring, handler, count, self._own, endpoint, tag,
+                number, offset, total, *arguments,
+            )  # fmt: skip
+        except (struct.error, IndexError):
+            page[at] = layout.FREE
+            raise ValueError(_wrong(arguments)) from None
+        self.number = number
+        self._next[ring] = _AFTER[slot]
+
+
+def _wrong(arguments: tuple[int, ...]) -> str:
+    return f"arguments {arguments}: at most {_MOST} integers from 0 to {_MASK}; a handler's number is from 1 to 255"

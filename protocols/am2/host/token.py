@@ -1,0 +1,80 @@
+"""What a handler has of the message that it is called for, and by which a request's handler may reply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from protocols.am2.host.errors import RuleError
+from protocols.am2.host.names import EndpointName
+from protocols.core.firmware import Buffer
+
+if TYPE_CHECKING:
+    from protocols.am2.host.endpoint import Endpoint
+
+MAY_REPLY: Final = 0
+HAS_REPLIED: Final = 1
+IS_REPLY: Final = 2
+OVER: Final = 3
+_REPLY: Final = 1
+_WHY: Final = {
+    HAS_REPLIED: "this request has been replied to: a handler replies once",
+    IS_REPLY: "a reply's handler may send nothing",
+    OVER: "the handler has ended: a token is good while it runs",
+}
+
+
+class Token:
+    """One message, while its handler runs: the object is used again for the next.
+
+    Of `reply`, `reply_medium` and `reply_bulk` a request's handler may call one, once. They never wait and never fail for
+    want of room: a request is handled only while there is room for its reply. A handler that does not reply has the
+    library send an empty reply, which calls nothing and gives the credit back."""
+
+    __slots__ = ("_node", "_origin", "_put", "endpoint", "state", "tag")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint: Final = endpoint
+        """AM_GetDestEndpoint: the endpoint that the message has come to."""
+        self._put = endpoint.outbox.short
+        self._node = 0
+        self._origin = 0
+        self.tag = 0
+        """AM_GetMsgTag: the tag that the message was sent with."""
+        self.state = OVER
+
+    @property
+    def source(self) -> EndpointName:
+        """AM_GetSourceEndpoint: who has sent it."""
+        return EndpointName(self._node, self._origin)
+
+    @property
+    def is_reply(self) -> bool:
+        return self.state == IS_REPLY
+
+    def begin(self, state: int, node: int, origin: int, tag: int) -> None:
+        """For the library only."""
+        self.state, self._node, self._origin, self.tag = state, node, origin, tag
+
+    def reply(self, handler: int, *arguments: int) -> None:
+        """AM_ReplyM: a short message back. handler: the requester's, 1 to 255. arguments: at most 16, of 32 bits.
+
+        Raises RuleError where none may be sent, and ValueError.
+        """
+        if self.state:
+            raise RuleError(_WHY[self.state])
+        self._put(_REPLY, self._node, self._origin, self.tag, handler, arguments)
+        self.state = HAS_REPLIED
+
+    def reply_medium(self, handler: int, data: Buffer, *arguments: int) -> None:
+        """AM_ReplyIM: with data, at most `ActiveMessages.most_medium` bytes, which are copied. As `reply`."""
+        if self.state:
+            raise RuleError(_WHY[self.state])
+        self.endpoint.outbox.medium(_REPLY, self._node, self._origin, self.tag, handler, arguments, data)
+        self.state = HAS_REPLIED
+
+    def reply_bulk(self, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
+        """AM_ReplyXferM: with data, which is copied, for the requester's segment, from offset on. As `reply`."""
+        if self.state:
+            raise RuleError(_WHY[self.state])
+        self.endpoint.outbox.bulk(_REPLY, self._node, self._origin, self.tag, handler, arguments, data, offset)
+        self.state = HAS_REPLIED
