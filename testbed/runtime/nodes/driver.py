@@ -2,7 +2,8 @@
 
 While tasks wait, frames are received and the firmware's deadlines kept, in one small loop without an entry in a heap or a
 callback per frame. A task that has been woken goes on at once, so that what a program answers leaves before anything else
-is received. When there is nothing, it spins for its budget and then sleeps in the kernel.
+is received. When there is nothing, it spins for its budget, or looks for as long as is cheaper than to sleep (`patience`),
+and then sleeps in the kernel.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import DOWN, FrameSocket
 from testbed.kernel.waiting import Waiter
 from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.patience import Patience
 
 _DONTWAIT: Final = socket.MSG_DONTWAIT
 _LOOK: Final = 64  # frames in a row after which deadlines and other descriptors are looked at
@@ -28,7 +30,7 @@ _PROMPT: Final = 100_000
 class Driver:
     """Drives one inline NIC and the loop of its host's program, on the machine's monotonic clock.
 
-    spin: nanoseconds to look for a frame again and again before sleeping.
+    spin: nanoseconds to look for a frame again and again before sleeping; 0: for no longer than pays.
     """
 
     def __init__(self, wire: FrameSocket, nic: InlineNic, firmware: Firmware, spin: int) -> None:
@@ -38,6 +40,7 @@ class Driver:
         self._nic = nic
         self._firmware = firmware
         self._frames_in_a_row = 0
+        self._patience = Patience()
         self._deadline: int | None = None  # the one that the kernel knows
         self._others = select.poll()
         self._has_others = False  # or had
@@ -68,7 +71,7 @@ class Driver:
         receive, longest, take, now = self._wire.socket.recv, self._wire.longest, firmware.receive, time.monotonic_ns
         woken, heap, later = loop.woken, loop.heap, nic.later
         due: int | None = 0  # what the firmware's deadline was; 0: it is looked at again
-        until, spin = now() + self.spin, self.spin
+        until, spin, patience = 0, self.spin, self._patience
         while True:
             try:
                 frame = receive(longest, _DONTWAIT)
@@ -77,7 +80,7 @@ class Driver:
                 moment = now()
                 if due == 0:
                     due = firmware.deadline
-                    until = moment + spin
+                    until = moment + (spin or patience.budget())
                 if due is not None and due <= moment:
                     self._tick(moment)
                     due = 0
@@ -86,6 +89,7 @@ class Driver:
                     return [descriptor for descriptor, _ in self._others.poll(0)] if self._has_others else ()
                 if due == 0 or moment < until:
                     continue
+                patience.in_vain()
                 if ready := self._sleep(due if deadline is None or (due is not None and due < deadline) else deadline):
                     return ready
                 until = now() + spin
