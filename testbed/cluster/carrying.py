@@ -104,7 +104,7 @@ def _leaving(directory: Path, orders: Orders) -> dict[int, list[str]]:
     leaving: dict[int, list[str]] = {}
     for link in known.links if known is not None else ():
         if known is not None and link.name not in staying:
-            leaving.setdefault(known.process_of(link.name), []).append(link.name)
+            leaving.setdefault(known.process_of(link), []).append(link.name)
     return leaving
 
 
@@ -169,12 +169,12 @@ def _load(socket: Path, start_again: Callable[[], object]) -> dict[str, int]:
 def report(store: Store, state: State) -> dict[str, Any] | None:
     """What the relay says of itself now; None where there is none, or not all of it.
 
-    Of several processes the links and sentences are together. "processes" is what each says of itself; "pid" is the first
-    one's, "begun" when the last one began, "processor" the sum.
+    Of several processes the links, Myrinet's switches and sentences are together. "processes" is what each says of itself;
+    "pid" is the first one's, "begun" when the last one began, "processor" the sum.
     """
     places = Places(store.directory(state.name))
     orders = places.read_orders()
-    whole: dict[str, Any] = {"processes": [], "links": {}, "idle_rules": []}
+    whole: dict[str, Any] = {"processes": [], "links": {}, "switches": {}, "idle_rules": []}
     for number in range(orders.processes) if orders is not None else ():
         if orders is None or not orders.share(number).links:
             continue
@@ -184,6 +184,7 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
             return None
         said = places.read_report(number)
         whole["links"].update(said.pop("links"))
+        whole["switches"].update(said.pop("switches"))
         whole["idle_rules"] += said.pop("idle_rules")
         whole["processes"].append(said)
     each = whole["processes"]

@@ -45,7 +45,12 @@ def decide(
     """
     injected = tuple(injected)
     touched = {name for injection in injected for name in injection.links}
-    concerned = [link for link in layout.links if link.name in touched or link.forward or link.backward]
+    crossbars = layout.crossbars()
+    concerned = [
+        link
+        for link in layout.links
+        if link.name in touched or link.forward or link.backward or crossbars & {link.a.owner, link.b.owner}
+    ]
     if not concerned:
         return Decisions()
     from testbed.cluster.choosing import Chooser  # with all that a cluster without impairments does not need
@@ -54,5 +59,5 @@ def decide(
     for link in concerned:
         chooser.choose(link)
     chooser.refuse()
-    orders = Orders(layout.seed, tuple(chooser.carried), chooser.files, log)
+    orders = Orders(layout.seed, tuple(chooser.carried), chooser.files, log, slowed=layout.slowed)
     return Decisions(chooser.treatments, chooser.notes, orders, chooser.files)

@@ -110,6 +110,7 @@ class _Planner:
         self.wanted = wanted
         self.existing = existing
         self.treatments = treatments
+        self.bridges = [switch for switch in wanted.switches if switch.name not in wanted.crossbars()]
         self.wiring = Wiring(wanted, [name for name, treatment in treatments.items() if treatment.spliced])
         self.wire = existing.namespaces.get(names.WIRE, _NOTHING)
         self.operations: list[Operation] = []
@@ -146,7 +147,7 @@ class _Planner:
     def plan(self) -> list[Operation]:
         self._retire()
         self._make_namespaces()
-        for switch in self.wanted.switches:
+        for switch in self.bridges:
             self._make_switch(switch)
         self._take_down()
         self._part()
@@ -154,7 +155,7 @@ class _Planner:
         for cable in self.wiring.cables:
             self._make_cable(cable)
         # A port that stops flooding does so before another begins: the ports that flood never form a cycle.
-        changes = [change for switch in self.wanted.switches for change in self._port_changes(switch)]
+        changes = [change for switch in self.bridges for change in self._port_changes(switch)]
         changes.sort(key=lambda change: change.flooding)
         self.operations += changes
         for cable in self.wiring.cables:
@@ -166,7 +167,7 @@ class _Planner:
         self._unplug_spliced()
         for join in self.joins:
             self._join(*join)
-        for switch in self.wanted.switches:
+        for switch in self.bridges:
             self._set_forwarding(switch)
         self._forget_learned()
         for device in self.wiring.wire_devices:
@@ -188,7 +189,7 @@ class _Planner:
 
     def _number(self) -> None:
         """Patches come last: the other indexes are the same with and without them."""
-        for switch in self.wanted.switches:
+        for switch in self.bridges:
             self._index((names.WIRE, names.switch(switch.name)))
         for cable in sorted(self.wiring.cables, key=lambda cable: cable.patch):
             self._index(cable.near)
@@ -214,7 +215,7 @@ class _Planner:
     def _intact(self) -> dict[Device, Interface]:
         """The interfaces of the wanted layout that are there: switches, and cables with both ends."""
         kept = {}
-        for switch in self.wanted.switches:
+        for switch in self.bridges:
             device = (names.WIRE, names.switch(switch.name))
             found = self._found(device)
             if found is not None and found.kind == "bridge":
@@ -435,13 +436,13 @@ class _Planner:
                 self._plug(device, 0)
 
     def _offloads_wanted(self) -> dict[Device, Offloads]:
-        """Which unfinished frames those may take that send towards free ends, and those that agents have; all others take
-        all."""
+        """Which unfinished frames those may take that send towards free ends or Myrinet's switches, and those that agents
+        have; all others take all."""
         return {
             device: Offloads.TCP if pieces else Offloads.NONE
             for name, splice in self.wiring.splices.items()
             for device, pieces in zip(splice.senders, self.treatments[name].pieces, strict=True)
-        } | dict.fromkeys(self.whole, Offloads.NONE)
+        } | dict.fromkeys((*self.wiring.uplinks, *self.whole), Offloads.NONE)
 
     def _lower_offloads(self) -> None:
         for device, wanted in self._offloads_wanted().items():
@@ -467,9 +468,10 @@ class _Planner:
     def _down(self) -> set[Device]:
         """The wire-side devices of links that are to be down."""
         found: set[Device] = set()
+        direct = {link.name for link in self.wanted.links if link.datapath == "direct"}
         for name, devices in self.wiring.of_link.items():
             if name in self.treatments and self.treatments[name].down:
-                if not devices:
+                if not devices and name in direct:
                     raise ValueError(f"{name} is declared direct: it has no end here that could be set down")
                 found.update(devices)
         return found
@@ -512,7 +514,7 @@ class _Planner:
         """Where links went elsewhere, what switches learned before would lead frames astray until it is five minutes old."""
         if not self.rerouted:
             return
-        for switch in self.wanted.switches:
+        for switch in self.bridges:
             device = (names.WIRE, names.switch(switch.name))
             if switch.learns and device in self.kept:
                 self.operations.append(ForgetLearned(switch.name, self._index(device)))

@@ -21,10 +21,10 @@ def check_supported(layout: Layout) -> None:
 
 
 def _switches(layout: Layout) -> list[str]:
-    kinds = sorted({switch.kind for switch in layout.switches if switch.kind != "ethernet"})
+    kinds = sorted({switch.kind for switch in layout.switches if switch.kind not in ("ethernet", "myrinet")})
     return [
         f"its switches are of kind {kind}, which a description may have but which cannot be brought up yet "
-        "(Ethernet switches can)"
+        "(switches of Ethernet and of Myrinet can)"
         for kind in kinds
     ]
 

@@ -17,7 +17,9 @@ from testbed.runtime.orders import Orders, Places
 def offloads_wanted(store: Store, state: State) -> dict[Device, Offloads]:
     """By device; those that are not in it may take all."""
     shared = dict.fromkeys(shared_devices(state.layout, state.nics), Offloads.NONE)
-    splices = Wiring(state.layout, list(state.datapaths)).splices
+    wiring = Wiring(state.layout, list(state.datapaths))
+    shared |= dict.fromkeys(wiring.uplinks, Offloads.NONE)
+    splices = wiring.splices
     if not splices:
         return shared
     from testbed.cluster.choosing import carries_pieces  # with all that a cluster without impairments does not need

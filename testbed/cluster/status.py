@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from testbed.cluster import names
-from testbed.cluster.injections import BOTH, in_force
+from testbed.cluster.injections import BOTH, in_force, is_down
 from testbed.cluster.state import State, Store
 from testbed.cluster.treatments import UNIMPAIRED
 from testbed.cluster.wiring import wire_ends
@@ -113,6 +113,8 @@ def _in_force(state: State, found: LinkStatus) -> LinkStatus:
     name = found.link.name
     if name not in state.datapaths:
         return found
+    if state.layout.crossbars() >= {found.link.a.owner, found.link.b.owner}:  # a cable in the relay
+        found = replace(found, there=True, up=not is_down(found.link, state.injected))
     forward, backward = [in_force(found.link, direction, state.injected).whole for direction in BOTH]
     return replace(found, datapath=state.datapaths[name], forward_impairment=forward, backward_impairment=backward)
 

@@ -14,6 +14,9 @@ carries the frames between A and B is not the wiring's business.
 - A node's NIC and a switch: the far end leaves the switch and is a free end. A *patch*, one more pair, takes its place:
   one end is plugged in as the link's port, the other is the other free end.
 - Two switches: the pair stays plugged in at the first; its end at the second is A, and a patch at the second gives B.
+
+Myrinet's switches, with the cables between them, are in the relay, and nothing of the kernel's. A NIC at one of them has a
+pair whose far end, in the wire namespace, is always free.
 """
 
 from __future__ import annotations
@@ -55,12 +58,17 @@ class Splice:
 def free_ends(layout: Layout, name: str) -> tuple[str, str]:
     """The names of the free ends A and B that a link has in the wire namespace when it is spliced.
 
-    KeyError if the layout has no such link, ValueError if it is one pair from NIC to NIC, which cannot be spliced.
+    Empty: that end is at one of Myrinet's switches. KeyError if the layout has no such link, ValueError if it is one pair
+    from NIC to NIC, which cannot be spliced.
     """
+    crossbars = layout.crossbars()
     for link, ends in zip(layout.links, wire_ends(layout), strict=True):
         if link.name == name:
             if link.datapath == "direct":
                 raise ValueError(f"{name} is declared direct: one pair of interfaces, with nothing between them")
+            if crossbars & {link.a.owner, link.b.owner}:
+                a, b = ("" if at.owner in crossbars else end for at, end in zip((link.a, link.b), ends, strict=True))
+                return a, b
             return _free_ends(link, ends, {switch.name for switch in layout.switches})
     raise KeyError(name)
 
@@ -101,7 +109,8 @@ class Wiring:
     cables: the pairs. plugged: wire-side device -> switch. joins: (label, device, device), of links that are not spliced.
     splices: link name -> its free ends. ports: switch -> port number -> device. planned_ports: devices at switches that
     forward by the plan; they must not come up before their settings are made, or the first broadcast would circulate.
-    made_up: devices that are up once they are made. of_link: link name -> its devices in the wire namespace.
+    made_up: devices that are up once they are made. of_link: link name -> its devices in the wire namespace. uplinks: NICs
+    at Myrinet's switches.
     """
 
     def __init__(self, layout: Layout, spliced: Collection[str] = ()) -> None:
@@ -111,7 +120,11 @@ class Wiring:
         self.plugged: dict[Device, str] = {}
         self.joins: list[tuple[str, Device, Device]] = []
         self.splices: dict[str, Splice] = {}
-        self.ports: dict[str, dict[int, Device]] = {switch.name: {} for switch in layout.switches}
+        self.uplinks: list[Device] = []
+        self._crossbars = layout.crossbars()
+        self.ports: dict[str, dict[int, Device]] = {
+            switch.name: {} for switch in layout.switches if switch.name not in self._crossbars
+        }
         self.of_link: dict[str, list[Device]] = {}
         for link, ends in zip(layout.links, wire_ends(layout), strict=True):
             first = len(self.cables)
@@ -124,6 +137,9 @@ class Wiring:
 
     def _lay(self, link: Link, devices: tuple[str, str], *, spliced: bool) -> None:
         ends = [link.a, link.b]
+        if self._crossbars & {link.a.owner, link.b.owner}:
+            self._lay_to_crossbars(link, devices)
+            return
         nodes = [end for end in ends if end.owner not in self.ports]
         if link.datapath == "direct":
             if spliced:
@@ -160,6 +176,15 @@ class Wiring:
             a, b = _free_ends(link, devices, self.ports)
             to_a, to_b = senders
             self.splices[link.name] = Splice((names.WIRE, a), (names.WIRE, b), (to_a, to_b))
+
+    def _lay_to_crossbars(self, link: Link, devices: tuple[str, str]) -> None:
+        for end, device in zip((link.a, link.b), devices, strict=True):
+            if end.owner not in self._crossbars:
+                nic = self._nics[end.owner, end.port]
+                self.cables.append(
+                    Cable(link.name, (names.WIRE, device), (end.owner, end.port), nic.mtu, far_mac=nic.mac)
+                )
+                self.uplinks.append((end.owner, end.port))
 
     def _patch(self, link: Link, port: End, device: Device, mtu: int) -> Device:
         """Plug a patch into a port in place of `device`; its plugged end."""

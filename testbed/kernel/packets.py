@@ -90,6 +90,8 @@ _NANOSECONDS: Final = 1_000_000_000
 _AT_ONCE: Final = 2_000  # ns; two readings of the monotonic clock with another clock's between them take a tenth of it
 _ATTEMPTS: Final = 20
 
+_KNOWN_OF_FRAME: Final = 1_024  # bytes: struct sk_buff, struct skb_shared_info and headroom, and some to spare
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
 _libc.sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)
@@ -205,6 +207,13 @@ class PacketSocket:
 
     def close(self) -> None:
         self._socket.close()
+
+    @property
+    def room(self) -> int:
+        """How many frames of any size, at least, may wait when we are late. The kernel counts what it has for each: its
+        bytes, in blocks of up to twice as many, and what it knows of it."""
+        buffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        return buffer // (2 * self._longest + _KNOWN_OF_FRAME)
 
     def mute(self) -> None:
         """Take no frame more, from this moment on; those that have come can still be received, and frames be sent.

@@ -50,6 +50,8 @@ def points(state: State, links: list[Link]) -> list[Point]:
             places = [(wire, device, not all(at_switch)) for device in ends[link.name]]
         for end, direction, place, port in zip((link.a, link.b), BOTH, places, at_switch, strict=True):
             # A NIC's cable is plugged into the switch: there is no second place.
+            if not place[1]:  # at one of Myrinet's switches, in the relay
+                continue
             if carrier != "direct" or not port or all(at_switch):
                 found.append(Point(link.name, end, direction, *place, carrier, macs.get(end, "")))
     return found

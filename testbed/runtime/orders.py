@@ -10,13 +10,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 from zlib import crc32
 
 from testbed.spec.layout import Impairment
 from testbed.spec.layout_json import impairment_from_json, impairment_to_json
 
+DIRECTIONS: Final[tuple[Literal["forward"], Literal["backward"]]] = ("forward", "backward")
 _NOTHING = Impairment()
+_MYRINET: Final = b"myrinet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,33 +32,54 @@ class Treated:
 
 
 @dataclass(frozen=True, slots=True)
+class Plug:
+    """A port of one of Myrinet's switches."""
+
+    switch: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class Carried:
-    """A link that the relay carries. a, b: its free ends in the wire namespace; forward comes in on a."""
+    """A link that the relay carries. a, b: its free ends in the wire namespace; forward comes in on a. plugs: where a and b
+    are Myrinet's ports instead, which are in the relay itself. is_cut: such a cable is pulled out."""
 
     name: str
     a: str
     b: str
     forward: Treated = field(default_factory=Treated)
     backward: Treated = field(default_factory=Treated)
+    plugs: tuple[Plug | None, Plug | None] = (None, None)
+    is_cut: bool = False
+
+    @property
+    def is_myrinet(self) -> bool:
+        return self.plugs != (None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
     """files: path -> text of the tables and traces that impairments name. log: where fates other than pass are written
-    down, or empty. processes: among which the links are shared out."""
+    down, or empty. processes: among which the links are shared out. slowed: how many times Myrinet's hardware is."""
 
     seed: int
     links: tuple[Carried, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     log: str = ""
     processes: int = 1
+    slowed: int = 1
 
     def share(self, number: int) -> Orders:
         """What the process of that number, from 0, is to do. A link stays with its process whatever others come and go."""
-        return replace(self, links=tuple(link for link in self.links if self.process_of(link.name) == number))
+        return replace(self, links=tuple(link for link in self.links if self.process_of(link) == number))
 
-    def process_of(self, link: str) -> int:
-        return crc32(link.encode()) % self.processes
+    def process_of(self, link: Carried) -> int:
+        """Myrinet's links all have one: a frame may stretch over any of them at once."""
+        return crc32(_MYRINET if link.is_myrinet else link.name.encode()) % self.processes
+
+    def processes_of(self) -> dict[str, int]:
+        """The same by the names of all links."""
+        return {link.name: self.process_of(link) for link in self.links}
 
     def to_json(self) -> str:
         return json.dumps(
@@ -69,12 +92,14 @@ class Orders:
                         "b": link.b,
                         "forward": _treated(link.forward),
                         "backward": _treated(link.backward),
+                        **_plugged(link),
                     }
                     for link in self.links
                 ],
                 "files": dict(self.files),
                 "log": self.log,
                 "processes": self.processes,
+                "slowed": self.slowed,
             },
             separators=(",", ":"),
         )
@@ -84,10 +109,30 @@ class Orders:
         """The inverse; ValueError, KeyError or TypeError for what no `to_json` wrote."""
         data = json.loads(text)
         links = tuple(
-            Carried(link["name"], link["a"], link["b"], _to_treated(link["forward"]), _to_treated(link["backward"]))
+            Carried(
+                link["name"],
+                link["a"],
+                link["b"],
+                _to_treated(link["forward"]),
+                _to_treated(link["backward"]),
+                _to_plugs(link.get("plugs", (None, None))),
+                link.get("is_cut", False),
+            )
             for link in data["links"]
         )
-        return cls(data["seed"], links, data["files"], data["log"], data["processes"])
+        return cls(data["seed"], links, data["files"], data["log"], data["processes"], data["slowed"])
+
+
+def _plugged(link: Carried) -> dict[str, Any]:
+    """What only Myrinet's links have."""
+    if not link.is_myrinet:
+        return {}
+    return {"plugs": [plug and [plug.switch, plug.port] for plug in link.plugs], "is_cut": link.is_cut}
+
+
+def _to_plugs(plugs: Any) -> tuple[Plug | None, Plug | None]:
+    a, b = (Plug(*plug) if plug else None for plug in plugs)
+    return a, b
 
 
 def _treated(treated: Treated) -> dict[str, Any]:

@@ -17,15 +17,17 @@ from testbed.engine.loop import Loop
 from testbed.fields import known_fields
 from testbed.kernel.files import replace_file
 from testbed.kernel.netlink import RequestError, RouteSocket
-from testbed.kernel.packets import PacketSocket
+from testbed.kernel.packets import Statistics
 from testbed.kernel.survey import interface
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import events
 from testbed.runtime.behind import Behind
 from testbed.runtime.calls import Later, Listener
+from testbed.runtime.crossbars import CrossbarLink, CrossbarWay
+from testbed.runtime.lateness import LATE
 from testbed.runtime.logs import ROOM, LogFile
-from testbed.runtime.orders import Orders, Places
-from testbed.runtime.relay import DIRECTIONS, LATE, Carriage, LinkCarriage, Relay
+from testbed.runtime.orders import DIRECTIONS, Orders, Places
+from testbed.runtime.relay import AnyLink, Carriage, Relay
 from testbed.runtime.watching import Watchers
 from testbed.wire.counters import CAUSES
 from testbed.wire.fates import Record
@@ -47,7 +49,7 @@ class Process:
         self._relay = Relay(self._loop, known_fields(), self._unclaimed)
         self._watchers = Watchers(self._loop, places.directory)
         self._begun = time.time_ns()
-        self._told: dict[Carriage, Behind] = {}
+        self._told: dict[Carriage | CrossbarWay, Behind] = {}
         self._log: LogFile | None = None
 
     def prepare(self) -> None:
@@ -125,24 +127,25 @@ class Process:
             self._log.write(record)
 
     def _report(self) -> dict[str, object]:
+        switches = self._relay.crossbars.switches if self._relay.crossbars is not None else {}
         return {
             "pid": os.getpid(),
             "begun": self._begun,
             "time": time.time_ns(),
             "processor": {"used": time.process_time_ns(), "spun": self._waiter.spun},
             "links": {
-                name: {
-                    direction: _direction(link.directions[direction], link.sockets()[direction], self._loop.now())
-                    for direction in DIRECTIONS
-                }
+                name: {direction: _direction(link, direction, self._loop.now()) for direction in DIRECTIONS}
                 for name, link in self._relay.links.items()
             },
+            "switches": {name: dict(switch.counters) for name, switch in switches.items()},
             "idle_rules": self._relay.idle_rules(),
         }
 
     def _watch(self, now: int) -> None:
         """Tell of frames that left too late or were lost in here since the last look."""
-        told: dict[Carriage, Behind] = {}  # only of what is carried now: who carries a link anew counts from 0
+        told: dict[
+            Carriage | CrossbarWay, Behind
+        ] = {}  # only of what is carried now: who carries a link anew counts from 0
         for name, link in self._relay.links.items():
             for direction, socket in link.sockets().items():
                 carriage = link.directions[direction]
@@ -180,7 +183,7 @@ def _go_first() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
 
 
-def _counted(link: LinkCarriage) -> dict[str, dict[str, int]]:
+def _counted(link: AnyLink) -> dict[str, dict[str, int]]:
     """The counters of both directions, without those that are 0. While this is gathered no frame is carried, so it is but
     what somebody who looks every second needs; a report is ten times as much work."""
     found = {}
@@ -190,15 +193,18 @@ def _counted(link: LinkCarriage) -> dict[str, dict[str, int]]:
     return found
 
 
-def _direction(carriage: Carriage, source: PacketSocket, now: int) -> dict[str, object]:
+def _direction(link: AnyLink, direction: str, now: int) -> dict[str, object]:
     """What a report says of one direction. Lost frames are those that came in here; a frame that could not be
     sent is counted with the direction whose frames come in on the interface."""
-    model, statistics = carriage.model, source.look()
+    carriage, source = link.directions[direction], link.sockets().get(direction)
+    model = carriage.model
+    statistics = source.look() if source is not None else Statistics()
+    uplink = link.uplinks.get(direction) if isinstance(link, CrossbarLink) else None
     return {
         "counters": model.counters.by_name(),
         "held": model.held,
         "pieces": carriage.pieces,
-        "queued": list(model.queued(now)),
+        "queued": list(uplink.waiting if uplink is not None else model.queued(now)),
         "lateness": {
             "p50": carriage.lateness.quantile(0.5),
             "p99": carriage.lateness.quantile(0.99),
@@ -215,6 +221,7 @@ def _direction(carriage: Carriage, source: PacketSocket, now: int) -> dict[str, 
         },
         "rules": {
             name: {"text": handle.text, "matched": handle.matched, "decided": handle.decided}
-            for name, handle in carriage.rules().items()
+            for name, handle in carriage.injected.handles().items()
         },
+        **({"stops": uplink.stops, "waited": uplink.waited} if uplink is not None else {}),
     }

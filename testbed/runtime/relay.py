@@ -13,72 +13,40 @@ which of the two is the rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Final, Literal
 
 from testbed.engine.loop import Loop
 from testbed.kernel.packets import Arena, PacketSocket
 from testbed.kernel.unfinished import Unfinished
 from testbed.runtime.aside import Aside
-from testbed.runtime.logs import read_log
-from testbed.runtime.orders import Carried, Orders, Treated
+from testbed.runtime.crossbars import CrossbarLink, Crossbars
+from testbed.runtime.lateness import Lateness
+from testbed.runtime.orders import DIRECTIONS, Carried, Orders, Treated
+from testbed.runtime.treating import InjectedRules, texts_of
 from testbed.wire.direction import Delivery, Direction, Outcome
-from testbed.wire.fates import Record, Replay
+from testbed.wire.fates import Record
 from testbed.wire.fields import Fields
-from testbed.wire.rules import Handle, RuleSet
+from testbed.wire.myrinet.channel import Channel
+from testbed.wire.myrinet.settings import USUAL
+from testbed.wire.rules import RuleSet
 
 BUFFER: Final = 32 << 20
 """Bytes that may wait in each packet socket; the kernel uses what it needs of it."""
-
-LATE: Final = 1_000_000
-"""Nanoseconds from which on a frame counts as late: the relay does not keep up."""
-
-_BUCKETS: Final = 48
-DIRECTIONS: Final[tuple[Literal["forward", "backward"], ...]] = ("forward", "backward")
-
-
-class Lateness:
-    """How late frames left, in powers of two of nanoseconds, so that counting costs next to nothing. A piece of several
-    frames counts once."""
-
-    __slots__ = ("buckets", "late", "worst")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * _BUCKETS
-        self.worst = 0
-        self.late = 0
-
-    def count(self, now: int, due: Sequence[Delivery]) -> None:
-        """These frames leave now; the one that was due first comes first."""
-        buckets = self.buckets
-        for when, _ in due:
-            buckets[(now - when).bit_length()] += 1
-        most = now - due[0][0]
-        if most > self.worst:
-            self.worst = most
-        if most > LATE:
-            self.late += sum(now - when > LATE for when, _ in due)
-
-    def quantile(self, share: float) -> int:
-        """An upper bound of the lateness of that share of the frames, at most twice the true value."""
-        wanted, seen = share * sum(self.buckets), 0
-        for bits, count in enumerate(self.buckets):
-            seen += count
-            if count and seen >= wanted:
-                return min((1 << bits) - 1, self.worst)
-        return 0
 
 
 class Carriage:
     """One direction of a link, between two sockets."""
 
     __slots__ = (
-        "_handles", "_last", "_now", "_out", "_rules", "_source", "_timer", "_unfinished", "finished", "lateness", "model",
-        "offer", "pieces",
+        "_last", "_now", "_out", "_source", "_timer", "_unfinished", "finished", "injected", "lateness", "model", "offer",
+        "pieces",
     )  # fmt: skip
 
-    def __init__(self, loop: Loop, model: Direction, rules: RuleSet, source: PacketSocket, out: PacketSocket) -> None:
+    def __init__(
+        self, loop: Loop, model: Direction, injected: InjectedRules, source: PacketSocket, out: PacketSocket
+    ) -> None:
         self.model = model
+        self.injected: Final = injected
         self.offer: Callable[[int, bytes], Outcome] = model.offer
         """How a frame enters the model; whoever watches steps in between."""
         self.lateness = Lateness()
@@ -87,8 +55,6 @@ class Carriage:
         self.finished = 0
         """What came unfinished and was finished here, since its frames meet fates of their own."""
         self._unfinished = 0  # under way
-        self._rules = rules
-        self._handles: dict[str, Handle] = {}
         self._source = source
         self._out = out
         self._now = loop.now
@@ -160,21 +126,6 @@ class Carriage:
                     self.model.count_piece(frame.segments, frame.beyond)
         self._out.send_unfinished(frames)
 
-    def set_rules(self, now: int, wanted: Mapping[str, str]) -> None:
-        """Have exactly these injected rules in force; one that stays goes on counting."""
-        for name in [name for name in self._handles if name not in wanted]:
-            self._handles.pop(name).lift()
-        for name, text in wanted.items():
-            if name not in self._handles:
-                self._handles[name] = self._rules.add(now, text)
-
-    def rules(self) -> dict[str, Handle]:
-        return dict(self._handles)
-
-    def idle_rules(self) -> list[str]:
-        """A sentence for each rule that has never decided a frame's fate, lifted ones too."""
-        return [*self.model.idle_rules(), *self._rules.idle()]
-
     def flush(self, now: int) -> int:
         """The link is carried by others from now on, and its sockets hear no more: what has come is treated, and what is
         under way leaves at once. How many frames that were."""
@@ -204,7 +155,7 @@ class LinkCarriage:
     ) -> None:
         self.carried = carried
         self.seed = seed
-        self._texts = _texts(carried, files)
+        self._texts = texts_of(carried, files)
         self._loop = loop
         self._sockets: list[PacketSocket] = []
         try:
@@ -237,15 +188,11 @@ class LinkCarriage:
         model = Direction(
             self.carried.name, name, treated.impairment, seed=seed, now=loop.now(), rules=rules, files=files, log=log
         )
-        carriage = Carriage(loop, model, rules, source, out)
-        if treated.replay:
-            rules.add(loop.now(), Replay(read_log(Path(treated.replay))))
-        carriage.set_rules(loop.now(), treated.rules)
-        return carriage
+        return Carriage(loop, model, InjectedRules(loop.now(), model, rules, treated), source, out)
 
     def change(self, carried: Carried, files: Mapping[str, str]) -> None:
         """Treat frames that come from now on as is asked for. What can fail does so before anything has changed."""
-        texts = _texts(carried, files)
+        texts = texts_of(carried, files)
         if (carried, texts) == (self.carried, self._texts):
             return
         now = self._loop.now()
@@ -255,7 +202,7 @@ class LinkCarriage:
             carriage.catch_up(now)  # what came before the change is treated as before
             if (after.impairment, texts[name]) != (before.impairment, self._texts[name]):
                 carriage.model.change(now, after.impairment, files)
-            carriage.set_rules(now, after.rules)
+            carriage.injected.set(now, after.rules)
             carriage.deliver(now)
         self.carried, self._texts = carried, texts
 
@@ -286,12 +233,16 @@ class LinkCarriage:
         return dict(zip(DIRECTIONS, self._sockets, strict=True))
 
 
+AnyLink = LinkCarriage | CrossbarLink
+
+
 class Relay:
-    """All the links that one process carries."""
+    """All the links that one process carries. crossbars: Myrinet's switches among them, once there are any."""
 
     def __init__(self, loop: Loop, fields: Fields, unclaimed: Callable[[int], int] = lambda _: 0) -> None:
         """unclaimed(index): how many frames have come in on an interface that nobody took."""
-        self.links: dict[str, LinkCarriage] = {}
+        self.links: dict[str, AnyLink] = {}
+        self.crossbars: Crossbars | None = None
         self._unclaimed = unclaimed
         self._loop = loop
         self._fields = fields
@@ -319,24 +270,28 @@ class Relay:
                 continue
             if known is not None:
                 early[name] = self._release_at_once(name)
-            self.links[name] = LinkCarriage(
-                self._loop,
-                link,
-                seed=orders.seed,
-                arena=self._arena,
-                fields=self._fields,
-                files=orders.files,
-                log=log,
-            )
+            self.links[name] = self._carry(link, orders, log)
             self._heard.update(self._count(self.links[name]))
+        if self.crossbars is not None:
+            plugs = [plug for link in orders.links for plug in link.plugs if plug is not None]
+            self.crossbars.keep({plug.switch for plug in plugs})
         return early
+
+    def _carry(self, link: Carried, orders: Orders, log: Callable[[Record], object] | None) -> AnyLink:
+        """Begin to."""
+        loop, seed, arena, fields, files = self._loop, orders.seed, self._arena, self._fields, orders.files
+        if not link.is_myrinet:
+            return LinkCarriage(loop, link, seed=seed, arena=arena, fields=fields, files=files, log=log)
+        if self.crossbars is None:
+            self.crossbars = Crossbars(loop, USUAL.slowed(orders.slowed))
+        return CrossbarLink(loop, link, self.crossbars, seed=seed, arena=arena, fields=fields, files=files, log=log)
 
     def heard(self) -> dict[str, int]:
         """By free end, how many frames nobody had taken when a link was taken over, or let go, since this was last asked."""
         heard, self._heard = self._heard, {}
         return heard
 
-    def _count(self, link: LinkCarriage) -> dict[str, int]:
+    def _count(self, link: AnyLink) -> dict[str, int]:
         return {socket.device: self._unclaimed(socket.index) for socket in link.sockets().values()}
 
     def release(self, names: Sequence[str], then: Callable[[dict[str, int]], object]) -> None:
@@ -367,9 +322,9 @@ class Relay:
         self._close(link.sockets().values())
         return early
 
-    def _let_go(self, link: LinkCarriage) -> int:
+    def _let_go(self, link: AnyLink) -> int:
         for direction in link.directions.values():
-            self._idle.update(dict.fromkeys(direction.idle_rules()))
+            self._idle.update(dict.fromkeys(direction.injected.idle()))
         return link.release()
 
     def _close(self, sockets: Iterable[PacketSocket]) -> None:
@@ -377,27 +332,14 @@ class Relay:
 
     def idle_rules(self) -> list[str]:
         """A sentence for each rule, in force, lifted or gone with its link, that has never decided a frame's fate."""
-        carried = [link.directions[name].idle_rules() for link in self.links.values() for name in DIRECTIONS]
+        carried = [link.directions[name].injected.idle() for link in self.links.values() for name in DIRECTIONS]
         return [*self._idle, *(sentence for sentences in carried for sentence in sentences)]
-
-
-def _texts(carried: Carried, files: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The texts of the files that each direction's impairment names: they may change while the names stay."""
-    impairments = {"forward": carried.forward.impairment, "backward": carried.backward.impairment}
-    return {
-        direction: {path: files[path] for path in (one.jitter_file, one.rate_trace) if path in files}
-        for direction, one in impairments.items()
-    }
 
 
 def _continues(before: Carried, after: Carried) -> bool:
     """Whether the same sockets and the same counts go on. A replay begins with the first frame."""
-    return (before.a, before.b, before.forward.replay, before.backward.replay) == (
-        after.a,
-        after.b,
-        after.forward.replay,
-        after.backward.replay,
-    )
+    one, other = ((link.a, link.b, link.plugs, link.forward.replay, link.backward.replay) for link in (before, after))
+    return one == other
 
 
 def _check(link: Carried, orders: Orders, fields: Fields) -> None:
@@ -405,6 +347,7 @@ def _check(link: Carried, orders: Orders, fields: Fields) -> None:
     for name in DIRECTIONS:
         treated: Treated = getattr(link, name)
         rules = RuleSet(fields)
-        Direction(link.name, name, treated.impairment, seed=orders.seed, rules=rules, files=orders.files)
+        kind = Channel if link.is_myrinet else Direction
+        kind(link.name, name, treated.impairment, seed=orders.seed, rules=rules, files=orders.files)
         for text in treated.rules.values():
             rules.add(0, text)

@@ -25,8 +25,8 @@ from testbed.engine.loop import Loop
 from testbed.errors import KernelError
 from testbed.kernel.packets import PacketSocket
 from testbed.runtime.calls import NotThereError, call
-from testbed.runtime.orders import Orders, Places
-from testbed.runtime.relay import DIRECTIONS, Carriage, LinkCarriage
+from testbed.runtime.orders import DIRECTIONS, Places
+from testbed.runtime.relay import AnyLink, Carriage, LinkCarriage
 from testbed.wire.counters import Outcome
 from testbed.wire.fates import Record
 
@@ -62,7 +62,7 @@ class Watch:
         self._places = Places(directory)
         self._path = directory / f"{_NAME}{os.getpid()}.{next(_numbers)}"
         self._rest = b""
-        self._orders = Orders(0)
+        self._processes: Mapping[str, int] = {}
         self._known = (0, 0)  # of their file
         os.mkfifo(self._path, 0o600)
         try:
@@ -93,8 +93,8 @@ class Watch:
             if (found.st_ino, found.st_mtime_ns) != self._known:
                 orders = self._places.read_orders()
                 self._known = found.st_ino, found.st_mtime_ns
-                self._orders = orders if orders is not None else self._orders
-        return self._orders.process_of(link)
+                self._processes = orders.processes_of() if orders is not None else self._processes
+        return self._processes.get(link, 0)
 
     def read(self) -> list[Met]:
         """What has been told since the last time."""
@@ -137,7 +137,7 @@ class Watchers:
         if self._pipes:
             self._met.append(record)
 
-    def attend(self, links: Mapping[str, LinkCarriage]) -> None:
+    def attend(self, links: Mapping[str, AnyLink]) -> None:
         """Tell those who watch now of these links' frames: the ones that are carried now."""
         for path in self._directory.glob(f"{_NAME}*"):
             if path.name not in self._pipes:
@@ -146,6 +146,10 @@ class Watchers:
             return
         self._watched = []
         for name, link in links.items():
+            if not isinstance(
+                link, LinkCarriage
+            ):  # a frame enters when the network lets it: nobody knows its stamp then
+                continue
             for direction in DIRECTIONS:
                 carriage = link.directions[direction]
                 if carriage.offer == carriage.model.offer:

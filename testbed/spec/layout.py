@@ -138,13 +138,19 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A cluster with every name, port, address and table decided."""
+    """A cluster with every name, port, address and table decided. slowed: how many times its links are, and its switches'
+    own times (see `slowing`)."""
 
     name: str
     seed: int
     nodes: tuple[Node, ...]
     switches: tuple[Switch, ...]
     links: tuple[Link, ...]
+    slowed: int = 1
+
+    def crossbars(self) -> frozenset[str]:
+        """Myrinet's switches, by name."""
+        return frozenset(switch.name for switch in self.switches if switch.kind == "myrinet")
 
     def macs(self) -> dict[End, str]:
         """The hardware address of each NIC."""

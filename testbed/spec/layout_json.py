@@ -44,6 +44,7 @@ def to_json(layout: Layout) -> Json:
         "nodes": [_node(node) for node in layout.nodes],
         "switches": [_switch(switch) for switch in layout.switches],
         "links": [_link(link) for link in layout.links],
+        **({"slowed": layout.slowed} if layout.slowed != 1 else {}),
     }
 
 
@@ -55,6 +56,7 @@ def from_json(data: Mapping[str, Any]) -> Layout:
         nodes=tuple([_to_node(node) for node in data["nodes"]]),
         switches=tuple([_to_switch(switch) for switch in data["switches"]]),
         links=tuple([_to_link(link) for link in data["links"]]),
+        slowed=data.get("slowed", 1),
     )
 
 

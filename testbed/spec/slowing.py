@@ -22,7 +22,7 @@ def slowed(layout: Layout, factor: int) -> Layout:
     then."""
     if factor == 1:
         return layout
-    return replace(layout, links=tuple(_link(link, factor) for link in layout.links))
+    return replace(layout, links=tuple(_link(link, factor) for link in layout.links), slowed=layout.slowed * factor)
 
 
 def slowed_rule(text: str, factor: int) -> str:

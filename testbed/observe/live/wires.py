@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from testbed.cluster import names
-from testbed.cluster.injections import BOTH, DirectionName
+from testbed.cluster.injections import BOTH, DirectionName, is_down
 from testbed.cluster.state import State
 from testbed.cluster.wiring import free_ends, wire_ends
 from testbed.errors import KernelError
@@ -133,8 +133,11 @@ class Wires:
                     self._hear(end.owner)
         there = {key: survey.by_name(survey.interfaces(one.route)) for key, one in self._ears.items()}
         wire = there[names.WIRE]
+        crossbars = state.layout.crossbars()
         for link, ends in zip(state.layout.links, wire_ends(state.layout), strict=True):
             self._wires[link.name] = _wired(link, ends, there)
+            if crossbars >= {link.a.owner, link.b.owner}:  # a cable in the relay, which no interface counts
+                self._wires[link.name] = Wire("down" if is_down(link, state.injected) else "up")
             if state.datapaths.get(link.name, "direct") == "direct":
                 continue
             for direction, device in zip(BOTH, free_ends(state.layout, link.name), strict=True):
@@ -183,9 +186,9 @@ class Wires:
     def _shared_out(self, state: State) -> dict[int, list[str]]:
         known = self._places.read_orders()
         shares: dict[int, list[str]] = {}
-        for link, carrier in state.datapaths.items():
-            if known is not None and carrier == "relay":
-                shares.setdefault(known.process_of(link), []).append(link)
+        for link, number in known.processes_of().items() if known is not None else ():
+            if state.datapaths.get(link) == "relay":
+                shares.setdefault(number, []).append(link)
         return shares
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 LINK_RATE: Final = 1_280_000_000
@@ -23,6 +23,10 @@ class Settings:
     slack: int = 80
     timeout: int = 50_000_000
     ports: int = 8
+
+    def slowed(self, factor: int) -> Settings:
+        """The same, so many times slower."""
+        return replace(self, rate=self.rate // factor, hop=self.hop * factor, timeout=self.timeout * factor)
 
 
 USUAL: Final = Settings()

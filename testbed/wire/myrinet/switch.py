@@ -34,7 +34,7 @@ class Switch:
 
     def __init__(self, name: str, ports: int, outputs: Mapping[int, Channel]) -> None:
         self.name: Final = name
-        self.ports: Final = ports
+        self.ports = ports
         self.outputs: Final = outputs
         self.counters: Final = dict.fromkeys(CAUSES, 0)
         """Frames that did not go on or were truncated, by cause."""
