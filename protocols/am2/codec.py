@@ -18,7 +18,6 @@ from protocols.core.malformed import MalformedError
 from protocols.core.telling import Kind
 
 ETHERTYPE: Final = 0x88B6
-TYPE: Final = 4
 KIND_MESSAGE: Final = 1
 KIND_ACK: Final = 2
 KIND_NACK: Final = 3
@@ -36,15 +35,14 @@ FORM_BULK: Final = 2
 FLAGS_REPLY: Final = 1
 
 ANSWER: Final = struct.Struct("!6s6sHHBBHHIIBBHIHI")
-"""Ether / AM2."""
+"""Ether / Myrinet / AM2."""
 MESSAGE: Final = struct.Struct("!6s6sHHBBHHIIBBHIHIBBBBHHQIII")
-"""Ether / AM2 / AM2Message."""
+"""Ether / Myrinet / AM2 / AM2Message."""
 
 ANSWER_SIZE: Final = 44
 MESSAGE_SIZE: Final = 72
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {
-    "type": (0, 2),
     "kind": (2, 1),
     "reason": (3, 1),
     "source": (4, 2),
@@ -73,6 +71,9 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
 
 FLOW: Final = ("kind", "channel")
 """The fields that tell flows apart."""
+
+BEGINS: Final = b"\x00\x04"
+"""Behind Ethernet, what says that it is one of these frames."""
 
 ROUTED: Final = True
 """A source route may stand in front of the header."""
@@ -148,12 +149,12 @@ def pack_answer(
     stamp: int,
     payload: Buffer = b"",
 ) -> bytes:
-    """Ether / AM2."""
+    """Ether / Myrinet / AM2."""
     header = _pack_answer(
         dst,
         src,
         ETHERTYPE,
-        TYPE,
+        4,
         kind,
         reason,
         source,
@@ -170,14 +171,14 @@ def pack_answer(
 
 
 def unpack_answer(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, memoryview]:
-    """Ether / AM2: dst, src, kind, reason, source, destination, sender, receiver, channel, generation, sequence,
-    stamp, payload."""
+    """Ether / Myrinet / AM2: dst, src, kind, reason, source, destination, sender, receiver, channel, generation,
+    sequence, stamp, payload."""
     try:
         (
             dst,
             src,
-            ether_type,
             type_,
+            myrinet_type,
             kind,
             reason,
             source,
@@ -193,10 +194,10 @@ def unpack_answer(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, i
         ) = _unpack_answer(raw)
     except struct.error:
         raise MalformedError("short") from None
-    if ether_type != ETHERTYPE:
-        raise MalformedError("ether_type")
-    if type_ != TYPE:
+    if type_ != ETHERTYPE:
         raise MalformedError("type")
+    if myrinet_type != 4:
+        raise MalformedError("myrinet_type")
     if kind not in (KIND_ACK, KIND_NACK):
         raise MalformedError("kind")
     if reason not in (
@@ -243,13 +244,13 @@ def pack_message(
     total: int,
     payload: Buffer = b"",
 ) -> bytes:
-    """Ether / AM2 / AM2Message."""
+    """Ether / Myrinet / AM2 / AM2Message."""
     rest = _pack_message_rest(form, flags, handler, arguments, origin, endpoint, tag, message, offset, total) + payload
     header = _pack_message(
         dst,
         src,
         ETHERTYPE,
-        TYPE,
+        4,
         KIND_MESSAGE,
         reason,
         source,
@@ -291,14 +292,15 @@ def unpack_message(
     int,
     memoryview,
 ]:
-    """Ether / AM2 / AM2Message: dst, src, reason, source, destination, sender, receiver, channel, generation,
-    sequence, stamp, form, flags, handler, arguments, origin, endpoint, tag, message, offset, total, payload."""
+    """Ether / Myrinet / AM2 / AM2Message: dst, src, reason, source, destination, sender, receiver, channel,
+    generation, sequence, stamp, form, flags, handler, arguments, origin, endpoint, tag, message, offset, total,
+    payload."""
     try:
         (
             dst,
             src,
-            ether_type,
             type_,
+            myrinet_type,
             kind,
             reason,
             source,
@@ -324,10 +326,10 @@ def unpack_message(
         ) = _unpack_message(raw)
     except struct.error:
         raise MalformedError("short") from None
-    if ether_type != ETHERTYPE:
-        raise MalformedError("ether_type")
-    if type_ != TYPE:
+    if type_ != ETHERTYPE:
         raise MalformedError("type")
+    if myrinet_type != 4:
+        raise MalformedError("myrinet_type")
     if kind != KIND_MESSAGE:
         raise MalformedError("kind")
     if reason not in (

@@ -1,7 +1,6 @@
 """AM-II's frames: the one definition of their format, as Scapy layers.
 
-As `mapper/frames.py` they are here without what changes on the way: the source route and the CRC-8 at the end, which
-`envelope.py` puts on and takes off. Packet type 0x0004 is one of those that Myrinet leaves to software (ANSI/VITA 26-1998).
+They are Myrinet's packets of one type (`protocols.myrinet`).
 
 The paper names what a packet carries: "logical channel, sequence number, time stamp", the endpoints and the tag ("Transport
 protocols"); "the NACK's time stamp" is the packet's. Layout and widths are ours, as are the incarnations, the generation
@@ -10,16 +9,13 @@ of a channel, and the CRC-32. Numbers are in network byte order. `codec.py` is m
 
 from __future__ import annotations
 
-import struct
 from typing import Final
-from zlib import crc32
 
 from scapy.fields import (
     ByteEnumField,
     ByteField,
     FlagsField,
     IntField,
-    ShortEnumField,
     ShortField,
     XIntField,
     XLongField,
@@ -27,27 +23,23 @@ from scapy.fields import (
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
+from protocols.core.frames import Counted
 from protocols.core.telling import Kind
+from protocols.myrinet.frames import Myrinet
 
-ETHERTYPE: Final = 0x88B6
-"""IEEE Std 802 - Local Experimental Ethertype 2."""
+PACKET_TYPE: Final = 0x0004
+"""One of those that Myrinet leaves to software (ANSI/VITA 26-1998)."""
 
 MESSAGE: Final = 1
 ACK: Final = 2
 NACK: Final = 3
 
-# Where those two fields stand in the header, and the message header's size.
-_LENGTH: Final = 24
-_CHECK: Final = 26
-_MESSAGE_HEADER: Final = 28
 
-
-class AM2(Packet):
-    """The header, 30 bytes. An answer (ACK, NACK) is one: channel, generation, sequence and stamp are the packet's."""
+class AM2(Counted):
+    """The header, 28 bytes. An answer (ACK, NACK) is one: channel, generation, sequence and stamp are the packet's."""
 
     name = "AM-II"
     fields_desc = [  # noqa: RUF012
-        ShortEnumField("type", 4, {4: "AM-II"}),
         ByteEnumField("kind", MESSAGE, {MESSAGE: "MESSAGE", ACK: "ACK", NACK: "NACK"}),
         # Why a packet was not taken. The first four pass: it is sent again. The others undo the message.
         ByteEnumField(
@@ -77,27 +69,8 @@ class AM2(Packet):
         XIntField("check", None),
     ]
 
-    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        if self.length is None:
-            length = len(pay) - self._inner(pay)
-            pkt = pkt[:_LENGTH] + struct.pack("!H", length) + pkt[_LENGTH + 2 :]
-        if self.check is None:
-            before = self.underlayer.self_build() if self.underlayer else b""
-            check = crc32(pay, crc32(pkt[:_CHECK], crc32(before)))
-            pkt = pkt[:_CHECK] + struct.pack("!I", check)
-        return pkt + pay
-
-    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """What is behind the payload is none of it."""
-        end = self._inner(s) + (self.length or 0)
-        return s[:end], s[end:]
-
     def mysummary(self) -> str:
         return str(self.sprintf("AM-II %AM2.kind% channel %AM2.channel% sequence %AM2.sequence%"))
-
-    def _inner(self, rest: bytes) -> int:
-        """Bytes of the header between this one and the payload."""
-        return min(_MESSAGE_HEADER, len(rest)) if self.kind == MESSAGE else 0
 
 
 class AM2Message(Packet):
@@ -119,14 +92,16 @@ class AM2Message(Packet):
     ]
 
 
-bind_layers(Ether, AM2, type=ETHERTYPE)
+bind_layers(Myrinet, AM2, type=PACKET_TYPE)
 bind_layers(AM2, AM2Message, kind=MESSAGE)
 
 # What the codec is made for: as `codegen` says.
-STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"answer": (Ether, AM2), "message": (Ether, AM2, AM2Message)}
+STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {
+    "answer": (Ether, Myrinet, AM2),
+    "message": (Ether, Myrinet, AM2, AM2Message),
+}
 LENGTH: Final = "length"
 CHECK: Final = "check"
-ROUTED: Final = True
 FLOW: Final = ("kind", "channel")
 
 # For people: a packet in words. An answer names its packet by the channel, which has one packet at a time.

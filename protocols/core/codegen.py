@@ -1,11 +1,13 @@
 """Makes a protocol's codec from its Scapy layers: `python -m protocols.core.codegen protocols.emp` writes its codec.py.
 
-A protocol's `frames.py` says, beside its layers: ETHERTYPE; STACKS, name -> the layers of a frame from Ethernet on; FLOW,
-the fields that tell flows apart; and, if it has them, LENGTH, the field for the bytes of payload, CHECK, the 32-bit field
-for the CRC-32 of the frame up to the payload's end, without itself, and PREFIX, the field up to which all frames of one
-kind between two NICs begin alike; ROUTED, true if a source route may stand behind the Ethernet header, of which the codec
-itself knows nothing; KIND and KINDS, how its frames are told of to people (`protocols.core.telling`). What binds one layer
-to the next is read from Scapy's bindings.
+A protocol's `frames.py` says, beside its layers: STACKS, name -> the layers of a frame from Ethernet on; FLOW, the fields
+that tell flows apart; and, if it has them, LENGTH, the field for the bytes of payload, CHECK, the 32-bit field for the
+CRC-32 of the frame up to the payload's end, without itself, and PREFIX, the field up to which all frames of one kind
+between two NICs begin alike; KIND and KINDS, how its frames are told of to people (`protocols.core.telling`). What binds
+one layer to the next is read from Scapy's bindings.
+
+A layer between Ethernet and the protocol's own, such as Myrinet's, says by its values whose frame it is: these are BEGINS
+in the codec. Fields that change on the way (`protocols.core.frames`) are none of the codec's.
 
 With PREFIX there is a second pair of functions for each stack, for frames whose first bytes are known: they take and give
 only what is behind these.
@@ -45,6 +47,7 @@ from scapy.fields import (
 )
 from scapy.packet import Packet
 
+from protocols.core.frames import Passing, RouteField
 from protocols.core.telling import Kind
 from protocols.core.wording import fields_of
 
@@ -112,26 +115,34 @@ class Format:
 
     def __init__(self, frames: ModuleType) -> None:
         self.name = frames.__name__
-        self.ethertype: int = frames.ETHERTYPE
         self.flow: tuple[str, ...] = frames.FLOW
         self.length: str = getattr(frames, "LENGTH", "")
         self.check: str = getattr(frames, "CHECK", "")
         self.prefix: str = getattr(frames, "PREFIX", "")
-        self.routed: bool = getattr(frames, "ROUTED", False)
         self.kind: str = getattr(frames, "KIND", "")
         self.kinds: dict[int, Kind] = getattr(frames, "KINDS", {})
         self.layers: dict[str, tuple[type[Packet], ...]] = frames.STACKS
+        ethernet, first = next(iter(self.layers.values()))[:2]
+        self.ethertype: int = _binding(ethernet, first)["type"]
+        every = chain.from_iterable(self.layers.values())
+        self.routed = any(isinstance(field, RouteField) for layer in every for field in layer.fields_desc)
+        """A source route may stand behind the Ethernet header."""
         for name in (self.length, self.check, self.prefix):
             if self._names()[name] > 1:
                 raise TypeError(f"several layers have a field {name}: which one is meant is not clear")
         self.stacks = [self._stack(name, layers) for name, layers in self.layers.items()]
         self.prefix_size = self._prefix_size() if self.prefix else 0
         """Bytes, PREFIX among them; 0: there is none."""
+        self.begins = self._begins()
+        """What tells its frames from others of the EtherType: the values of layers between Ethernet and its own."""
         self._check_kinds()
 
     def own(self, layer: type[Packet]) -> bool:
         """The layer is the protocol's, not Ethernet."""
         return bool(layer.__module__ == self.name)
+
+    def own_layers(self, stack: Stack) -> list[type[Packet]]:
+        return [layer for layer in self.layers[stack.name] if self.own(layer)]
 
     def title(self, stack: Stack) -> str:
         return " / ".join(layer.__name__ for layer in self.layers[stack.name])
@@ -156,8 +167,8 @@ class Format:
     def selectors(self) -> Iterator[tuple[Word, Part]]:
         """The protocol's fields that say what comes next, and so which of its stacks a frame is; none twice."""
         done: set[str] = set()
-        for stack, layers in zip(self.stacks, self.layers.values(), strict=True):
-            for below, above in pairwise(layers[1:]):
+        for stack in self.stacks:
+            for below, above in pairwise(self.own_layers(stack)):
                 for field in _binding(below, above):
                     found = self.find(stack, field)
                     if found is not None and field not in done:
@@ -169,14 +180,14 @@ class Format:
         layer, too; a flag by its field."""
         names = self._names()
         places: dict[str, tuple[object, ...]] = {}
-        for stack, layers in zip(self.stacks, self.layers.values(), strict=True):
-            ethernet = sum(word.size for word in stack.words if word.parts[0].layer is layers[0])
-            guards: dict[type[Packet], tuple[tuple[str, int], ...]] = {layers[1]: ()}
-            for below, layer in pairwise(layers[1:]):
+        for stack in self.stacks:
+            ethernet, layers = self._ethernet(stack), self.own_layers(stack)
+            guards: dict[type[Packet], tuple[tuple[str, int], ...]] = {layers[0]: ()}
+            for below, layer in pairwise(layers):
                 bound = [(_rule_name(below, name, names), value) for name, value in _binding(below, layer).items()]
                 guards[layer] = (*guards[below], *bound)
             for word in stack.words:
-                for part in word.parts if word.offset >= ethernet else ():
+                for part in word.parts if word.parts[0].layer in layers else ():
                     name = _rule_name(part.layer, part.field.name, names)
                     whole, guard = len(word.parts) == 1, guards[part.layer]
                     masks = {name: 0 if whole else part.mask << part.shift}
@@ -188,6 +199,26 @@ class Format:
                         if places.setdefault(own, place) != place:
                             raise TypeError(f"{own} stands in several places")
         return places
+
+    def _ethernet(self, stack: Stack) -> int:
+        """Bytes of the Ethernet header."""
+        ethernet = self.layers[stack.name][0]
+        return sum(word.size for word in stack.words if word.parts[0].layer is ethernet)
+
+    def _begins(self) -> bytes:
+        found = set()
+        for stack in self.stacks:
+            begins = b""
+            for word in stack.words:
+                if word.offset >= self._ethernet(stack) and not self.own(word.parts[0].layer):
+                    if any(len(part.allowed) != 1 for part in word.parts):
+                        raise TypeError(f"{word.parts[0].field.name} does not say that {self.title(stack)} is meant")
+                    number = sum(part.allowed[0] << part.shift for part in word.parts)
+                    begins += number.to_bytes(word.size, "big")
+            found.add(begins)
+        if len(found) > 1:
+            raise TypeError(f"{self.name}: its frames are told from others of the EtherType in several ways")
+        return found.pop()
 
     def _check_kinds(self) -> None:
         """What is told of frames names their fields."""
@@ -291,9 +322,11 @@ def _enumeration(field: AnyField) -> dict[int, str]:
 
 
 def _words(layer: type[Packet]) -> Iterator[tuple[str, int, list[tuple[AnyField, int]]]]:
-    """Format, bytes, fields and their bits."""
+    """Format, bytes, fields and their bits, of what does not change on the way."""
     bits: list[tuple[AnyField, int]] = []
     for field in layer.fields_desc:
+        if isinstance(field, Passing):
+            continue
         total = sum(size for _, size in bits)
         if isinstance(field, _BITS) and not field.rev:
             bits.append((field, field.size))
@@ -386,6 +419,9 @@ def _constants(format_: Format) -> str:
         lines.append(f"    {name!r}: ({place}),")
     lines += ["}", '"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""', ""]
     lines += [f"FLOW: Final = {format_.flow!r}", '"""The fields that tell flows apart."""', ""]
+    if format_.begins:
+        lines.append(f"BEGINS: Final = {format_.begins!r}")
+        lines += ['"""Behind Ethernet, what says that it is one of these frames."""', ""]
     if format_.routed:
         lines += ["ROUTED: Final = True", '"""A source route may stand in front of the header."""', ""]
     names = format_.value_names()

@@ -15,6 +15,7 @@ from scapy.packet import Raw
 
 from protocols.core.codegen import Format, Part, Stack, Word
 from protocols.core.firmware import Buffer
+from protocols.core.frames import trailing
 from protocols.core.malformed import MalformedError
 
 Value = int | bytes
@@ -48,7 +49,7 @@ def _pack(format_: Format, stack: Stack, *arguments: Value | memoryview) -> byte
 
 
 def _pack_behind(format_: Format, stack: Stack, prefix: bytes, *arguments: Value | memoryview) -> bytes:
-    known = _dissected(format_, stack, prefix.ljust(stack.size, b"\0"))
+    known = _dissected(stack, prefix.ljust(stack.size, b"\0"))
     return _pack(format_, stack, *[known[part] for part in _before(format_, stack)], *arguments)
 
 
@@ -66,13 +67,14 @@ def _built(format_: Format, stack: Stack, values: Mapping[Part, Value | memoryvi
     headers = {layer: layer() for layer in format_.layers[stack.name]}
     for part, value in values.items():
         headers[part.layer].setfieldval(part.field.name, value.hex(":") if isinstance(value, bytes) else value)
-    return bytes(reduce(truediv, [*headers.values(), Raw(payload)] if payload else headers.values()))
+    raw = bytes(reduce(truediv, [*headers.values(), Raw(payload)] if payload else headers.values()))
+    return raw[: len(raw) - trailing(headers)]
 
 
 def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryview, ...]:
     if len(raw) < stack.size:
         raise MalformedError("short")
-    values = _dissected(format_, stack, raw)
+    values = _dissected(stack, raw)
     for part, value in values.items():
         if (part.allowed and value not in part.allowed) or value in part.barred:
             raise MalformedError(part.name.strip("_"))
@@ -88,22 +90,18 @@ def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryv
     return (*(values[part] for part in format_.free(stack)), memoryview(raw)[stack.size : end])
 
 
-def _dissected(format_: Format, stack: Stack, raw: Buffer) -> dict[Part, Value]:
+def _dissected(stack: Stack, raw: Buffer) -> dict[Part, Value]:
     """All fields of frame headers that are there, whatever they say."""
     values: dict[Part, Value] = {}
-    begin = 0
-    for layer in format_.layers[stack.name]:
-        words = [word for word in stack.words if word.parts[0].layer is layer]
-        end = words[-1].offset + words[-1].size
-        packet = layer(bytes(raw[begin:end]))
-        for part in (part for word in words for part in word.parts):
-            value = packet.getfieldval(part.field.name)
+    for word in stack.words:
+        rest = bytes(raw[word.offset : word.offset + word.size])
+        for part in word.parts:
+            rest, value = part.field.getfield(part.layer(), rest)
             values[part] = bytes.fromhex(value.replace(":", "")) if isinstance(value, str) else int(value)
-        begin = end
     return values
 
 
 def _select(format_: Format, stack: Stack, word: Word, part: Part, raw: Buffer) -> int:
     if len(raw) < word.offset + word.size:
         raise MalformedError("short")
-    return int(_dissected(format_, stack, bytes(raw).ljust(stack.size, b"\0"))[part])
+    return int(_dissected(stack, bytes(raw).ljust(stack.size, b"\0"))[part])

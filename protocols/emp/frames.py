@@ -9,9 +9,7 @@ An enumeration lists every value that its field may have; one with a single valu
 
 from __future__ import annotations
 
-import struct
 from typing import Final
-from zlib import crc32
 
 from scapy.fields import (
     ByteEnumField,
@@ -25,6 +23,7 @@ from scapy.fields import (
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
+from protocols.core.frames import Counted
 from protocols.core.telling import Kind
 
 ETHERTYPE: Final = 0x88B5
@@ -34,13 +33,8 @@ MESSAGE: Final = 1
 DATA: Final = 2
 ACK: Final = 3
 
-# Where those two fields stand in the frame header, and the message header's size.
-_LENGTH: Final = 20
-_CHECK: Final = 24
-_MESSAGE_HEADER: Final = 16
 
-
-class EMP(Packet):
+class EMP(Counted):
     """The frame header, 28 bytes. An acknowledgement is one, nearly that of the last frame received."""
 
     name = "EMP"
@@ -62,27 +56,8 @@ class EMP(Packet):
         XIntField("check", None),
     ]
 
-    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        if self.length is None:
-            length = len(pay) - self._inner(pay)
-            pkt = pkt[:_LENGTH] + struct.pack("!H", length) + pkt[_LENGTH + 2 :]
-        if self.check is None:
-            before = self.underlayer.self_build() if self.underlayer else b""
-            check = crc32(pay, crc32(pkt[:_CHECK], crc32(before)))
-            pkt = pkt[:_CHECK] + struct.pack("!I", check)
-        return pkt + pay
-
-    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """What is behind the payload fills the frame up to Ethernet's minimum."""
-        end = self._inner(s) + (self.length or 0)
-        return s[:end], s[end:]
-
     def mysummary(self) -> str:
         return str(self.sprintf("EMP %EMP.type% message %EMP.message% frame %EMP.frame%"))
-
-    def _inner(self, rest: bytes) -> int:
-        """Bytes of the header between this one and the payload."""
-        return min(_MESSAGE_HEADER, len(rest)) if self.type == MESSAGE else 0
 
 
 class EMPMessage(Packet):

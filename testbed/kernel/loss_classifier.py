@@ -27,7 +27,7 @@ from typing import Final
 from testbed.errors import KernelError, PermissionDeniedError, UnsupportedError
 from testbed.kernel import bpf, syscalls, userns
 from testbed.kernel.children import in_child
-from testbed.kernel.loss_program import COUNTERS, WORD, GuardedField, Losses, loss_program
+from testbed.kernel.loss_program import COUNTERS, WORD, GuardedField, Losses, Telling, loss_program
 from testbed.kernel.netlink import RequestError, RouteSocket, attributes
 from testbed.kernel.survey import NLM_F_REQUEST_DUMP, RTM_GETTFILTER, TC_H_CLSACT_INGRESS, TCA_KIND, TCA_OPTIONS
 from testbed.spec.layout import Impairment
@@ -179,7 +179,7 @@ def losses_of(key: int, impairment: Impairment, fields: Fields = _USUAL_FIELDS) 
         ranges=tuple(ranges),
         period=period,
         # Without independent loss no flow is looked for.
-        fields=tuple(_flow_fields(fields)) if impairment.loss else (),
+        flows=tuple(_tellings(fields)) if impairment.loss else (),
     )
 
 
@@ -338,14 +338,17 @@ def attempt(route: RouteSocket, index: int) -> None:
     route.execute([messages.remove_clsact(index)], "netlink: the try is over")
 
 
-def _flow_fields(fields: Fields) -> Iterator[tuple[int, tuple[GuardedField, ...]]]:
-    for ethertype, names in sorted(fields.flow_fields().items()):
-        if len(names) > MOST_KEY_FIELDS:
+def _tellings(fields: Fields) -> Iterator[Telling]:
+    for (ethertype, begins), names in sorted(fields.flow_fields().items()):
+        if len(names) + bool(begins) > MOST_KEY_FIELDS:
             raise UnsupportedError(
                 f"a flow key of {len(names)} fields (EtherType 0x{ethertype:04x}); the classifier takes {MOST_KEY_FIELDS}"
             )
-        if names:
-            yield ethertype, tuple(_guarded(fields, fields[name], ethertype) for name in names)
+        if len(begins) > WORD:
+            raise UnsupportedError(f"the headers of 0x{ethertype:04x} are told apart by more than {WORD} bytes")
+        if names or begins:
+            guarded = tuple(_guarded(fields, fields[name], ethertype) for name in names)
+            yield Telling(ethertype, guarded, begins, fields.is_routed(ethertype))
 
 
 def _guarded(fields: Fields, field: Field, ethertype: int) -> GuardedField:

@@ -76,7 +76,7 @@ class Losses:
 
     key: the direction's. loss: the threshold of the independent loss, 0 for none. gemodel: the thresholds of p, r, 1-h and
     1-k, or empty. ranges: the pattern's numbers as pairs of first and last, in order; period: 0 if it is not repeated.
-    fields: EtherType -> the fields that tell the protocol's flows apart, each with its guards.
+    flows: what tells the flows of an EtherType apart, for each that has anything.
     """
 
     key: int
@@ -84,12 +84,27 @@ class Losses:
     gemodel: tuple[int, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
     period: int = 0
-    fields: tuple[tuple[int, tuple[GuardedField, ...]], ...] = ()
+    flows: tuple[Telling, ...] = ()
 
     @property
     def flow_words(self) -> int:
         """Words of a flow's key in the map: two, and the key fields; IP has two."""
-        return 2 + max(2, *(len(fields) for _, fields in self.fields), 0)
+        return 2 + max(2, *(telling.words for telling in self.flows), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """The fields that tell a protocol's flows apart. begins: what its header begins with, which is the first word then, for
+    a protocol that shares its EtherType; without it: of all others of the EtherType."""
+
+    ethertype: int
+    fields: tuple[GuardedField, ...]
+    begins: bytes = b""
+    routed: bool = False
+
+    @property
+    def words(self) -> int:
+        return len(self.fields) + bool(self.begins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,19 +252,37 @@ def _find_flow(program: Program, losses: Losses) -> None:
     _or_into(program, key, _TYPE)
     program.jump_if(_TYPE, "==", IPV4, "IPv4")
     program.jump_if(_TYPE, "==", IPV6, "IPv6")
-    for ethertype, _ in losses.fields:
+    ethertypes = dict.fromkeys(telling.ethertype for telling in losses.flows)
+    for ethertype in ethertypes:
         program.jump_if(_TYPE, "==", ethertype, f"protocol {ethertype}")
     program.jump("flow found")
-    for ethertype, fields in losses.fields:
+    for ethertype in ethertypes:
         program.label(f"protocol {ethertype}")
-        _set_count(program, key, len(fields))
-        if fields and fields[0].field.header.routed:
+        tellings = [telling for telling in losses.flows if telling.ethertype == ethertype]
+        if tellings[0].routed:
             _skip_route(program)
-        for word, field in enumerate(fields, 2):
-            _read_field(program, field, key + word * WORD)
+        for telling in sorted(tellings, key=lambda one: not one.begins):  # what is for all others comes last
+            _find_protocol_flow(program, telling, key)
         program.jump("flow found")
     _find_ip_flow(program, key)
     program.label("flow found")
+
+
+def _find_protocol_flow(program: Program, telling: Telling, key: int) -> None:
+    other = program.new_label("other")
+    word = 2
+    if size := len(telling.begins):
+        _load(program, 0, size, other)
+        program.constant(R2, int.from_bytes(telling.begins, "big"))
+        program.jump_if(R1, "!=", R2, other)
+        program.store(R10, key + word * WORD, R1, 8)
+        word += 1
+    _set_count(program, key, telling.words)
+    for place, field in enumerate(telling.fields, word):
+        _read_field(program, field, key + place * WORD)
+    if size:
+        program.jump("flow found")
+        program.label(other)
 
 
 def _skip_tags(program: Program) -> None:
@@ -356,16 +389,21 @@ def _check_guards(program: Program, guarded: GuardedField, absent: str) -> None:
 
 def _load_field(program: Program, field: Field, absent: str) -> None:
     """R1: a field's value; jumps to `absent` if the frame ends before."""
-    program.store(R10, _READ, 0, 8)
-    program.mov(R2, _AT)
-    program.add(R2, field.offset)
-    _call_load_bytes(program, R2, _READ + WORD - field.width, field.width)
-    program.jump_if(R0, "!=", 0, absent)
-    program.load(R1, R10, _READ, 8)
-    program.big_endian(R1, 64)
+    _load(program, field.offset, field.width, absent)
     program.constant(R2, field.mask or (1 << 8 * field.width) - 1)
     program.and_(R1, R2)
     program.rsh(R1, field.shift)
+
+
+def _load(program: Program, offset: int, size: int, absent: str) -> None:
+    """R1: up to eight bytes of the network header, as a number; jumps to `absent` if the frame ends before."""
+    program.store(R10, _READ, 0, 8)
+    program.mov(R2, _AT)
+    program.add(R2, offset)
+    _call_load_bytes(program, R2, _READ + WORD - size, size)
+    program.jump_if(R0, "!=", 0, absent)
+    program.load(R1, R10, _READ, 8)
+    program.big_endian(R1, 64)
 
 
 def _ask_flow(program: Program, losses: Losses) -> None:

@@ -13,7 +13,7 @@ from scapy.packet import NoPayload, Packet, Raw
 
 from testbed import registry
 from testbed.errors import TestbedError
-from testbed.wire.fields import ETHERNET_HEADER, behind_route
+from testbed.wire.fields import ETHERNET_HEADER
 
 _SHOWN: Final = 32  # bytes of what no layer explains
 
@@ -35,12 +35,6 @@ def shown(frame: bytes) -> Iterator[str]:
     if len(frame) < ETHERNET_HEADER:
         yield f"no Ethernet frame: {_bytes(frame)}"
         return
-    ethertype = int.from_bytes(frame[12:14], "big")
-    routed = any(ethertype == module.ETHERTYPE and getattr(module, "ROUTED", False) for module in _own())
-    behind = behind_route(frame, ETHERNET_HEADER) if routed else ETHERNET_HEADER
-    if behind > ETHERNET_HEADER:
-        yield f"route: {frame[ETHERNET_HEADER:behind].hex(' ')}"
-        frame = frame[:ETHERNET_HEADER] + frame[behind:]
     layer: Packet = Ether(frame)
     while not isinstance(layer, NoPayload):
         if isinstance(layer, Raw):
@@ -53,10 +47,6 @@ def shown(frame: bytes) -> Iterator[str]:
             ]
             yield f"{layer.name}: {', '.join(fields)}"
         layer = layer.payload
-
-
-def _own() -> list[ModuleType]:
-    return [module for module in frame_modules().values() if hasattr(module, "ETHERTYPE")]
 
 
 def _bytes(rest: bytes) -> str:

@@ -51,9 +51,11 @@ def _described(frame: bytes, nics: Mapping[bytes, str]) -> str:
         return f"{between} {_internet(frame, protocol, transport)}"
     if ethertype == _ARP:
         return _arp(frame, network)
-    one = told().get(ethertype)
-    if one is not None and network == ETHERNET_HEADER and (words := one.words(frame)):
-        return f"{between} {words}"
+    sharers = told().get(ethertype)
+    if sharers is not None and network == ETHERNET_HEADER:
+        one = sharers.of(frame)
+        if one is not None and (words := one.words(frame)):
+            return f"{between} {words}"
     if ethertype < 0:
         return "no Ethernet frame"
     kind = "length" if ethertype < SMALLEST_ETHERTYPE else "EtherType"

@@ -2,12 +2,16 @@
 
 A protocol whose codec says nothing of that is told of by its fields. A frame is checked by the codec itself, so that one
 which its protocol would throw away is told as broken.
+
+Of protocols that share an EtherType each is told of by its own codec. What is registered for all of them may have a function
+`stripped`, which takes from a frame what codecs do not have: it gives the rest, the source route, and whether the CRC-8 is
+right. Frames of that EtherType whose CRC-8 is wrong, and which nobody else claims, are left alone.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final
@@ -25,6 +29,8 @@ Read = Callable[[bytes], int]
 Show = Callable[[tuple[int, ...], int], str]
 """Given all values and the place of one, what stands for it."""
 
+Strip = Callable[[bytes], tuple[bytes, tuple[int, ...], bool]]
+
 _WORDS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _SHORT: Final = "short"
 _FOREIGN: Final = "another protocol's"
@@ -34,10 +40,13 @@ class Told:
     """How one protocol's frames are told of. name: as it is registered. kinds: by the value of its field that tells the
     sorts of frames apart."""
 
-    def __init__(self, name: str, codec: Any, fields: Fields) -> None:
-        """codec: a module as `protocols.core.codegen` writes it; it may be one without NAMES and KINDS."""
+    def __init__(self, name: str, codec: Any, fields: Fields, strip: Strip | None = None) -> None:
+        """codec: a module as `protocols.core.codegen` writes it; it may be one without NAMES and KINDS. strip: see above."""
         self.name: Final = name
         self.ethertype: Final = int(codec.ETHERTYPE)
+        self.begins: Final[bytes] = getattr(codec, "BEGINS", b"")
+        self._strip = strip
+        self._is_common = strip is not None and not self.begins
         self.kinds: Final[Mapping[int, Kind]] = getattr(codec, "KINDS", {})
         self._fields = fields
         self._routed = bool(getattr(codec, "ROUTED", False))
@@ -55,10 +64,13 @@ class Told:
         self._words = {value: _Words(self, value, kind.words).write for value, kind in self.kinds.items()}
         self._likely: dict[int, Callable[[bytes], object]] = {}  # by sort, what has read the last frame of it
 
-    def bare(self, frame: bytes) -> bytes:
-        """A frame without tags, without the source route that it still has; what follows is asked of such ones."""
+    def bare(self, frame: bytes) -> tuple[bytes, tuple[int, ...], bool]:
+        """A frame without tags, as the codec has it; its source route, if that can be said; whether nothing is wrong with
+        what the codec has not. All but `words` is asked of the first."""
+        if self._strip is not None:
+            return self._strip(frame)
         behind = behind_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
-        return frame if behind == ETHERNET_HEADER else frame[:ETHERNET_HEADER] + frame[behind:]
+        return frame if behind == ETHERNET_HEADER else frame[:ETHERNET_HEADER] + frame[behind:], (), True
 
     def read(self, field: str) -> Read:
         """Reads a field, by its name in the protocol; -1 where a frame does not have it."""
@@ -84,7 +96,17 @@ class Told:
 
     def words(self, frame: bytes) -> str:
         """What the frame is, whatever it has of a route; empty for what is not the protocol's."""
-        frame = self.bare(frame)
+        if self._strip is None and not self._routed:
+            return self._said(frame)
+        frame, route, intact = self.bare(frame)
+        if not intact and self._is_common:
+            return ""
+        said = self._said(frame)
+        if route and said:
+            said += f", route {' '.join([f'{delta:+}' for delta in route])}"
+        return said if intact or not said else f"{said}, wrong CRC-8"
+
+    def _said(self, frame: bytes) -> str:
         sort = self.sort(frame)
         if reason := self._wrong(frame, sort):
             return "" if reason == _FOREIGN else f"{self.name.upper()}, broken ({reason})"
@@ -96,14 +118,7 @@ class Told:
 
     def wrong(self, frame: bytes) -> str:
         """Why no sort of frame of the protocol can be read from it; empty where one can."""
-        frame = self._bare(frame)
         return self._wrong(frame, self.sort(frame))
-
-    def _bare(self, frame: bytes) -> bytes:
-        """The frame without its source route, as the codec knows it."""
-        if not self._routed:
-            return frame
-        return frame[:ETHERNET_HEADER] + frame[behind_route(frame, ETHERNET_HEADER) :]
 
     def _wrong(self, frame: bytes, sort: int) -> str:
         likely = self._likely.get(sort)
@@ -125,7 +140,9 @@ class Told:
                 return ""
         if not reasons:  # the codec reads no frames
             return ""
-        if set(reasons) == {_SHORT} or not self._fixed.isdisjoint(reasons):
+        if set(reasons) == {_SHORT}:
+            return _SHORT if self.begins else _FOREIGN
+        if not self._fixed.isdisjoint(reasons):
             return _FOREIGN
         if self.kinds and sort < 0:
             return self._selects
@@ -238,13 +255,51 @@ def _unless_zero(text: str, inner: Sequence[tuple[int, Show | None]]) -> Show:
     return show
 
 
+class Sharers:
+    """The protocols of one EtherType."""
+
+    def __init__(self) -> None:
+        self._by_begin: dict[bytes, Told] = {}
+        self._size = 0
+        self._routed = False
+        self._common: Told | None = None
+
+    def __iter__(self) -> Iterator[Told]:
+        return iter(self._by_begin.values())
+
+    def add(self, one: Told, routed: bool) -> None:
+        self._by_begin[one.begins] = one
+        self._size = max(self._size, len(one.begins))
+        self._routed = routed
+        self._common = self._by_begin.get(b"")
+
+    def of(self, frame: bytes) -> Told | None:
+        """Whose a frame without tags is."""
+        if not self._size:
+            return self._common
+        at = behind_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
+        return self._by_begin.get(frame[at : at + self._size], self._common)
+
+
 @cache
-def told() -> Mapping[int, Told]:
+def told() -> Mapping[int, Sharers]:
     """The protocols by EtherType: those whose fields rules can name. One that cannot be imported is not among them."""
-    fields = known_fields()
-    found: dict[int, Told] = {}
+    codecs: dict[str, Any] = {}
     for name in registry.offered(registry.FIELDS):
-        with suppress(TestbedError, AttributeError, LookupError, ValueError, TypeError):
-            one = Told(name, registry.load(registry.FIELDS, name), fields)
-            found.setdefault(one.ethertype, one)
+        with suppress(TestbedError):
+            codecs[name] = registry.load(registry.FIELDS, name)
+    return tellers(codecs, known_fields())
+
+
+def tellers(codecs: Mapping[str, Any], fields: Fields) -> Mapping[int, Sharers]:
+    """Of these codecs, by name. One that is none, or is not among the fields, is left out."""
+    strips: dict[int, Strip] = {}
+    for codec in codecs.values():
+        with suppress(AttributeError):
+            strips[codec.ETHERTYPE] = codec.stripped
+    found: dict[int, Sharers] = {}
+    for name, codec in codecs.items():
+        with suppress(AttributeError, LookupError, ValueError, TypeError):
+            one = Told(name, codec, fields, strips.get(codec.ETHERTYPE))
+            found.setdefault(one.ethertype, Sharers()).add(one, fields.is_routed(one.ethertype))
     return found

@@ -76,7 +76,9 @@ class Compared(Condition):
 def _same_bytes(fields: Fields, name: str, value: int) -> Test | None:
     """The quickest test for one value: a whole field behind Ethernet, compared as bytes."""
     field = fields[name]
-    if field.mask or field.guard or field.header.routed or field.header.layer not in ("network", "transport"):
+    if field.mask or field.guard or field.header.layer not in ("network", "transport"):
+        return None
+    if field.header.routed or field.header.begins:
         return None
     raw, begin, end = value.to_bytes(field.width, "big"), field.offset, field.offset + field.width
     announced, place = (0, 1) if field.header.layer == "network" else (2, 3)

@@ -11,9 +11,10 @@
 Actions: ``drop``, ``delay DURATION``, ``duplicate``, ``corrupt [BITS]``. Conditions: a header's name (it is there), a
 field's name (it is not 0), comparisons ``== != < <= > >= in (...)``, ``&`` before a comparison, ``link``, ``direction``
 (``forward`` or ``backward``), time since the rule was set ``after(T)``, ``before(T)``, ``between(T, T)``, joined by
-``and``, ``or``, ``not`` and parentheses. Which of the matching frames: ``nth(N)``, ``every(N)``, ``first(N)``,
-``between(N, N)``, with fields behind a comma to count apart for each of their values (or for each ``flow``); these count
-what the rest of the rule matches, so they stand at its top, joined by ``and``.
+``and``, ``or``, ``not`` and parentheses. A value may be called as its protocol calls it, ``emp.type == ACK``. Which of the
+matching frames: ``nth(N)``, ``every(N)``, ``first(N)``, ``between(N, N)``, with fields behind a comma to count apart for
+each of their values (or for each ``flow``); these count what the rest of the rule matches, so they stand at its top, joined
+by ``and``.
 """
 
 from __future__ import annotations
@@ -303,7 +304,10 @@ class _Parser:
                 self._fail(token, f"{field.name} is a hardware address, such as 02:00:00:00:00:01")
             return int(re.sub("[:-]", "", token.text), 16), 0
         if field.kind == "number":
-            return self._number(token, field.largest, field.name), 0
+            names = dict(field.names)
+            if token.kind == "word" and token.text in names:
+                return names[token.text], 0
+            return self._number(token, field.largest, field.name, names), 0
         version, example = (4, "10.0.0.1") if field.kind == "ipv4" else (6, "fd00::1")
         try:
             network = ipaddress.ip_network(token.text, strict=False)
@@ -319,9 +323,10 @@ class _Parser:
             self._fail(token, f"every address is in {token.text}; '{field.header.name}' alone matches all of them")
         return int(network.network_address), int(network.netmask)
 
-    def _number(self, token: Token, largest: int, what: str) -> int:
+    def _number(self, token: Token, largest: int, what: str, names: Collection[str] = ()) -> int:
         if token.kind != "word" or not _NUMBER.fullmatch(token.text):
-            self._fail(token, f"found {token.shown()}, expected a number ({what})")
+            words = f", or one of {', '.join(names)}" if names else ""
+            self._fail(token, f"found {token.shown()}, expected a number ({what}){words}", _named(token.text, names))
         number = int(token.text, 16 if token.text[:2] in ("0x", "0X") else 10)
         if number > largest:
             self._fail(token, f"{what}: at most {largest:,} (0x{largest:x})")
@@ -366,6 +371,12 @@ def _joined(parts: list[Condition]) -> Condition:
     if not parts:
         return Always()
     return And(tuple(parts)) if len(parts) > 1 else parts[0]
+
+
+def _named(name: str, names: Collection[str]) -> str:
+    """The value's name that was probably meant, or empty."""
+    close = difflib.get_close_matches(name.upper(), names, n=1)
+    return close[0] if close else ""
 
 
 def _nearest(name: str, names: Collection[str]) -> str:

@@ -12,6 +12,9 @@ A protocol of a source-routed network is registered with routed=True: its header
 length that still is on the link in question. The bytes of a route have their top bit set, and the header's first has not
 (Myrinet, ANSI/VITA 26-1998).
 
+Several protocols may share an EtherType: each says with which bytes its header begins (a Myrinet packet's type, say), all
+with as many; one more may say nothing, and describes what is theirs together.
+
 offset: bytes from the header's first. width: bytes, big-endian. mask: of the bits that count, shifted down to bit 0.
 guard: other fields of the header and the values that they must have, or the field is not there.
 """
@@ -20,7 +23,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 Located = tuple[int, int, int, int]
@@ -31,6 +35,8 @@ Layer = Literal["link", "tag", "network", "transport"]
 Kind = Literal["number", "mac", "ipv4", "ipv6"]
 Reader = Callable[[bytes, Located], int]
 """The field's value in a located frame, or -1 where the frame does not have the field."""
+FlowReader = Callable[[bytes, Located], tuple[int, ...]]
+"""The values of the fields that tell a frame's flow from others of its EtherType and addresses."""
 
 NOWHERE: Final[Located] = (-1, -1, -1, -1)
 ETHERNET_HEADER: Final = 14
@@ -86,22 +92,27 @@ def behind_route(frame: bytes, begin: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Header:
     """A header: the layer it begins at, and the EtherType or IP protocol number that announces it. routed: it stands behind
-    a source route."""
+    a source route. begins: the bytes that it begins with, where others have the same EtherType."""
 
     name: str
     layer: Layer
     number: int = 0
     routed: bool = False
+    begins: bytes = b""
 
     def finder(self) -> Reader:
         """Where it begins in a frame, or -1."""
         number, layer = self.number, self.layer
-        if self.routed:
+        if self.routed or self.begins:
+            routed, begins = self.routed, self.begins
 
-            def find_behind_route(frame: bytes, located: Located) -> int:
-                return behind_route(frame, located[1]) if located[0] == number else -1
+            def find_its_own(frame: bytes, located: Located) -> int:
+                if located[0] != number:
+                    return -1
+                at = behind_route(frame, located[1]) if routed else located[1]
+                return at if frame.startswith(begins, at) else -1
 
-            return find_behind_route
+            return find_its_own
 
         def find(frame: bytes, located: Located) -> int:
             if layer == "network":
@@ -118,7 +129,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field. guard: pairs of a field's full name and the value that it must have."""
+    """A field. guard: pairs of a field's full name and the value that it must have. names: what values are called, and
+    these."""
 
     name: str
     header: Header
@@ -127,6 +139,7 @@ class Field:
     mask: int = 0
     kind: Kind = "number"
     guard: tuple[tuple[str, int], ...] = ()
+    names: tuple[tuple[str, int], ...] = ()
 
     @property
     def largest(self) -> int:
@@ -156,7 +169,7 @@ class Fields:
     def __init__(self, headers: Iterable[Header] = (), fields: Iterable[Field] = ()) -> None:
         self._headers: dict[str, Header] = {}
         self._fields: dict[str, Field] = {}
-        self._flows: dict[int, tuple[str, ...]] = {}
+        self._flows: dict[tuple[int, bytes], tuple[str, ...]] = {}
         for header in headers:
             self._add_header(header)
         for field in fields:
@@ -191,18 +204,23 @@ class Fields:
         flow: Sequence[str] = (),
         *,
         routed: bool = False,
+        begins: bytes = b"",
+        names: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
     ) -> None:
         """Adds a protocol that stands directly on Ethernet.
 
         fields: name -> offset, width and, if wanted, mask and guard, as this module's head says. flow: the names of the
-        fields that tell the protocol's flows apart. routed: a source route may stand in front of the header. Raises
+        fields that tell the protocol's flows apart. routed: a source route may stand in front of the header. begins: what
+        the header begins with, if others share the EtherType. names: of fields, what their values are called. Raises
         ValueError for a name, an EtherType or a field that cannot be; then nothing has been added.
         """
         trial = self.copy()
-        header = Header(protocol, "network", ethertype, routed)
+        header = Header(protocol, "network", ethertype, routed, begins)
         trial._add_header(header)
         for name, place in fields.items():
-            trial._add_field(_field(header, name, place))
+            field = _field(header, name, place)
+            called = tuple([(text, value) for value, text in names.get(name, {}).items()])
+            trial._add_field(replace(field, names=called))
         for field in trial._fields.values():
             for other, _ in field.guard:
                 if other not in trial._fields:
@@ -210,7 +228,7 @@ class Fields:
         for name in flow:
             if f"{protocol}.{name}" not in trial._fields:
                 raise ValueError(f"{protocol}: its flow key names {name!r}, which is not one of its fields")
-        trial._flows[ethertype] = tuple(f"{protocol}.{name}" for name in flow)
+        trial._flows[ethertype, begins] = tuple(f"{protocol}.{name}" for name in flow)
         self._headers, self._fields, self._flows = trial._headers, trial._fields, trial._flows
 
     def copy(self) -> Fields:
@@ -220,25 +238,56 @@ class Fields:
         other._flows = dict(self._flows)
         return other
 
-    def flow_readers(self, ethertype: int) -> tuple[Reader, ...]:
-        """What tells the flows of one EtherType apart; empty if nothing does."""
-        return tuple(self.reader(name) for name in self._flows.get(ethertype, ()))
+    def flow_readers(self) -> dict[int, FlowReader]:
+        """By EtherType, what tells its flows apart, where anything does. For a protocol that shares its EtherType the bytes
+        that its header begins with are the first value, as a number."""
+        return {ethertype: self._flow_reader(ethertype) for ethertype in self.flow_ethertypes()}
 
-    def flow_spans(self, ethertype: int) -> tuple[slice, ...]:
-        """Which bytes of a frame without tags and source route are read for that; empty if it hangs on others, too, whether
-        they count."""
-        fields = [self._fields[name] for name in self._flows.get(ethertype, ())]
-        if any(field.guard for field in fields):
-            return ()
-        begins = [ETHERNET_HEADER + field.offset for field in fields]
-        return tuple([slice(begin, begin + field.width) for begin, field in zip(begins, fields, strict=True)])
+    def _flow_reader(self, ethertype: int) -> FlowReader:
+        readers = {
+            begins: tuple([self.reader(name) for name in names])
+            for (number, begins), names in self._flows.items()
+            if number == ethertype
+        }
+        others = readers.pop(b"", ())
+        if not readers:
+            return lambda frame, located: tuple([max(read(frame, located), 0) for read in others])
+        size, routed = len(next(iter(readers))), self.is_routed(ethertype)
+
+        def read_its_own(frame: bytes, located: Located) -> tuple[int, ...]:
+            at = behind_route(frame, located[1]) if routed else located[1]
+            begins = frame[at : at + size]
+            own = readers.get(begins)
+            if own is None:
+                return tuple([max(read(frame, located), 0) for read in others])
+            return int.from_bytes(begins, "big"), *[max(read(frame, located), 0) for read in own]
+
+        return read_its_own
+
+    def flow_ethertypes(self) -> set[int]:
+        """Those of which some protocol tells flows apart."""
+        return {ethertype for (ethertype, begins), names in self._flows.items() if names or begins}
+
+    def flow_spans(self, ethertype: int) -> dict[bytes, tuple[slice, ...]]:
+        """By what headers of an EtherType begin with: which bytes of a frame without tags and source route are read for
+        that; empty if it hangs on others, too, whether they count."""
+        found = {}
+        for (number, begins), names in self._flows.items():
+            if number == ethertype:
+                fields = [self._fields[name] for name in names]
+                if any(field.guard for field in fields):
+                    return {}
+                places = [(ETHERNET_HEADER + field.offset, field.width) for field in fields]
+                found[begins] = tuple([slice(begin, begin + width) for begin, width in places])
+        return found
 
     def is_routed(self, ethertype: int) -> bool:
         """Whether a source route may stand in front of its header."""
         return any(header.routed and header.number == ethertype for header in self._headers.values())
 
-    def flow_fields(self) -> dict[int, tuple[str, ...]]:
-        """EtherType -> the names of the fields that registered protocols name as their flow key."""
+    def flow_fields(self) -> dict[tuple[int, bytes], tuple[str, ...]]:
+        """EtherType and what the header begins with -> the names of the fields that a registered protocol names as its flow
+        key."""
         return dict(self._flows)
 
     def presence(self, header: str) -> Reader:
@@ -279,11 +328,9 @@ class Fields:
         if not header.name.isidentifier():
             raise ValueError(f"{header.name!r} is not a name of letters, digits and '_'")
         for other in self._headers.values():
-            if header.layer in ("network", "transport") and (other.layer, other.number) == (
-                header.layer,
-                header.number,
-            ):
-                raise ValueError(f"{header.name}: {other.name} has the number 0x{header.number:04x} already")
+            same = (other.layer, other.number) == (header.layer, header.number)
+            if header.layer in ("network", "transport") and same:
+                _check_shared(header, other)
         if header.layer == "network" and not SMALLEST_ETHERTYPE <= header.number <= 0xFFFF:
             raise ValueError(f"{header.name}: 0x{header.number:x} is not an EtherType")
         self._headers[header.name] = header
@@ -298,6 +345,17 @@ class Fields:
                 f"{field.name}: an offset of 0 or more, a width of 1 to {WIDEST} bytes and a mask within it"
             )
         self._fields[field.name] = field
+
+
+def _check_shared(header: Header, other: Header) -> None:
+    """Two headers with one number can be told apart."""
+    number = f"0x{header.number:04x}"
+    if header.begins == other.begins:
+        raise ValueError(f"{header.name}: {other.name} has the number {number} already")
+    if header.routed != other.routed:
+        raise ValueError(f"{header.name}: {other.name} has {number}, too; both stand behind a source route, or neither")
+    if header.begins and other.begins and len(header.begins) != len(other.begins):
+        raise ValueError(f"{header.name}: {other.name} has {number}, too, and begins with {len(other.begins)} bytes")
 
 
 FRAME_LENGTH: Final = "frame.len"

@@ -5,7 +5,8 @@ names its protocol number, TCP and UDP the lower of the two ports beside it (the
 connection, and the server's as a rule); the key of IP is thus always two numbers, the second 0 where there are no
 ports, as in a later fragment. Protocols on Ethernet name theirs when they register their fields.
 
-A source route is looked through and tells nothing: a frame is of the same flow on every link that it crosses.
+A source route is looked through and tells nothing: a frame is of the same flow on every link that it crosses. Where
+protocols share an EtherType, what a header begins with, by which they are told apart, is the key's first value.
 
 VLAN tags are looked through and do not tell flows apart: a kernel may carry the tag beside the frame, so that a program
 on one datapath would see it and on another not. An IEEE 802.3 length field is no EtherType and counts as 0. What a
@@ -15,7 +16,7 @@ frame carries beyond its flow key never enters.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
@@ -28,8 +29,8 @@ from testbed.wire.fields import (
     SMALLEST_ETHERTYPE,
     TAGS,
     Fields,
+    FlowReader,
     Located,
-    Reader,
     behind_route,
     locate,
 )
@@ -142,9 +143,7 @@ class Classifier:
 
     def __init__(self, fields: Fields) -> None:
         """fields: which protocols name a flow key."""
-        self._readers: dict[int, tuple[Reader, ...]] = {
-            ethertype: fields.flow_readers(ethertype) for ethertype, names in fields.flow_fields().items() if names
-        }
+        self._readers = fields.flow_readers()
         self._known: dict[Flow, Known] = {}
         # What is equal in many flows, once.
         self._macs: dict[bytes, bytes] = {}
@@ -161,13 +160,18 @@ class Classifier:
             for ethertype in self._readers
             if ethertype not in (IPV4, IPV6, *TAGS) and (found := fields.flow_spans(ethertype))
         }
-        ends = {ethertype: max(span.stop for span in found) for ethertype, found in spans.items()}
-        routed = {ethertype for ethertype in spans if fields.is_routed(ethertype)}
-        near = {ethertype for ethertype, end in ends.items() if end <= ETHERNET_HEADER + _GAP}
-        self._short = frozenset(near - routed)
+        plain = {
+            ethertype: found[b""]
+            for ethertype, found in spans.items()
+            if set(found) == {b""} and not fields.is_routed(ethertype)
+        }
+        ends = {ethertype: max(span.stop for span in found) for ethertype, found in plain.items()}
+        self._short = frozenset(ethertype for ethertype, end in ends.items() if end <= ETHERNET_HEADER + _GAP)
         self.head: Final = slice(max([ETHERNET_HEADER, *[ends[ethertype] for ethertype in self._short]]))
         self._takers: dict[int, Callable[[bytes], object]] = {
-            ethertype: _behind_route(found) if ethertype in routed else itemgetter(_HEADER, *found)
+            ethertype: itemgetter(_HEADER, *plain[ethertype])
+            if ethertype in plain
+            else _taker(found, fields.is_routed(ethertype))
             for ethertype, found in spans.items()
             if ethertype not in self._short
         }
@@ -300,10 +304,10 @@ class Flows:
         return counted if hashing.draw(counted.loss, n) >> 11 < limit else None
 
 
-def flow_of(frame: bytes, readers: dict[int, tuple[Reader, ...]], located: Located | None = None) -> Flow:
-    """The flow of a frame, from nothing but its bytes. readers: EtherType -> the fields that a protocol names; a field
-    that is not in the frame counts as 0. A frame shorter than its Ethernet header is taken as if zeros followed. located:
-    what `locate` says, if that is known."""
+def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | None = None) -> Flow:
+    """The flow of a frame, from nothing but its bytes. readers: as `Fields.flow_readers` gives them; a field that is not in
+    the frame counts as 0. A frame shorter than its Ethernet header is taken as if zeros followed. located: what `locate`
+    says, if that is known."""
     located = located or locate(frame)
     ethertype = located[0]
     destination = int.from_bytes(frame[:6].ljust(6, b"\0"), "big")
@@ -316,22 +320,31 @@ def flow_of(frame: bytes, readers: dict[int, tuple[Reader, ...]], located: Locat
         if protocol in _WITH_PORTS and begin >= 0 and len(frame) >= begin + 4:
             port = min(frame[begin] << 8 | frame[begin + 1], frame[begin + 2] << 8 | frame[begin + 3])
         return Flow(ethertype, destination, source, (max(protocol, 0), port))
-    values = tuple([max(read(frame, located), 0) for read in readers.get(ethertype, ())])
-    return Flow(ethertype, destination, source, values)
+    read = readers.get(ethertype)
+    return Flow(ethertype, destination, source, () if read is None else read(frame, located))
 
 
-def _behind_route(spans: tuple[slice, ...]) -> Callable[[bytes], object]:
-    """What takes a frame's Ethernet header, and those bytes of it that stand there without a source route."""
-    begin, end = min(span.start for span in spans), max(span.stop for span in spans)
-    whole = slice(begin - ETHERNET_HEADER, end - ETHERNET_HEADER)
-    parts = [slice(span.start - begin, span.stop - begin) for span in spans]
+def _taker(spans: Mapping[bytes, tuple[slice, ...]], routed: bool) -> Callable[[bytes], object]:
+    """What takes a frame's Ethernet header, what the header behind it begins with if somebody claims that, and those bytes
+    that stand in its spans without a source route."""
+    size = max(map(len, spans))
+    behind = {begins: [_moved(span) for span in found] for begins, found in spans.items()}
+    others = behind.get(b"", [])
 
     def take(frame: bytes) -> object:
-        at = behind_route(frame, ETHERNET_HEADER)
-        found = frame[at + whole.start : at + whole.stop]
-        return frame[:ETHERNET_HEADER], *[found[part] for part in parts]
+        at = behind_route(frame, ETHERNET_HEADER) if routed else ETHERNET_HEADER
+        begins = frame[at : at + size]
+        own = behind.get(begins)
+        if own is None:
+            begins, own = b"", others
+        return frame[:ETHERNET_HEADER], begins, *[frame[at + begin : at + end] for begin, end in own]
 
     return take
+
+
+def _moved(span: slice) -> tuple[int, int]:
+    """Counted from behind the Ethernet header."""
+    return span.start - ETHERNET_HEADER, span.stop - ETHERNET_HEADER
 
 
 def _mac(number: int) -> str:

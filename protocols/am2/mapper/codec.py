@@ -18,7 +18,6 @@ from protocols.core.malformed import MalformedError
 from protocols.core.telling import Kind
 
 ETHERTYPE: Final = 0x88B6
-TYPE: Final = 5
 KIND_PROBE: Final = 1
 KIND_LOOP: Final = 2
 KIND_ANSWER: Final = 3
@@ -27,12 +26,11 @@ KIND_ACK: Final = 5
 KIND_HINT: Final = 6
 
 FRAME: Final = struct.Struct("!6s6sHHBHHIIIHHHHI")
-"""Ether / Mapping."""
+"""Ether / Myrinet / Mapping."""
 
 FRAME_SIZE: Final = 45
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {
-    "type": (0, 2),
     "kind": (2, 1),
     "source": (3, 2),
     "leader": (5, 2),
@@ -49,6 +47,9 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
 
 FLOW: Final = ("kind",)
 """The fields that tell flows apart."""
+
+BEGINS: Final = b"\x00\x05"
+"""Behind Ethernet, what says that it is one of these frames."""
 
 ROUTED: Final = True
 """A source route may stand in front of the header."""
@@ -88,22 +89,22 @@ def pack_frame(
     parts: int,
     payload: Buffer = b"",
 ) -> bytes:
-    """Ether / Mapping."""
+    """Ether / Myrinet / Mapping."""
     header = _pack_frame(
-        dst, src, ETHERTYPE, TYPE, kind, source, leader, incarnation, number, epoch, author, part, parts, len(payload)
+        dst, src, ETHERTYPE, 5, kind, source, leader, incarnation, number, epoch, author, part, parts, len(payload)
     )
     return header + _pack_check(crc32(payload, crc32(header))) + payload
 
 
 def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, memoryview]:
-    """Ether / Mapping: dst, src, kind, source, leader, incarnation, number, epoch, author, part, parts,
+    """Ether / Myrinet / Mapping: dst, src, kind, source, leader, incarnation, number, epoch, author, part, parts,
     payload."""
     try:
         (
             dst,
             src,
-            ether_type,
             type_,
+            myrinet_type,
             kind,
             source,
             leader,
@@ -118,10 +119,10 @@ def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, in
         ) = _unpack_frame(raw)
     except struct.error:
         raise MalformedError("short") from None
-    if ether_type != ETHERTYPE:
-        raise MalformedError("ether_type")
-    if type_ != TYPE:
+    if type_ != ETHERTYPE:
         raise MalformedError("type")
+    if myrinet_type != 5:
+        raise MalformedError("myrinet_type")
     if kind not in (KIND_PROBE, KIND_LOOP, KIND_ANSWER, KIND_TABLE, KIND_ACK, KIND_HINT):
         raise MalformedError("kind")
     end = 45 + length

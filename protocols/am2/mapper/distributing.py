@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.envelope import Route
 from protocols.am2.mapper.pacer import Pacer
 from protocols.am2.mapper.settings import Settings
 from protocols.am2.mapper.tables import Table, parts_of
 from protocols.core.timers import Timers
+from protocols.myrinet.envelope import Route
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from protocols.am2.mapper.envelope import Route, back
 from protocols.am2.mapper.prober import Answer, Batch, Found, Probe
 from protocols.am2.mapper.topology import Port, Topology, span
+from protocols.myrinet.envelope import Route, back
 
 Asking = Generator[Batch, None, Topology]
 """Gives batches, is resumed when each is over, and returns a map. Raises ContradictionError."""

@@ -23,7 +23,6 @@ from protocols.am2.mapper.codec import (
 )
 from protocols.am2.mapper.counters import Counters
 from protocols.am2.mapper.distributing import Distributor, Parcel
-from protocols.am2.mapper.envelope import back, opened, route_bytes, route_of, sealed
 from protocols.am2.mapper.leading import Duty, Pause, lead
 from protocols.am2.mapper.pacer import Pacer
 from protocols.am2.mapper.prober import Found, Probe, Prober
@@ -33,6 +32,7 @@ from protocols.am2.mapper.tables import Collected, Path, Table, paths_of, way_ba
 from protocols.am2.mapper.topology import Topology
 from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
+from protocols.myrinet.envelope import back, opened, route_bytes, route_of, sealed
 
 BROADCAST: Final = b"\xff" * 6
 NOBODY: Final = 0xFFFF

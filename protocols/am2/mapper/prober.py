@@ -14,10 +14,10 @@ from math import ceil, log
 from typing import Final, Protocol
 
 from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.envelope import Route
 from protocols.am2.mapper.pacer import Pacer
 from protocols.am2.mapper.settings import Settings
 from protocols.core.timers import Timers
+from protocols.myrinet.envelope import Route
 
 _BELIEF: Final = 1e-5
 """A probe whose answer would have come is judged silent with about this probability."""

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from protocols.am2.mapper.envelope import Route
 from protocols.am2.mapper.topology import Port, Topology
+from protocols.myrinet.envelope import Route
 
 _FAR: Final = 1 << 30
 _MASK: Final = (1 << 64) - 1

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocols.am2.mapper.envelope import Route, route_bytes, route_of
 from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
+from protocols.myrinet.envelope import Route, route_bytes, route_of
 
 _ENTRY: Final = struct.Struct("!H6sB")
 

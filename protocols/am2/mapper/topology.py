@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocols.am2.mapper.envelope import Route
 from protocols.am2.mapper.prober import Found
+from protocols.myrinet.envelope import Route
 
 
 class Port(NamedTuple):

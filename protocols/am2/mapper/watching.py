@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from protocols.am2.mapper.envelope import Route, back
 from protocols.am2.mapper.exploring import loop
 from protocols.am2.mapper.prober import Answer, Found, Probe
 from protocols.am2.mapper.topology import Topology
+from protocols.myrinet.envelope import Route, back
 
 
 class Known:

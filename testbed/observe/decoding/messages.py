@@ -66,7 +66,9 @@ class Messages:
         self._nics = nics
         self._keep = keep
         self._sorts = {
-            one.ethertype: {value: _Sort(one, kind) for value, kind in one.kinds.items()} for one in _tellers()
+            one.name: {value: _Sort(one, kind) for value, kind in one.kinds.items()}
+            for sharers in told().values()
+            for one in sharers
         }
         self._named: dict[Key, Message] = {}
         self._kept: set[int] = set()
@@ -76,20 +78,20 @@ class Messages:
         for frame in frames:
             raw = frame.raw
             ethertype, network, _, _ = locate(raw)
-            sorts = self._sorts.get(ethertype)
-            if sorts is None or network != ETHERNET_HEADER:
+            sharers = told().get(ethertype)
+            one = None if sharers is None or network != ETHERNET_HEADER else sharers.of(raw)
+            if one is None or not one.kinds:
                 continue
-            one = told()[ethertype]
-            raw = one.bare(raw)
+            raw, _, intact = one.bare(raw)
             value = one.sort(raw)
-            sort = sorts.get(value)
+            sort = self._sorts[one.name].get(value)
             if sort is not None and (sort.message or sort.handles):
-                self._place(frame, raw, value, sort)
+                self._place(frame, raw, value, sort, intact)
 
-    def _place(self, frame: Frame, raw: bytes, value: int, sort: _Sort) -> None:
-        """raw: it, without its route."""
+    def _place(self, frame: Frame, raw: bytes, value: int, sort: _Sort, intact: bool) -> None:
+        """raw: it, as its codec has it. intact: nothing is wrong with what the codec has not."""
         kind = sort.kind
-        broken = bool(sort.told.wrong(raw))
+        broken = not intact or bool(sort.told.wrong(raw))
         message = self._message(frame, raw, sort, broken)
         if message is None:
             self.strays += 1
@@ -108,7 +110,7 @@ class Messages:
         lost = frame.comment.startswith(_LOST) or any(f"; {word}" in frame.comment for word in _LOST)
         message.lost += lost
         if id(message) in self._kept:
-            message.sightings.append(Sighting(frame, kind.role, sort.told.words(raw), again, lost))
+            message.sightings.append(Sighting(frame, kind.role, sort.told.words(frame.raw), again, lost))
 
     def _message(self, frame: Frame, raw: bytes, sort: _Sort, broken: bool) -> Message | None:
         """The one that it belongs to, which may begin with it; a broken frame begins none."""
@@ -156,10 +158,6 @@ class _Sort:
         self.handles: list[tuple[str, Read]] = [(what, one.read(name)) for what, name in kind.handles]
         self.part: Read | None = one.read(kind.part) if kind.part else None
         self.total: Read | None = one.read(kind.total) if kind.total else None
-
-
-def _tellers() -> Iterable[Told]:
-    return told().values()
 
 
 class Names:

@@ -165,7 +165,8 @@ class Facts:
             readers = [(field, read) for field, read in self._fields if field.header.name in headers]
             self._of[headers] = readers
         fields = {field.name: _value(field, value) for field, read in readers if (value := read(raw, located)) >= 0}
-        one = told().get(located[0])
+        sharers = told().get(located[0])
+        one = None if sharers is None else sharers.of(raw)
         return {
             "capture": frame.interface.capture,
             "time": frame.when,

@@ -51,7 +51,7 @@ def protocols() -> Fields:
 
 
 FIELDS = protocols()
-READERS = {ethertype: FIELDS.flow_readers(ethertype) for ethertype in FIELDS.flow_fields()}
+READERS = FIELDS.flow_readers()
 
 
 def random_frame(chance: random.Random) -> bytes:
@@ -97,7 +97,7 @@ def runnable(frame: bytes) -> bytes:
 def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FIELDS) -> Classifier:
     """Each frame's fate, and then all that was counted, is the model's. Returns the classifier, closed."""
     model = Direction(LINK, "backward", impairment, seed=SEED, fields=fields)
-    readers = {ethertype: fields.flow_readers(ethertype) for ethertype in fields.flow_fields()}
+    readers = fields.flow_readers()
     flows: Counter[Flow] = Counter()
     lost = 0
     with loss_classifier.load(losses_of(KEY, impairment, fields)) as classifier:
@@ -132,6 +132,24 @@ def test_frames_with_a_source_route_have_the_models_fates() -> None:
         frame = ethernet(route + rest, ethertype=KEYED)
         frames.append(tagged(frame, 5) if chance.random() < 0.1 else frame)
     compare(Impairment(loss=0.3), frames, fields)
+
+
+@pytest.mark.requires("bpf")
+@pytest.mark.parametrize("common", [(), ("credit",)])
+def test_frames_of_protocols_that_share_an_ethertype_have_the_models_fates(common: tuple[str, ...]) -> None:
+    fields = standard_fields()
+    fields.register("data", KEYED, {"channel": (2, 1)}, flow=["channel"], routed=True, begins=b"\0\4")
+    fields.register("map", KEYED, {"kind": (2, 1)}, flow=[], routed=True, begins=b"\0\5")
+    fields.register("all", KEYED, {"credit": (3, 1)}, flow=common, routed=True)
+    chance = random.Random("shared")
+    frames = []
+    for _ in range(2_000):
+        route = bytes(chance.randrange(0x80, 0x100) for _ in range(chance.choice([0, 1, 3])))
+        rest = bytes([0, chance.choice([4, 5, 6]), chance.randrange(3), chance.randrange(2)])
+        frames.append(ethernet(route + rest[: chance.choice([1, 2, 3, 4, 4, 4])], ethertype=KEYED))
+    compare(Impairment(loss=0.3), frames, fields)
+    keys = {flow_of(frame, fields.flow_readers()).key for frame in frames}
+    assert {(4, 0), (4, 2), (5,), ((1,) if common else ())} <= keys
 
 
 @pytest.mark.requires("bpf")

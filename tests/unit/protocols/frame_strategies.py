@@ -14,22 +14,45 @@ from scapy.fields import MACField
 from scapy.packet import NoPayload, Packet, Padding, Raw
 
 import protocols
+from protocols.core.frames import Passing, trailing
+from protocols.myrinet.envelope import sealed
 
 _ROOT = Path(protocols.__path__[0])
-PACKAGES = sorted(".".join(("protocols", *path.parent.relative_to(_ROOT).parts)) for path in _ROOT.glob("**/frames.py"))
+PACKAGES = sorted(
+    ".".join(("protocols", *path.parent.relative_to(_ROOT).parts))
+    for path in _ROOT.glob("**/frames.py")
+    if path.with_name("codec.py").exists()
+)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A frame: the arguments that its codec takes, and the same as Scapy's packet."""
+    """A frame: the arguments that its codec takes, and the same as Scapy's packet, of these layers."""
 
     arguments: tuple[int | bytes, ...]
     payload: bytes
     packet: Packet
+    layers: tuple[type[Packet], ...]
+
+    @property
+    def raw(self) -> bytes:
+        """Without what changes on the way."""
+        whole = bytes(self.packet)
+        return whole[: len(whole) - trailing(self.layers)]
 
 
 def frames_of(package: str) -> ModuleType:
     return importlib.import_module(f"{package}.frames")
+
+
+def on_a_link(layers: tuple[type[Packet], ...], raw: bytes) -> bytes:
+    """A frame of a codec's as Scapy's layers have it."""
+    return sealed(raw, b"") if trailing(layers) else raw
+
+
+def own_layers(module: ModuleType, stack: str) -> list[type[Packet]]:
+    """Those that the protocol has made."""
+    return [layer for layer in module.STACKS[stack] if layer.__module__ == module.__name__]
 
 
 def binding(below: type[Packet], above: type[Packet]) -> dict[str, int]:
@@ -67,7 +90,7 @@ def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, most: int = 20
         fixed = binding(layer, above) if above else {}
         values: dict[str, object] = {}
         for field in layer.fields_desc:
-            if field.name in fixed or (layer is not layers[0] and field.name in made):
+            if isinstance(field, Passing) or field.name in fixed or (layer is not layers[0] and field.name in made):
                 continue
             value = draw(field_values(layer, field))
             values[field.name] = value.hex(":") if isinstance(value, bytes) else value
@@ -75,7 +98,8 @@ def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, most: int = 20
                 arguments.append(value)
         headers.append(layer(**values))
     payload = draw(st.binary(max_size=most))
-    return Drawn(tuple(arguments), payload, reduce(truediv, [*headers, Raw(payload)] if payload else headers))
+    packet = reduce(truediv, [*headers, Raw(payload)] if payload else headers)
+    return Drawn(tuple(arguments), payload, packet, layers)
 
 
 def dissected(layers: tuple[type[Packet], ...], packet: Packet) -> list[dict[str, int | bytes]]:
@@ -83,7 +107,8 @@ def dissected(layers: tuple[type[Packet], ...], packet: Packet) -> list[dict[str
     out: list[dict[str, int | bytes]] = []
     for layer in layers:
         assert type(packet) is layer
-        out.append({field.name: number(packet.getfieldval(field.name)) for field in layer.fields_desc})
+        lasting = [field.name for field in layer.fields_desc if not isinstance(field, Passing)]
+        out.append({name: number(packet.getfieldval(name)) for name in lasting})
         packet = packet.payload
     out.append({"payload": b"" if isinstance(packet, (NoPayload, Padding)) else bytes(packet.load)})
     return out

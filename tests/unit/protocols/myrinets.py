@@ -13,11 +13,11 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import count, pairwise
 from random import Random
 
-from protocols.am2.mapper.envelope import crc8
 from protocols.am2.mapper.mapper import Mapper, Station
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.am2.mapper.tables import Table
 from protocols.am2.mapper.topology import Port, Topology
+from protocols.myrinet.envelope import crc8
 
 HOP = 1_000  # ns
 Place = tuple[str | int, int]  # a switch's name or a host's number, and the port; a host's is 0

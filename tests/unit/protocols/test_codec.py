@@ -11,7 +11,7 @@ from types import ModuleType
 
 import made_up_frames
 import pytest
-from frame_strategies import PACKAGES, binding, dissected, drawn_frames, frames_of
+from frame_strategies import PACKAGES, binding, dissected, drawn_frames, frames_of, on_a_link, own_layers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.fields import ByteField, IntField, LEShortField, StrField, XShortField
@@ -82,7 +82,7 @@ def test_the_codec_packs_the_bytes_that_scapy_builds(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
-    assert pack(codec, stack, *drawn.arguments, drawn.payload) == bytes(drawn.packet)
+    assert pack(codec, stack, *drawn.arguments, drawn.payload) == drawn.raw
 
 
 @EVERY_STACK
@@ -93,8 +93,8 @@ def test_scapy_dissects_what_the_codec_packs(
     drawn = data.draw(drawn_frames(frames, stack))
     # A protocol without a length cannot tell what fills up a frame from its payload.
     padding = padding if hasattr(frames, "LENGTH") else b""
-    packet = Ether(pack(codec, stack, *drawn.arguments, drawn.payload) + padding)
     layers = frames.STACKS[stack]
+    packet = Ether(on_a_link(layers, pack(codec, stack, *drawn.arguments, drawn.payload) + padding))
     *headers, last = dissected(layers, packet)
     assert last == {"payload": drawn.payload}
     again = Raw(drawn.payload) if drawn.payload else None
@@ -111,7 +111,7 @@ def test_the_codec_reads_what_scapy_builds(
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
     padding = padding if hasattr(frames, "LENGTH") else b""
-    frame = bytes(drawn.packet) + padding
+    frame = drawn.raw + padding
     for form in (frame, bytearray(frame), memoryview(frame)):
         assert unpack(codec, stack, form) == (*drawn.arguments, drawn.payload)
 
@@ -122,7 +122,7 @@ def test_what_is_behind_a_known_beginning_is_packed_and_read_as_in_the_whole_fra
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
-    frame = bytes(drawn.packet)
+    frame = drawn.raw
     known = codec.PREFIX_SIZE
     for form in (frame + padding, bytearray(frame + padding), memoryview(frame + padding)):
         payload = drawn.payload if hasattr(frames, "LENGTH") else drawn.payload + padding
@@ -140,7 +140,7 @@ def test_what_is_behind_a_known_beginning_is_packed_and_read_as_in_the_whole_fra
 def test_what_is_behind_a_known_beginning_is_malformed_as_the_whole_frame_is(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, flips: list[int]
 ) -> None:
-    frame = bytearray(data.draw(drawn_frames(frames, stack, most=20)).packet.build())
+    frame = bytearray(data.draw(drawn_frames(frames, stack, most=20)).raw)
     known = codec.PREFIX_SIZE
     for size in range(known, len(frame)):
         assert said(codec, f"{stack}_behind", frame[:size]) == said(codec, stack, frame[:size])
@@ -156,7 +156,7 @@ def test_a_frame_that_is_cut_off_anywhere_is_malformed(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack, most=20))
-    frame = bytes(drawn.packet)
+    frame = drawn.raw
     header = len(frame) - len(drawn.payload)
     for size in range(header):
         with pytest.raises(MalformedError, match="short"):
@@ -174,14 +174,15 @@ def test_a_frame_that_is_cut_off_anywhere_is_malformed(
 def test_random_bytes_are_malformed_or_what_scapy_makes_of_them(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, random: bytes
 ) -> None:
-    kept = bytes(data.draw(drawn_frames(frames, stack, most=0)).packet)
+    kept = data.draw(drawn_frames(frames, stack, most=0)).raw
     frame = kept[: data.draw(st.integers(0, len(kept)))] + random
     try:
         values = unpack(codec, stack, frame)
     except MalformedError:
         return
     assert frame.startswith(pack(codec, stack, *values))
-    assert dissected(frames.STACKS[stack], Ether(frame))[-1] == {"payload": values[-1]}
+    layers = frames.STACKS[stack]
+    assert dissected(layers, Ether(on_a_link(layers, frame)))[-1] == {"payload": values[-1]}
 
 
 @EVERY_STACK
@@ -189,9 +190,8 @@ def test_random_bytes_are_malformed_or_what_scapy_makes_of_them(
 def test_a_frame_is_read_as_what_it_is_and_no_other(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
 ) -> None:
-    frame = bytes(data.draw(drawn_frames(frames, stack)).packet)
-    layers = frames.STACKS[stack]
-    for below, above in pairwise(layers[1:]):
+    frame = data.draw(drawn_frames(frames, stack)).raw
+    for below, above in pairwise(own_layers(frames, stack)):
         for field, value in binding(below, above).items():
             assert getattr(codec, f"{field}_of")(frame) == value
     for other in frames.STACKS:
@@ -206,16 +206,19 @@ def test_rules_find_every_field_where_it_is(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
 ) -> None:
     fields = standard_fields()
-    fields.register("it", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
-    frame = bytes(data.draw(drawn_frames(frames, stack)).packet)
+    routed, begins = getattr(codec, "ROUTED", False), getattr(codec, "BEGINS", b"")
+    fields.register("it", codec.ETHERTYPE, codec.FIELDS, codec.FLOW, routed=routed, begins=begins)
+    frame = data.draw(drawn_frames(frames, stack)).raw
     located = locate(frame)
     layers = frames.STACKS[stack]
-    for layer, values in zip(layers[1:], dissected(layers, Ether(frame))[1:], strict=False):
+    for layer, values in zip(layers, dissected(layers, Ether(on_a_link(layers, frame))), strict=False):
+        if layer not in own_layers(frames, stack):
+            continue
         for name, value in values.items():
             own = f"it.{name}" if f"it.{name}" in fields else f"it.{layer.__name__.lower()}.{name}"
             expected = int.from_bytes(value, "big") if isinstance(value, bytes) else value
             assert fields.reader(own)(frame, located) == expected
-    for other in {layer for others in frames.STACKS.values() for layer in others} - set(layers):
+    for other in {layer for others in frames.STACKS for layer in own_layers(frames, others)} - set(layers):
         for field in other.fields_desc:
             own = f"it.{field.name}" if f"it.{field.name}" in fields else f"it.{other.__name__.lower()}.{field.name}"
             assert fields.reader(own)(frame, located) == -1

@@ -155,4 +155,4 @@ def test_rules_name_its_fields(text: str, dropped: list[int]) -> None:
 def test_types_are_flows_of_their_own() -> None:
     fields = standard_fields()
     fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
-    assert fields.flow_fields() == {0x88B5: ("emp.type",)}
+    assert fields.flow_fields() == {(0x88B5, b""): ("emp.type",)}

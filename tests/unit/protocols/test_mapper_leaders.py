@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from myrinets import Myrinet, address, plugged, ring, star
 
 from protocols.am2.mapper import codec
-from protocols.am2.mapper.envelope import sealed
 from protocols.am2.mapper.mapper import BROADCAST, NOBODY, Mapper, Station
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.am2.mapper.tables import Table
+from protocols.myrinet.envelope import sealed
 
 
 def leaders(network: Myrinet) -> list[int]:

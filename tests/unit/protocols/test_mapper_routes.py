@@ -13,7 +13,6 @@ from myrinets import Cable, Myrinet, address, fat_tree, random_network
 from scapy.layers.l2 import Ether
 
 from protocols.am2.mapper import codec
-from protocols.am2.mapper.envelope import back, crc8, opened, route_bytes, route_of, sealed
 from protocols.am2.mapper.frames import Mapping
 from protocols.am2.mapper.pacer import Pacer
 from protocols.am2.mapper.routing import Routing
@@ -21,6 +20,7 @@ from protocols.am2.mapper.settings import Settings
 from protocols.am2.mapper.tables import Collected, Path, Table, parts_of, paths_of, way_back_of
 from protocols.am2.mapper.topology import Port, Topology
 from protocols.core.malformed import MalformedError
+from protocols.myrinet.envelope import back, crc8, opened, route_bytes, route_of, sealed
 
 ROUTES = st.lists(st.integers(-32, 31), max_size=20).map(tuple)
 
@@ -174,13 +174,13 @@ def test_a_probe_byte_by_byte() -> None:
     assert frame[:42] == bytes.fromhex(head + "83" + header)
     assert frame[46:47] == b"\x83"
     assert crc8(frame[14:]) == 0
-    assert Ether(opened(sealed(frame[:14] + frame[15:-1], b"")))[Mapping].number == 9
+    assert Ether(frame)[Mapping].number == 9
 
 
 def test_frames_of_other_packet_types_are_no_mapping_to_scapy() -> None:
     frame = opened(sealed(codec.pack_frame(address(1), address(2), codec.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b""))
-    assert Ether(frame).summary() == "Ether / Mapping HINT 9 of node 2"
-    assert Mapping not in Ether(frame[:14] + b"\0\6" + frame[16:])
+    assert Ether(sealed(frame, b"\x81")).summary() == "Ether / Myrinet / Mapping HINT 9 of node 2"
+    assert Mapping not in Ether(sealed(frame[:14] + b"\0\6" + frame[16:], b""))
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(1, 100), st.integers(1, 10))

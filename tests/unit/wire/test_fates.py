@@ -237,7 +237,7 @@ def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> N
     """Bytes of the flow key tell flows apart; others, and a mask's other bits, do not; what is cut short counts as 0."""
     fields = standard_fields()
     fields.register("tiny", 0x88B5, {"kind": (1, 1), "way": (2, 2, 0x0FF0)}, ("kind", "way"))
-    readers = {0x88B5: fields.flow_readers(0x88B5)}
+    readers = fields.flow_readers()
     flows = Flows(1, Classifier(fields))
     chance = random.Random("short and long ways")
     for _ in range(2000):
@@ -271,7 +271,7 @@ def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
     """With tags and without, with options and without: what is found by a shortcut says where this frame's headers are."""
     fields = standard_fields()
     fields.register("far", 0x88B5, {"kind": (30, 1)}, ("kind",))
-    readers = {0x88B5: fields.flow_readers(0x88B5)}
+    readers = fields.flow_readers()
     flows = Flows(1, Classifier(fields))
     macs, tag = bytes.fromhex("020000000002020000000001"), bytes.fromhex("81000007")
     ports = bytes.fromhex("0fa0c350")

@@ -85,7 +85,7 @@ def test_a_protocol_registers_its_fields_as_plain_data() -> None:
     assert value(tagged(frame, 5), "emp.credit", fields) == 9
     assert value(frame.replace(b"\x03\0\xff", b"\x04\0\xff"), "emp.credit", fields) == -1
     assert value(ethernet(b"\x03", ethertype=0x88B6), "emp.type", fields) == -1
-    assert fields.flow_fields() == {0x88B5: ("emp.type",)}
+    assert fields.flow_fields() == {(0x88B5, b""): ("emp.type",)}
     assert fields["emp.id"].largest == 0xFFFFF
 
 

@@ -48,7 +48,7 @@ def test_a_frame_that_ends_within_its_header_or_its_route_has_no_field(route: by
 
 @given(st.lists(st.tuples(routes, st.binary(max_size=6).map(lambda rest: bytes(byte & 0x7F for byte in rest)))))
 def test_a_flow_is_the_same_on_every_link_whatever_is_left_of_the_route(frames: list[tuple[bytes, bytes]]) -> None:
-    flows, readers = Flows(1, Classifier(FIELDS)), {ETHERTYPE: FIELDS.flow_readers(ETHERTYPE)}
+    flows, readers = Flows(1, Classifier(FIELDS)), FIELDS.flow_readers()
     for route, rest in frames:
         bare = flow_of(HEAD + rest, readers)
         counted, _ = flows.count(HEAD + rest)
@@ -77,4 +77,4 @@ def test_only_a_protocol_that_says_so_is_looked_for_behind_a_route(routed: bool)
     fields.register("mine", ETHERTYPE, {"type": (0, 1)}, flow=["type"], routed=routed)
     frame = HEAD + b"\x81\x04"
     assert fields.reader("mine.type")(frame, locate(frame)) == (4 if routed else 0x81)
-    assert flow_of(frame, {ETHERTYPE: fields.flow_readers(ETHERTYPE)}).key == ((4,) if routed else (0x81,))
+    assert flow_of(frame, fields.flow_readers()).key == ((4,) if routed else (0x81,))

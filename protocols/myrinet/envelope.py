@@ -7,8 +7,10 @@ A route is a sequence of deltas, one for each switch: the port by which to leave
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
+
+from fastcrc import crc8 as _crc8
 
 from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
@@ -17,9 +19,15 @@ Route = tuple[int, ...]
 """Deltas, the first switch's first."""
 
 ETHERNET: Final = 14
+MOST_HOPS: Final = 64
+"""Bytes that are looked through for a route's end."""
+
 _ROUTE: Final = 0x80
 _LOW: Final = 0x3F
 _SIGN: Final = 0x20
+
+crc8: Final[Callable[[Buffer], int]] = _crc8.smbus
+"""Polynomial 0x07, from 0, not reflected; of data with its CRC-8 behind it 0."""
 
 
 def back(route: Sequence[int]) -> Route:
@@ -36,7 +44,20 @@ def route_of(raw: Buffer) -> Route:
     """Raises MalformedError for bytes that are no route."""
     if any(byte & 0xC0 != _ROUTE for byte in raw):
         raise MalformedError("route")
+    return deltas(raw)
+
+
+def deltas(raw: Buffer) -> Route:
+    """Of bytes whatever they are: what a switch would make of them."""
     return tuple([(byte & _LOW ^ _SIGN) - _SIGN for byte in raw])
+
+
+def behind_route(raw: Buffer, begin: int = 0) -> int:
+    """Where a route ends that begins there: at the first byte without its top bit."""
+    at, end = begin, min(len(raw), begin + MOST_HOPS)
+    while at < end and raw[at] & _ROUTE:
+        at += 1
+    return at
 
 
 def sealed(frame: bytes, route: bytes) -> bytes:
@@ -57,18 +78,9 @@ def opened(frame: bytes) -> bytes:
     return frame[:-1]
 
 
-def crc8(data: bytes) -> int:
-    """Polynomial 0x07, from 0, not reflected; of data with its CRC-8 behind it 0."""
-    value, table = 0, _TABLE
-    for byte in data:
-        value = table[value ^ byte]
-    return value
-
-
-def _row(value: int) -> int:
-    for _ in range(8):
-        value = value << 1 ^ (0x107 if value & 0x80 else 0)
-    return value
-
-
-_TABLE: Final = bytes(map(_row, range(256)))
+def stripped(frame: bytes) -> tuple[bytes, Route, bool]:
+    """A frame as it is on some link, as the codec has it; what is left of its route; whether its CRC-8 is right. Of one that
+    is cut off within these what there is."""
+    behind = behind_route(frame, ETHERNET)
+    route = deltas(frame[ETHERNET:behind])
+    return frame[:ETHERNET] + frame[behind:-1], route, len(frame) > ETHERNET and not crc8(frame[ETHERNET:])

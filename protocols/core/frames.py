@@ -1,0 +1,103 @@
+"""What the Scapy layers of several protocols share: a header that counts and checks its payload, and fields that change on
+a frame's way, of which a codec knows nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+from zlib import crc32
+
+from scapy.fields import StrField, XByteField
+from scapy.packet import Packet
+
+MOST_HOPS: Final = 64
+"""Bytes that are looked through for a route's end."""
+
+
+class Passing:
+    """A field that changes on the way: no codec has it, and no CRC-32 counts it."""
+
+
+class RouteField(Passing, StrField):
+    """A source route: all bytes that have their top bit set, before the first that has not."""
+
+    def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, bytes]:  # noqa: ARG002
+        end, most = 0, min(len(s), MOST_HOPS)
+        while end < most and s[end] & 0x80:
+            end += 1
+        return s[end:], s[:end]
+
+
+class LastByteField(Passing, XByteField):
+    """A number behind the layer's whole payload, which the layer's `post_build` puts there. Of a frame without it 0."""
+
+    def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, int]:  # noqa: ARG002
+        return s[:-1], s[-1] if s else 0
+
+    def addfield(self, pkt: Packet | None, s: bytes, val: int | None) -> bytes:  # noqa: ARG002
+        return s
+
+
+class Counted(Packet):
+    """A protocol's first header, with a field `length`, the bytes of payload behind all the protocol's headers, and a field
+    `check`, the CRC-32 as in zlib over the frame from its first byte to the end of the payload, without this field and
+    without what changes on the way. Where they are None they are filled in; what is behind the payload is none of it."""
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        if self.length is None:
+            pkt = self._filled(pkt, "length", len(pay) - self._inner(pay))
+        if self.check is None:
+            begin, size = _place(self, "check")
+            others = pkt[:begin] + pkt[begin + size :]
+            pkt = self._filled(pkt, "check", crc32(pay, crc32(_below(self) + others)))
+        return pkt + pay
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        end = self._inner(s) + (self.length or 0)
+        return s[:end], s[end:]
+
+    def _inner(self, rest: bytes) -> int:
+        """Bytes of the protocol's next header, if one stands between this one and the payload."""
+        above = self.guess_payload_class(rest)
+        return min(header_size(above), len(rest)) if above.__module__ == type(self).__module__ else 0
+
+    def _filled(self, pkt: bytes, name: str, value: int) -> bytes:
+        begin, size = _place(self, name)
+        return pkt[:begin] + value.to_bytes(size, "big") + pkt[begin + size :]
+
+
+def header_size(layer: type[Packet]) -> int:
+    """Bytes of a layer whose fields are of fixed size; those of bits have a share of them."""
+    return int(sum([field.sz for field in layer.fields_desc]))
+
+
+def trailing(layers: Iterable[type[Packet]]) -> int:
+    """Bytes that these layers put behind the payload, which change on the way."""
+    return sum([isinstance(field, LastByteField) for layer in layers for field in layer.fields_desc])
+
+
+def _below(packet: Packet) -> bytes:
+    """The headers under it, without what changes on the way."""
+    layer, raw = packet.underlayer, b""
+    while layer is not None:
+        raw = _header(layer) + raw
+        layer = layer.underlayer
+    return raw
+
+
+def _header(layer: Packet) -> bytes:
+    raw = b""
+    for field in layer.fields_desc:
+        if not isinstance(field, Passing):
+            raw = field.addfield(layer, raw, layer.getfieldval(field.name))
+    return raw
+
+
+def _place(layer: Packet, name: str) -> tuple[int, int]:
+    """Where a field begins in its header, and its bytes."""
+    begin = 0.0
+    for field in layer.fields_desc:
+        if field.name == name:
+            return int(begin), int(field.sz)
+        begin += float(field.sz)
+    raise AssertionError(name)
