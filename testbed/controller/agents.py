@@ -74,6 +74,7 @@ def agents(
         )
     nodes = state.layout.nodes
     addresses = addresses_of(state.layout)
+    routed, ordered = state.layout.routed(), state.layout.keeps_order()
     places = []
     for number, node in enumerate(nodes):
         if node.name not in programs:
@@ -85,7 +86,7 @@ def agents(
                 node.name,
                 in_nodes.surroundings(store, state, node.name),
                 node.nics[0].name,
-                Adapter(number, addresses, node.nics[0].mtu),
+                Adapter(number, addresses, node.nics[0].mtu, routed=node.name in routed, ordered=ordered),
                 (cpus or {}).get(node.name, -1),
             )
         )

@@ -137,7 +137,15 @@ def attach(protocol: str = "emp", *, spin: int = 0, function: int | None = None)
         return
     if function is not None:
         raise NotFoundError(f"the NIC of node {name} is not shared: it has no function {function}")
-    adapter = Adapter(number, addresses_of(state.layout), node.nics[0].mtu, incarnation())
+    layout = state.layout
+    adapter = Adapter(
+        number,
+        addresses_of(layout),
+        node.nics[0].mtu,
+        incarnation(),
+        routed=name in layout.routed(),
+        ordered=layout.keeps_order(),
+    )
     numbers = {node.name: number for number, node in enumerate(nodes)}
     orders = Orders(known.plug, known.ethertype, (), {}, numbers, spin)
     with ExitStack() as stack:

@@ -116,11 +116,20 @@ class Simulation:
             myrinet=myrinet,
         )
         addresses = tuple([_address(node) for node in self.layout.nodes])
+        routed, ordered = self.layout.routed(), self.layout.keeps_order()
         for number, node in enumerate(self.layout.nodes):
             if node.nics:
                 core = Server(f"core of {node.name}", self.loop)
                 self.nodes[node.name] = one = SimNode(self.loop, node.name, number, core)
-                self._start(one, Adapter(number, addresses, node.nics[0].mtu, pages_apart=profile.pages_apart))
+                adapter = Adapter(
+                    number,
+                    addresses,
+                    node.nics[0].mtu,
+                    pages_apart=profile.pages_apart,
+                    routed=node.name in routed,
+                    ordered=ordered,
+                )
+                self._start(one, adapter)
 
     def __enter__(self) -> Simulation:
         return self

@@ -152,6 +152,20 @@ class Layout:
         """Myrinet's switches, by name."""
         return frozenset(switch.name for switch in self.switches if switch.kind == "myrinet")
 
+    def routed(self) -> frozenset[str]:
+        """The nodes whose first NICs are at Myrinet's switches, which go by the source routes of frames."""
+        crossbars = self.crossbars()
+        ends = {end for link in self.links for end in (link.a, link.b) if crossbars & {link.a.owner, link.b.owner}}
+        return frozenset(node.name for node in self.nodes if node.nics and End(node.name, node.nics[0].name) in ends)
+
+    def keeps_order(self) -> bool:
+        """Whether no link lets frames overtake each other, as long as nothing is injected. netem alone does under jitter."""
+        sides = [(side, link.datapath) for link in self.links for side in (link.forward, link.backward)]
+        return not any(
+            side.reorder or (side.jitter and datapath == "netem") or any("delay" in rule for rule in side.rules)
+            for side, datapath in sides
+        )
+
     def macs(self) -> dict[End, str]:
         """The hardware address of each NIC."""
         return {End(node.name, nic.name): nic.mac for node in self.nodes for nic in node.nics}

@@ -11,16 +11,18 @@ from array import array
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.core.firmware import Agent
+from protocols.core.firmware import Agent, Buffer
 from protocols.core.profile import Profile
 from testbed.engine.clocks import DilatedClock
 from testbed.engine.loop import Loop
 from testbed.engine.server import Server
 from testbed.kernel.frame_socket import DOWN, FrameSocket
 from testbed.kernel.waiting import Waiter
+from testbed.runtime.holding import Asking, is_word, outlet
 from testbed.runtime.nodes.model_faults import Burn, ModelFault, Resume, Slowed, Stand, Unburn
 from testbed.sim.burner import Burner
 from testbed.sim.priced import PricedNic
+from testbed.wire.myrinet.stop_go import Outlet
 
 _OF: Final = " of NIC"
 
@@ -39,7 +41,7 @@ class Lateness:
 class Cable:
     """Where a NIC's frames go: a packet socket. unsent, down: as `InlineNic`'s."""
 
-    __slots__ = ("_clock", "_send", "_wire", "down", "late", "unsent")
+    __slots__ = ("_clock", "_send", "_wire", "down", "late", "outlet", "unsent")
 
     def __init__(self, wire: FrameSocket, clock: DilatedClock) -> None:
         self._wire = wire
@@ -48,9 +50,19 @@ class Cable:
         self.late = array("q")
         self.unsent = 0
         self.down = 0
+        self.outlet: Outlet | None = None
+        """Of a network with back-pressure: while that takes no frame, those that have left the model wait."""
 
     def enter(self, now: int, frame: bytes) -> None:
         """It leaves the model at that time."""
+        if self.outlet is None:
+            self.put(frame)
+        else:
+            self.outlet.send(frame)
+        self.late.append(max(0, self._clock.reached() - now))
+
+    def put(self, frame: Buffer) -> bool:
+        """Give a frame to the kernel; whether it has taken it."""
         try:
             self._send(frame)
         except OSError as error:
@@ -58,7 +70,8 @@ class Cable:
                 self.down += 1
             else:
                 self.unsent += 1
-        self.late.append(max(0, self._clock.reached() - now))
+            return False
+        return True
 
     @property
     def lateness(self) -> Lateness:
@@ -71,12 +84,16 @@ class Cable:
 class DilatedNic(PricedNic):
     """What a node process has for a NIC. core: its host's. loop: its clock, its tasks."""
 
-    def __init__(self, wire: FrameSocket, mtu: int, profile: Profile, factor: int) -> None:
-        """factor: how many nanoseconds of this machine are one of the model's."""
+    def __init__(self, wire: FrameSocket, mtu: int, profile: Profile, factor: int, head: bytes = b"") -> None:
+        """factor: how many nanoseconds of this machine are one of the model's. head: of a network with back-pressure, the
+        NIC's address and its frames' EtherType."""
         self.clock = DilatedClock(Waiter(), factor)
         self.loop = Loop(self.clock)
         self.core = Server("core", self.loop)
         self.cable = Cable(wire, self.clock)
+        if head:
+            self.cable.outlet = outlet(wire, self.cable.put, head, lambda: self._asking.begin())
+            self._asking = Asking(self.loop, self.cable.outlet, factor)
         super().__init__(self.loop, "NIC", self.cable, self.core, profile, mtu)
         self._wire = wire
         self._asked = profile
@@ -86,6 +103,11 @@ class DilatedNic(PricedNic):
         self._late = self.cable.late
         wire.stamp()
         self.loop.watch(wire.fileno(), self._read)
+
+    @property
+    def kept(self) -> int:
+        """Frames that have left the model, and wait until the network takes them."""
+        return len(self.cable.outlet.kept) if self.cable.outlet is not None else 0
 
     @property
     def unsent(self) -> int:
@@ -141,8 +163,10 @@ class DilatedNic(PricedNic):
 
     def _read(self, now: int) -> None:
         """Frames have come."""
-        shown, at = self.clock.shown, self.loop.at
+        shown, at, outlet = self.clock.shown, self.loop.at, self.cable.outlet
         for moment, frame in self._wire.stamped():
+            if outlet is not None and is_word(frame) and outlet.hear(frame):
+                continue
             came = shown(moment)
             self._late.append(max(0, now - came))
             at(max(now, came), self._take, frame)

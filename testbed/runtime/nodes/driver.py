@@ -68,7 +68,12 @@ class Driver:
     def wait(self, deadline: int | None) -> Sequence[int]:
         """Let the NIC work, and tasks that it wakes go on, until a watched descriptor is ready or the deadline has come."""
         nic, firmware, loop = self._nic, self._firmware, self.loop
-        receive, longest, take, now = self._wire.socket.recv, self._wire.longest, firmware.receive, time.monotonic_ns
+        receive, longest, take, now = (
+            self._wire.socket.recv,
+            self._wire.longest,
+            nic.taking(firmware),
+            time.monotonic_ns,
+        )
         woken, heap, later = loop.woken, loop.heap, nic.later
         due: int | None = 0  # what the firmware's deadline was; 0: it is looked at again
         until, spin, patience = 0, self.spin, self._patience

@@ -19,14 +19,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from protocols.core.firmware import Agent, Buffer
+from protocols.core.firmware import Agent, Buffer, Firmware
 from testbed.kernel.frame_socket import DOWN, FrameSocket
 
 
 class InlineNic:
     """The surroundings of one firmware on a packet socket. busy: the firmware is at work; whoever calls it says so."""
 
-    __slots__ = ("_ring", "_send", "_wire", "busy", "down", "later", "prompt", "rung", "show", "unsent")
+    __slots__ = ("_ring", "_send", "_wire", "busy", "down", "interrupt", "later", "prompt", "rung", "show", "unsent")
 
     def __init__(self, wire: FrameSocket) -> None:
         self.busy = False
@@ -43,23 +43,45 @@ class InlineNic:
         self._wire = wire
         self._send = wire.socket.send
         self.show: Callable[[int], None]
+        self.interrupt: Callable[[int], None]
         self._ring: Callable[[int, int], None]
 
     def attach(self, agent: Agent) -> None:
         """Whose actions these are; before the first one."""
-        self.show = agent.host.completed
+        self.show = self.interrupt = agent.host.completed
         self._ring = agent.firmware.ring
 
     fetch = staticmethod(b"".join)
+
+    @property
+    def kept(self) -> int:
+        """Frames that wait in it until the network takes them."""
+        return 0
+
+    def taking(self, firmware: Firmware) -> Callable[[int, bytes], None]:
+        """What frames that have come are given to."""
+        return firmware.receive
 
     def send(self, frame: Buffer) -> None:
         try:
             self._send(frame)
         except OSError as error:
-            if error.errno in DOWN or not self._wire.has_carrier():
-                self.down += 1
-            else:
-                self.unsent += 1
+            self._untaken(error)
+
+    def put(self, frame: Buffer) -> bool:
+        """Give a frame to the kernel; whether it has taken it."""
+        try:
+            self._send(frame)
+        except OSError as error:
+            self._untaken(error)
+            return False
+        return True
+
+    def _untaken(self, error: OSError) -> None:
+        if error.errno in DOWN or not self._wire.has_carrier():
+            self.down += 1
+        else:
+            self.unsent += 1
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         if self.prompt:

@@ -31,6 +31,7 @@ from testbed.runtime.nodes.driver import Driver
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.places import Here, Orders, Place
 from testbed.runtime.nodes.progress import Progress
+from testbed.runtime.nodes.routed import RoutedNic
 from testbed.runtime.shared.attached import HostDriver
 from testbed.runtime.shared.serving import NodesNic
 
@@ -97,10 +98,13 @@ def live(orders: Orders, number: int, channel: Channel, log: Path, progress: Pro
 def assembled(orders: Orders, device: str, adapter: Adapter) -> tuple[FrameSocket, InlineNic, Agent, Driver]:
     """A NIC on an interface of this process's network namespace, and what drives it. OSError."""
     wire = FrameSocket(device, orders.ethertype, adapter.mtu)
-    nic = InlineNic(wire)
+    nic = RoutedNic(wire, _head(orders, adapter)) if adapter.routed else InlineNic(wire)
     agent = orders.plug(adapter, nic)
     nic.attach(agent)
-    return wire, nic, agent, Driver(wire, nic, agent.firmware, orders.spin)
+    driver = Driver(wire, nic, agent.firmware, orders.spin)
+    if isinstance(nic, RoutedNic):
+        nic.begin(driver.loop)
+    return wire, nic, agent, driver
 
 
 def made(
@@ -113,10 +117,16 @@ def made(
 
     profile = orders.dilation.profile
     wire = FrameSocket(device, orders.ethertype, adapter.mtu)
-    nic = DilatedNic(wire, adapter.mtu, profile, orders.dilation.factor)
+    head = _head(orders, adapter) if adapter.routed else b""
+    nic = DilatedNic(wire, adapter.mtu, profile, orders.dilation.factor, head)
     agent = orders.plug(replace(adapter, pages_apart=profile.pages_apart), nic)
     nic.attach(agent)
     return wire, nic, agent, nic
+
+
+def _head(orders: Orders, adapter: Adapter) -> bytes:
+    """What a NIC's frames say of it, behind their destination."""
+    return adapter.address + orders.ethertype.to_bytes(2, "big")
 
 
 def _write_to(log: Path) -> None:
@@ -150,6 +160,9 @@ class _Nic(Protocol):
 
     @property
     def busy(self) -> bool: ...
+
+    @property
+    def kept(self) -> int: ...
 
 
 class _Firmware(Protocol):
@@ -250,6 +263,8 @@ class _Node:
             lines = [where]
         lines += [f"host: {sentence}" for sentence in self._host.waiting()]
         lines += [f"NIC: {sentence}" for sentence in self._firmware.waiting()]
+        if self._nic.kept:
+            lines.append(f"frames that wait in the NIC until the network takes them: {self._nic.kept}")
         if self._shared is None:
             self._wire.look()
         if self._wire.dropped:

@@ -36,6 +36,7 @@ from testbed.runtime.shared import introduction
 from testbed.runtime.shared.functions import MOST, Attached, Function, Wire
 from testbed.runtime.shared.region import Layout, Region
 from testbed.runtime.shared.rings import ORDERED, MisconductError
+from testbed.runtime.shared.routed import RoutedWire
 
 HEAP: Final = 512 << 20
 """Bytes of pinned memory that a host process may have: above the longest message. What it never uses is never there."""
@@ -77,7 +78,9 @@ class SharedAgent:
         self._layout = Layout(1 << (offer.apart.most - 1).bit_length(), offer.apart.descriptors, offer.heap)
         self._socket = FrameSocket(offer.device, offer.ethertype, offer.adapters[0].mtu)
         addresses = [adapter.address for adapter in offer.adapters]
-        self._wire = Wire(self._socket, frozenset(addresses))
+        self._routed = offer.adapters[0].routed
+        head = addresses[0] + offer.ethertype.to_bytes(2, "big")
+        self._wire = RoutedWire(self._socket, head) if self._routed else Wire(self._socket, frozenset(addresses))
         began = incarnation()
         self._functions = [
             Function(replace(adapter, incarnation=began), self._wire, offer.apart) for adapter in offer.adapters
@@ -200,8 +203,12 @@ class SharedAgent:
     def _deliver(self, frame: bytes) -> None:
         function = self._by_address.get(frame[:6])
         if function is None:
-            self.strangers += 1
-            return
+            if self._wire.hear(frame):
+                return
+            if not (self._routed and frame[0] & 1):
+                self.strangers += 1
+                return
+            function = self._functions[0]  # a route leads to a NIC, whatever address a frame has
         self._touched.add(function)
         try:
             function.firmware.receive(time.monotonic_ns(), frame)
@@ -256,7 +263,10 @@ class SharedAgent:
         for function in self._touched:
             function.due = function.firmware.deadline
         self._touched.clear()
-        self._due = min((function.due for function in self._functions if function.due is not None), default=None)
+        dues = [function.due for function in self._functions if function.due is not None]
+        if self._wire.due is not None:
+            dues.append(self._wire.due)
+        self._due = min(dues, default=None)
 
     def _tick(self, moment: int) -> None:
         for function in self._functions:
@@ -266,6 +276,7 @@ class SharedAgent:
                     function.firmware.tick(moment)
                 except MisconductError as error:
                     self._refuse(function, error)
+        self._wire.tick(moment)
         self._ask_for_deadlines()
         self._wire.flush()
 
@@ -355,6 +366,7 @@ class SharedAgent:
                     "entries": layout.entries, "descriptors": layout.descriptors, "heap": layout.heap,
                     "number": adapter.number, "addresses": [address.hex() for address in adapter.addresses],
                     "mtu": adapter.mtu, "incarnation": adapter.incarnation, "function": place,
+                    "routed": adapter.routed, "ordered": adapter.ordered,
                 },
                 (memory, bell, reading),
             )  # fmt: skip
@@ -413,6 +425,7 @@ class SharedAgent:
             "pid": os.getpid(), "taken": self._socket.taken, "dropped": self._socket.dropped,
             "unsent": self._wire.unsent, "down": self._wire.down, "cpu": time.process_time_ns(),
             "strangers": self.strangers, "refused": self.refused, "overflowed": self._wire.overflowed,
+            "kept": self._wire.kept,
         }  # fmt: skip
 
     def _refuse(self, function: Function, error: MisconductError) -> None:

@@ -58,6 +58,8 @@ class Attachment:
             tuple(bytes.fromhex(address) for address in answer["addresses"]),
             answer["mtu"],
             answer["incarnation"],
+            routed=answer["routed"],
+            ordered=answer["ordered"],
         )
         self.function: Final[int] = answer["function"]
         self.heap: Final = Heap(region.heap)

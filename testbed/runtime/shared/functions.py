@@ -58,6 +58,23 @@ class Wire:
         self._wire = wire
         self._send = wire.socket.send
 
+    @property
+    def due(self) -> int | None:
+        """When `tick` is to be called."""
+        return None
+
+    @property
+    def kept(self) -> int:
+        """Frames that wait until the network takes them."""
+        return 0
+
+    def hear(self, frame: bytes) -> bool:  # noqa: ARG002
+        """A frame has come that is for no function; whether it is for this."""
+        return False
+
+    def tick(self, now: int) -> None:
+        """The time has come."""
+
     def send(self, frame: Buffer) -> None:
         if frame[:6] in self._own:
             if len(self.local) < _LOCAL:
@@ -65,6 +82,10 @@ class Wire:
             else:
                 self.overflowed += 1
             return
+        self.put(frame)
+
+    def put(self, frame: Buffer) -> bool:
+        """Give a frame to the kernel; whether it has taken it."""
         try:
             self._send(frame)
         except OSError as error:
@@ -72,6 +93,8 @@ class Wire:
                 self.down += 1
             else:
                 self.unsent += 1
+            return False
+        return True
 
     def flush(self) -> None:
         """Send what has waited."""
@@ -140,6 +163,9 @@ class Function:
         host = self.host
         if host is not None and not host.completions.put(index):
             raise MisconductError("it takes no completions, and rings for more")
+
+    def interrupt(self, index: int) -> None:
+        self.show(index)
 
     def attach(self, apart: Apart, host: Attached) -> None:
         """A host process begins."""

@@ -33,7 +33,7 @@ class NodesNic:
         self.host: Final = self._attachment.host
         self.driver: Final = HostDriver(self._attachment, self.host, orders.spin)
         self.busy = False
-        self.taken = self.dropped = self.unsent = self.down = self.cpu = 0
+        self.taken = self.dropped = self.unsent = self.down = self.cpu = self.kept = 0
         self._counted: dict[str, int] = {}
 
     def attach(self, host: Host) -> None:
@@ -45,6 +45,7 @@ class NodesNic:
         told = self._attachment.report()
         self._counted = dict(told["counted"])
         self.taken, self.unsent, self.down, self.cpu = (int(told[name]) for name in ("taken", "unsent", "down", "cpu"))
+        self.kept = int(told["kept"])
         self.dropped = int(told["dropped"]) + int(told["overflowed"])  # from the wire, and between functions
 
     def counted(self) -> dict[str, int]:

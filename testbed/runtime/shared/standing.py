@@ -46,10 +46,14 @@ def offers(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapp
             "two functions would have the same MAC address: let the NICs' addresses differ in the last bytes"
         )
     found = {}
+    routed, ordered = layout.routed(), layout.keeps_order()
     for number, node in enumerate(layout.nodes):
         if node.nics:
             nic, first = node.nics[0], number * functions
-            adapters = tuple(Adapter(first + function, addresses, nic.mtu) for function in range(functions))
+            adapters = tuple(
+                Adapter(first + function, addresses, nic.mtu, routed=node.name in routed, ordered=ordered)
+                for function in range(functions)
+            )
             found[node.name] = Offer(known.apart, known.ethertype, nic.name, adapters, spin)
     return found
 
