@@ -59,6 +59,10 @@ class Actions(Protocol):
         """Let the host see that it has a descriptor back, after everything that was stored before."""
         ...
 
+    def interrupt(self, index: int) -> None:
+        """The same for the host's kernel, which is interrupted for it: whatever its program does, it sees it."""
+        ...
+
 
 class Bell(Protocol):
     """What a host library acts on."""

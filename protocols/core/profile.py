@@ -39,6 +39,8 @@ class Profile:
     """To ask the kernel for a page's physical address."""
     notice: int = 0
     """To see that a descriptor has come back: to read it from the NIC's memory."""
+    interrupt: int = 0
+    """To be interrupted by the NIC, and to see why."""
     pages_apart: bool = False
     """A buffer's pages lie anywhere in the host's memory: each is a DMA transfer of its own."""
 

@@ -164,6 +164,10 @@ class SimNic:
         """Let the host see that it has a descriptor back, when the firmware has returned."""
         self._shown.append(index)
 
+    def interrupt(self, index: int) -> None:
+        """The same for the host's kernel."""
+        self._shown.append(index)
+
     # By the host.
 
     def doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002

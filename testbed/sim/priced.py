@@ -225,6 +225,11 @@ class PricedNic(SimNic):
         super().show(index)
         self._follow(self._spend(self._profile.show), index)
 
+    def interrupt(self, index: int) -> None:
+        """Let the host's kernel see it, which takes longer."""
+        super().interrupt(index)
+        self._follow(self._spend(self._profile.show), ~index)
+
     def send_later(self, make: Callable[[], bytes]) -> None:
         """Put a frame on the wire, after all else that the firmware does now. It waits for no frame of `send`."""
         self._later.append(make())
@@ -276,7 +281,7 @@ class PricedNic(SimNic):
                 return
             following.popleft()
             if isinstance(what, int):
-                self._notice(now)
+                self._notice(now, self._profile.notice if what >= 0 else self._profile.interrupt)
             else:
                 self._leave(now, what)
 
@@ -301,9 +306,9 @@ class PricedNic(SimNic):
     def _let_see(self, now: int) -> None:
         """Not yet."""
 
-    def _notice(self, now: int) -> None:
+    def _notice(self, now: int, cost: int) -> None:
         """The host's core finds a descriptor."""
-        self._loop.at(self._use_core(now, 0, self._profile.notice), self._complete)
+        self._loop.at(self._use_core(now, 0, cost), self._complete)
 
     def _use_core(self, now: int, cost: int, on_bus: int) -> int:
         """When the host's core is through with something, at the end of which it has the bus for so long."""

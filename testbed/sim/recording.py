@@ -234,6 +234,10 @@ class WatchedNic(SimNic):
         self._line(f'{{"time": {self._now}{self._gives_back}{index}}}\n')
         super().show(index)
 
+    def interrupt(self, index: int) -> None:
+        self._line(f'{{"time": {self._now}{self._gives_back}{index}}}\n')
+        super().interrupt(index)
+
     def _complete(self, now: int) -> None:
         self._line(f'{{"time": {now}{self._sees}{self._shown[0]}}}\n')
         super()._complete(now)

@@ -31,6 +31,9 @@ class ListNic:
         assert self.agent is not None
         self.agent.host.completed(index)
 
+    def interrupt(self, index: int) -> None:
+        self.show(index)
+
     def doorbell(self, index: int, written: int, translated: int) -> None:
         assert self.agent is not None
         assert written > 0
