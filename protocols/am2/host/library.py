@@ -33,7 +33,7 @@ class ActiveMessages:
     """Implements `protocols.core.firmware.Host`. node: this one's number; size: how many nodes there are. handling: the
     endpoint of which a handler runs."""
 
-    def __init__(self, adapter: Adapter, bell: Bell, memory: NicMemory, settings: Settings, most_medium: int) -> None:
+    def __init__(self, adapter: Adapter, bell: Bell, memory: NicMemory, settings: Settings) -> None:
         self.node: Final = adapter.number
         self.size: Final = len(adapter.addresses)
         self.settings: Final = settings
@@ -41,7 +41,7 @@ class ActiveMessages:
         self.memory: Final = memory
         self.most_short: Final = layout.MOST_ARGUMENTS
         """AM_MaxShort: arguments."""
-        self.most_medium: Final = most_medium
+        self.most_medium: Final = settings.medium
         """AM_MaxMedium: bytes of data, as the MTU permits."""
         self.most_bulk: Final = 0xFFFF_FFFF
         """AM_MaxLong, AM_MaxSegLength: bytes."""

@@ -1,0 +1,414 @@
+"""AM-II's firmware: what happens to a frame, to what the host writes, and when it is time to look at what is not answered.
+
+A frame is looked at in this order, and dropped (and counted) by the first that it fails: its route is used up; it is long
+enough; its checks fit; it is for this NIC, from a known peer; it belongs to this incarnation of both. Messages are the
+receiver's (`receiver`), answers the sender's (`sender`), mapping packets the mapper's, where the network goes by routes.
+
+A NIC that starts again has a greater incarnation. A frame names the incarnation that it is meant for, 0 as long as its
+sender has heard of none. Only incarnation 1 takes a frame with 0; any later one says first who it is, as the frame may be
+an old one that an earlier incarnation has had. What was under way to an incarnation that is gone comes back to its sender:
+whether it had arrived cannot be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from protocols.am2 import codec
+from protocols.am2 import page as layout
+from protocols.am2.card import BROADCAST, Card, settled
+from protocols.am2.channels import Sight
+from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
+from protocols.am2.counters import Counters
+from protocols.am2.endpoint_frames import Resident
+from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.settings import Settings as MapperSettings
+from protocols.am2.mapper.tables import Table
+from protocols.am2.nic_memory import NicMemory
+from protocols.am2.packets import PREFIX_SIZE, answered, is_closed, unpack_answer, unpack_body
+from protocols.am2.peers import Lane, Peer
+from protocols.am2.receiver import MALFORMED, Receiver, Witness
+from protocols.am2.sender import Sender
+from protocols.am2.settings import Settings
+from protocols.core.firmware import Actions, Adapter
+from protocols.core.malformed import MalformedError
+
+_MASK: Final = 0xFFFF_FFFF
+_FIRST_INCARNATION: Final = 1
+_MOST_LANES: Final = 256
+_REASONS: Final = REASON_RESTARTED + 1
+_PASSES: Final = REASON_NO_MAPPING
+"""The last of the reasons that pass."""
+_TYPE_AT: Final = 14
+_MAPPING: Final = b"\x00\x05"
+_ROUTE: Final = 0x80
+_SLOTS: Final = 2 * layout.ENTRIES
+_NEW: Final = Sight.NEW
+
+
+class Firmware:
+    """One NIC's. Implements `protocols.core.firmware.Firmware`. mapper: finds the routes, where the network goes by them."""
+
+    __slots__ = (
+        "_card", "_counters", "_has_begun", "_has_news", "_lanes", "_leaving", "_looping", "_mapper", "_nodes",
+        "_receiver", "_reliable", "_sender", "settings",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        nic: Actions,
+        memory: NicMemory,
+        settings: Settings,
+        mapping: MapperSettings | None = None,
+        witness: Witness | None = None,
+    ) -> None:
+        """mapping: of the mapper; None: there is none, and routes are given (`install`)."""
+        self.settings: Final = settled(settings, adapter)
+        self._card = card = Card(adapter, nic, memory, self.settings)
+        self._counters = card.counters
+        self._sender = Sender(card)
+        self._receiver = Receiver(card, witness)
+        self._reliable = settings.reliable
+        self._nodes = len(adapter.addresses)
+        self._lanes: dict[bytes, Lane] = {}  # by how their frames begin
+        self._leaving: dict[Resident, None] = {}  # endpoints that are to leave their frames
+        self._looping = False
+        self._has_begun = True
+        self._has_news = False  # there are new routes
+        self._mapper: Mapper | None = None
+        if adapter.routed and mapping is not None:
+            station = Station(adapter.number, adapter.incarnation, adapter.address)
+            self._mapper = Mapper(station, nic.send, self._install, mapping)
+            self._has_begun = False
+
+    @property
+    def counters(self) -> Counters:
+        return self._counters
+
+    @property
+    def mapper(self) -> Mapper | None:
+        return self._mapper
+
+    @property
+    def deadline(self) -> int | None:
+        deadline = self._sender.scan_at
+        if self._leaving or self._mapper is not None or self._sender.loiters_until is not None:
+            return self._first(deadline)
+        return deadline
+
+    def counted(self) -> Mapping[str, int]:
+        counted = self._counters.counted()
+        if self._mapper is not None:
+            counted |= {f"mapper_{name}": count for name, count in self._mapper.counted().items()}
+        return counted
+
+    def waiting(self) -> list[str]:
+        out = list(self._sender.waiting())
+        if not self._card.is_mapped:
+            out.append("no map of the network has come yet")
+        for endpoint in self._leaving:
+            out.append(f"endpoint {endpoint.number} is to leave its frame: {endpoint.open} packets are not answered")
+        return out
+
+    # Frames.
+
+    def receive(self, now: int, frame: bytes) -> None:
+        counters = self._counters
+        counters.packets_received += 1
+        lane = self._lanes.get(frame[:PREFIX_SIZE])
+        if not is_closed(frame):
+            counters.corrupt += 1
+            return
+        if lane is None:
+            lane = self._lane(now, frame)
+            if lane is None:
+                return
+        peer = lane.peer
+        try:
+            if lane.kind == KIND_MESSAGE:
+                channel, generation, sequence, stamp, body = unpack_body(frame)
+                if self._reliable:
+                    self._take(lane, peer, channel, generation, sequence, stamp, body)
+                elif self._receiver.deliver(peer, body):
+                    counters.dropped += 1
+                return
+            channel, generation, sequence, stamp = unpack_answer(frame)
+        except MalformedError as error:
+            self._dropped(error)
+            return
+        if lane.kind == KIND_ACK:
+            self._sender.acknowledged(now, peer, channel, generation, sequence)
+        elif lane.reason <= _PASSES:
+            self._sender.refused(now, peer, channel, generation, sequence, stamp)
+        else:
+            self._sender.undone(now, peer, channel, generation, sequence, lane.reason)
+        if self._leaving:
+            self._look(now)
+
+    def _take(
+        self, lane: Lane, peer: Peer, channel: int, generation: int, sequence: int, stamp: int, body: bytes
+    ) -> None:
+        """A packet of a message, its check good."""
+        incoming, counters = peer.incoming, self._counters
+        if channel >= incoming.channels:
+            counters.malformed += 1
+            return
+        sight = incoming.look(channel, generation, sequence, stamp)
+        if sight is _NEW:
+            reason = self._receiver.deliver(peer, body)
+            if reason == MALFORMED:
+                counters.malformed += 1
+                return
+            if not reason or reason > _PASSES:
+                incoming.take(channel, reason)
+                counters.packets_taken += not reason
+            else:
+                incoming.refuse(channel, stamp)
+        elif sight is Sight.AGAIN:
+            counters.duplicates += 1
+            reason = incoming.answer(channel)
+        else:
+            counters.old += 1
+            return
+        counters.acknowledgements_sent += 1
+        begin = lane.answers[reason]
+        peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, peer.route or b""))
+
+    def _lane(self, now: int, frame: bytes) -> Lane | None:
+        """Of a frame that is looked at closely, as none has begun like it since the last incarnation of a peer was heard of;
+        None: it is dropped, or was the mapper's."""
+        card, counters = self._card, self._counters
+        if len(frame) > _TYPE_AT + 2 and frame[_TYPE_AT : _TYPE_AT + 2] == _MAPPING and self._mapper is not None:
+            self._mapper.receive(now, frame)
+            if self._has_news:
+                self._go(now)
+            return None
+        try:
+            if len(frame) > _TYPE_AT and frame[_TYPE_AT] & _ROUTE:
+                raise MalformedError("route")
+            kind = codec.kind_of(frame)
+            if kind == KIND_MESSAGE:
+                to, _, _, source, destination, sender, receiver, channel, generation, sequence, stamp, *_ = (
+                    codec.unpack_message(frame[:-1])
+                )
+                reason = 0
+            else:
+                (
+                    to, _, kind, reason, source, destination, sender, receiver, channel, generation, sequence, stamp, _,
+                ) = codec.unpack_answer(frame[:-1])  # fmt: skip
+        except MalformedError as error:
+            self._dropped(error)
+            return None
+        if to not in (card.address, BROADCAST) or destination != card.number or source >= self._nodes:
+            counters.strangers += 1  # a switch that has not learned yet sends frames to all
+            return None
+        peer = card.peers.get(source) or card.peer(source)
+        if not self._knows(now, peer, sender):
+            counters.stale += 1
+            return None
+        if kind == KIND_MESSAGE:
+            if receiver != card.incarnation and (receiver or card.incarnation != _FIRST_INCARNATION):
+                counters.stale += 1
+                begin = card.prefix(peer, KIND_NACK, REASON_RESTARTED)
+                route = peer.route or b""
+                peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, route))
+                return None
+        elif receiver != card.incarnation or reason == REASON_RESTARTED:
+            counters.stale += 1  # `_knows` has done what there is to do
+            return None
+        if len(self._lanes) >= _MOST_LANES:
+            self._lanes.clear()
+        answers: tuple[bytes, ...] = ()
+        if kind == KIND_MESSAGE:
+            refusals = [card.prefix(peer, KIND_NACK, reason) for reason in range(1, _REASONS)]
+            answers = (card.prefix(peer, KIND_ACK, 0), *refusals)
+        self._lanes[frame[:PREFIX_SIZE]] = lane = Lane(peer, kind, reason, answers)
+        return lane
+
+    def _knows(self, now: int, peer: Peer, incarnation: int) -> bool:
+        """Whether it is the peer's last incarnation; a later one than was known becomes that."""
+        if incarnation == peer.incarnation:
+            return incarnation != 0
+        if not incarnation:
+            return False
+        if not peer.incarnation:
+            self._card.greet(peer, incarnation)
+            if incarnation != _FIRST_INCARNATION:
+                self._sender.introduced(now, peer)
+            return True
+        if incarnation - peer.incarnation & _MASK >= 1 << 31:
+            return False
+        self._counters.restarts += 1
+        self._lanes.clear()
+        self._receiver.forget(peer)
+        self._sender.restarted(peer)
+        peer.forget(self.settings)
+        self._card.greet(peer, incarnation)
+        self._card.nic.show(peer.number << layout.SUBJECTS | layout.RESTARTED)
+        self._sender.free(now, peer)
+        return True
+
+    def _dropped(self, error: MalformedError) -> None:
+        if error.reason == "check":
+            self._counters.corrupt += 1
+        else:
+            self._counters.malformed += 1
+
+    # The host.
+
+    def ring(self, now: int, index: int) -> None:
+        card, subject = self._card, index & layout.SUBJECT
+        endpoint = card.endpoints.get(index >> layout.SUBJECTS)
+        if subject < _SLOTS:
+            if endpoint is None or endpoint.page is None or endpoint.is_leaving:
+                self._counters.invalid += 1
+                return
+            self._sender.ready(now, endpoint, subject)
+        else:
+            self._told(now, index >> layout.SUBJECTS, subject, endpoint)
+        if card.looped:
+            self._loop_back(now)
+
+    def _told(self, now: int, number: int, subject: int, endpoint: Resident | None) -> None:
+        """The host's kernel says something of an endpoint."""
+        card = self._card
+        if subject == layout.CREATE:
+            if endpoint is None:
+                card.endpoints[number] = Resident(number)
+                return
+        elif endpoint is not None:
+            if subject == layout.LOAD:
+                if endpoint.page is None and number in card.memory.bound:
+                    self._load(now, endpoint, card.memory.frames[card.memory.bound.index(number)])
+                    return
+            elif subject == layout.UNLOAD:
+                if endpoint.page is not None and endpoint.leave_at is None:
+                    endpoint.leave_at = max(now, endpoint.loaded_at + self.settings.stay)
+                    self._leaving[endpoint] = None
+                    self._look(now)
+                    return
+            elif subject == layout.RELEASED:
+                if endpoint.is_leaving:
+                    endpoint.is_released = True
+                    self._look(now)
+                    return
+            elif subject == layout.MAPPED:
+                self._sender.mapped(now, number)
+                return
+            elif subject == layout.DESTROY:
+                self._leaving.pop(endpoint, None)
+                self._sender.gone(endpoint)
+                endpoint.page = None
+                del card.endpoints[number]
+                return
+        self._counters.invalid += 1
+
+    def _load(self, now: int, endpoint: Resident, page: memoryview) -> None:
+        self._counters.loaded += 1
+        endpoint.load(now, page)
+        self._card.nic.interrupt(endpoint.number << layout.SUBJECTS | layout.LOADED)
+        self._sender.loaded(now, endpoint, page)
+
+    def _look(self, now: int) -> None:
+        """Whether endpoints that are to leave their frames may."""
+        nic, memory = self._card.nic, self._card.memory
+        for endpoint in list(self._leaving):
+            leave_at, page = endpoint.leave_at, endpoint.page
+            if leave_at is None or leave_at > now or page is None:
+                continue
+            number = endpoint.number << layout.SUBJECTS
+            if not endpoint.is_leaving:
+                endpoint.is_leaving = True
+                self._sender.leaves(endpoint)
+                nic.interrupt(number | layout.RELEASE)
+            if endpoint.open or not endpoint.is_released:
+                continue
+            del self._leaving[endpoint]
+            self._counters.unloaded += 1
+            self._sender.left(endpoint, page)
+            endpoint.note(page)
+            endpoint.page = endpoint.leave_at = None
+            endpoint.is_leaving = endpoint.faulted = False
+            nic.store(memory.pages[endpoint.number], page)
+            nic.interrupt(number | layout.UNLOADED)
+
+    # Time.
+
+    def tick(self, now: int) -> None:
+        mapper, sender = self._mapper, self._sender
+        if mapper is not None:
+            if not self._has_begun:
+                self._has_begun = True
+                mapper.start(now)
+            if mapper.deadline is not None and mapper.deadline <= now:
+                mapper.tick(now)
+            if self._has_news:
+                self._go(now)
+        loiters_until = sender.loiters_until
+        if loiters_until is not None and loiters_until <= now:
+            sender.go_on(now)
+        if sender.scan_at is not None and sender.scan_at <= now:
+            sender.scan(now)
+            for number in sender.unreached:
+                if mapper is not None:
+                    mapper.unreachable(now, number)
+            sender.unreached.clear()
+        if self._leaving:
+            self._look(now)
+        if self._card.looped:
+            self._loop_back(now)
+
+    def _first(self, deadline: int | None) -> int | None:
+        """The first of all deadlines."""
+        if not self._has_begun:
+            return 0
+        times = [deadline, self._sender.loiters_until]
+        times += [endpoint.leave_at for endpoint in self._leaving if not endpoint.is_leaving]
+        if self._mapper is not None:
+            times.append(self._mapper.deadline)
+        return min((when for when in times if when is not None), default=None)
+
+    # Routes.
+
+    def install(self, now: int, table: Table) -> None:
+        """Routes, where there is no mapper."""
+        self._install(table)
+        self._go(now)
+
+    def _install(self, table: Table) -> None:
+        """Routes to all NICs that can be reached, instead of those that there were."""
+        card, longest = self._card, self.settings.route
+        card.is_mapped = True
+        self._lanes.clear()
+        for number in set(card.peers) | set(table.paths):
+            if number == card.number or number >= self._nodes:
+                continue
+            peer, path = card.peer(number), table.paths.get(number)
+            if path is None or len(path.route) > longest:
+                peer.route = None
+            else:
+                peer.route, peer.address = path.route, path.address
+                card.look_up(peer)
+        self._has_news = True
+
+    def _go(self, now: int) -> None:
+        """What has waited for routes."""
+        self._has_news = False
+        for peer in self._card.peers.values():
+            if peer.turns:
+                self._sender.free(now, peer)
+
+    def _loop_back(self, now: int) -> None:
+        """What the NIC sends to itself. A host that posts upon what it is shown finds this going on already."""
+        if self._looping:
+            return
+        self._looping = True
+        looped = self._card.looped
+        try:
+            while looped:
+                self.receive(now, looped.popleft())
+        finally:
+            self._looping = False

@@ -1,0 +1,189 @@
+"""The receiving half of the firmware: what becomes of a packet for an endpoint of this NIC's host.
+
+A packet that is new on its channel is taken, refused for a reason that passes, so that it is sent again, or undone, so
+that its message comes back to its sender. "Modest preallocated buffers, retransmission is cheap": where there is no
+room in a ring, a packet is refused like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from protocols.am2 import page as layout
+from protocols.am2.card import Card
+from protocols.am2.codec import (
+    FLAGS_REPLY,
+    FORM_BULK,
+    FORM_MEDIUM,
+    REASON_BAD_SEGMENT,
+    REASON_BAD_TAG,
+    REASON_NO_ENDPOINT,
+    REASON_NO_MAPPING,
+    REASON_NONE,
+    REASON_NOT_RESIDENT,
+    REASON_OVERRUN,
+)
+from protocols.am2.endpoint_frames import Resident
+from protocols.am2.packets import HEADER, PART, PART_AT, unpack_message
+from protocols.am2.peers import Peer
+
+MALFORMED: Final = -1
+"""A packet whose check fits and that makes no sense: it is answered with nothing."""
+
+_PLACES: Final = layout.PLACES
+_HEAD: Final = layout.HEAD.pack_into
+_ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Delivered(NamedTuple):
+    """A message that has come into an endpoint's ring: with its sender's NIC, that one's incarnation, and its endpoint
+    there, the message's number is a name that no other one has. What a checker needs who is told that it came back."""
+
+    node: int
+    incarnation: int
+    endpoint: int
+    message: int
+
+
+Witness = Callable[[Delivered], object]
+
+
+class Receiver:
+    """All messages on their way in. witness: is told of each that is delivered."""
+
+    __slots__ = ("_card", "_counters", "_guarded", "_witness")
+
+    def __init__(self, card: Card, witness: Witness | None) -> None:
+        self._card = card
+        self._counters = card.counters
+        self._guarded = card.settings.guarded
+        self._witness = witness
+
+    def deliver(self, peer: Peer, body: bytes) -> int:
+        """Put a packet's message where it belongs: REASON_NONE; or why that cannot be."""
+        form, flags, _, count, origin, number, tag, message, offset, total = unpack_message(body)
+        length = len(body) - HEADER - 4 * count
+        if length < 0 or count > layout.MOST_ARGUMENTS or form > FORM_BULK:
+            return MALFORMED
+        card, counters = self._card, self._counters
+        endpoint = card.endpoints.get(number)
+        if endpoint is None:
+            counters.bad_endpoints += 1
+            return REASON_NO_ENDPOINT
+        page = endpoint.page
+        if page is None or endpoint.is_leaving:
+            counters.not_resident += 1
+            if not endpoint.faulted:
+                endpoint.faulted = True
+                counters.faults += 1
+                card.nic.interrupt(number << layout.SUBJECTS | layout.FAULT)
+            return REASON_NOT_RESIDENT
+        if flags & FLAGS_REPLY:
+            place = layout.ARRIVED_REPLIES + endpoint.next_reply
+        else:
+            if self._guarded and ((own := layout.tag_of(page)) != tag or not own) and own != _ANY:
+                counters.bad_tags += 1
+                return REASON_BAD_TAG
+            place = layout.ARRIVED_REQUESTS + endpoint.next_request
+        at = _PLACES[place]
+        if form:
+            if form == FORM_MEDIUM:
+                reason = self._stage(endpoint, place, body, length) if not page[at] else REASON_OVERRUN
+            else:
+                identity = (peer.number, peer.incarnation, origin, flags, message)
+                reason = self._part(endpoint, page, at, identity, body, length, offset, total)
+                if reason == REASON_NONE:
+                    come, first = endpoint.parts[identity]
+                    if come < total:
+                        return REASON_NONE
+                    del endpoint.parts[identity]
+                    body, length = _whole(body, first, total), total
+            if reason:
+                counters.overruns += reason == REASON_OVERRUN
+                return reason
+        elif page[at]:
+            counters.overruns += 1
+            return REASON_OVERRUN
+        _HEAD(page, at, layout.READY, 0, peer.number, length, 0, peer.incarnation)
+        at += layout.MESSAGE
+        size = HEADER + 4 * count
+        page[at : at + size] = body[:size]
+        if flags & FLAGS_REPLY:
+            endpoint.next_reply = endpoint.next_reply + 1 & layout.ENTRIES - 1
+        else:
+            endpoint.next_request = endpoint.next_request + 1 & layout.ENTRIES - 1
+        counters.messages_delivered += 1
+        if self._witness is not None:
+            self._witness(Delivered(peer.number, peer.incarnation, origin, message))
+        card.nic.show(number << layout.SUBJECTS | place)
+        return REASON_NONE
+
+    def forget(self, peer: Peer) -> None:
+        """A peer has started again: what it had sent in part will never be whole."""
+        for endpoint in self._card.endpoints.values():
+            for identity in [one for one in endpoint.parts if one[0] == peer.number]:
+                del endpoint.parts[identity]
+
+    def _stage(self, endpoint: Resident, place: int, body: bytes, length: int) -> int:
+        """A medium message's data into the staging area."""
+        medium = self._card.settings.medium
+        if length > medium:
+            return MALFORMED
+        if not length:
+            return REASON_NONE
+        view = self._reach(endpoint, layout.STAGING)
+        if view is None:
+            return REASON_NO_MAPPING
+        begin = (place - layout.ARRIVED_REQUESTS) * medium
+        self._card.nic.store(view[begin : begin + length], body[len(body) - length :])
+        return REASON_NONE
+
+    def _part(
+        self,
+        endpoint: Resident,
+        page: memoryview,
+        at: int,
+        identity: tuple[int, int, int, int, int],
+        body: bytes,
+        length: int,
+        offset: int,
+        total: int,
+    ) -> int:
+        """A part of a bulk message into the segment; its bytes are added up in the endpoint's parts."""
+        if offset + length > layout.segment_of(page):
+            self._counters.bad_segments += 1
+            return REASON_BAD_SEGMENT
+        come, first = endpoint.parts.get(identity, (0, offset))
+        if come + length > total or (not length and total):
+            return MALFORMED
+        if come + length == total and page[at]:
+            return REASON_OVERRUN
+        if length:
+            view = self._reach(endpoint, layout.SEGMENT)
+            if view is None:
+                return REASON_NO_MAPPING
+            if offset + length > len(view):  # it was made shorter just now
+                self._counters.bad_segments += 1
+                return REASON_BAD_SEGMENT
+            self._card.nic.store(view[offset : offset + length], body[len(body) - length :])
+        endpoint.parts[identity] = (come + length, min(first, offset))
+        return REASON_NONE
+
+    def _reach(self, endpoint: Resident, subject: int) -> memoryview | None:
+        """Memory of an endpoint's, if there is a DMA mapping; else the host is asked for one."""
+        card = self._card
+        region = endpoint.number << layout.SUBJECTS | subject
+        view = card.memory.reachable.get(region)
+        if view is None:
+            self._counters.unmapped += 1
+            if region not in card.memory.wanted:
+                card.memory.wanted.append(region)
+                card.nic.interrupt(endpoint.number << layout.SUBJECTS | layout.UNMAPPED)
+        return view
+
+
+def _whole(body: bytes, first: int, total: int) -> bytes:
+    """A bulk message that is all there, as if it had been one part."""
+    header = bytearray(body)
+    PART(header, PART_AT, first, total)
+    return bytes(header)

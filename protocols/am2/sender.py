@@ -1,0 +1,437 @@
+"""The sending half of the firmware: messages of endpoints onto channels, again where no answer comes, and back to their
+host where none ever does.
+
+"No per-packet timers": what is unanswered is looked for from time to time, and only at the NICs that have left something
+unanswered (section "Transport protocols"). What cannot be delivered comes back through the reply queue of its endpoint
+("return-to-sender error model").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from protocols.am2 import page as layout
+from protocols.am2.card import Card
+from protocols.am2.channels import Sending
+from protocols.am2.codec import (
+    FORM_BULK,
+    FORM_MEDIUM,
+    REASON_BAD_SEGMENT,
+    REASON_BAD_TAG,
+    REASON_NO_ENDPOINT,
+)
+from protocols.am2.endpoint_frames import Resident
+from protocols.am2.messages import Message, Packet
+from protocols.am2.packets import HEADER, packed
+from protocols.am2.peers import Peer
+from protocols.am2.turns import Turns
+
+BAD_ARGUMENTS: Final = 1
+BAD_TAG: Final = 3
+BAD_SEGMENT: Final = 5
+BAD_ENDPOINT: Final = 7
+CONGESTION: Final = 8
+UNREACHABLE: Final = 9
+REPLY_REJECTED: Final = 10
+"""`host.errors.Status`, as far as the NIC says it."""
+
+_STATUS: Final = {REASON_BAD_TAG: BAD_TAG, REASON_NO_ENDPOINT: BAD_ENDPOINT, REASON_BAD_SEGMENT: BAD_SEGMENT}
+_PLACES: Final = layout.PLACES
+_SENT: Final = layout.SENT
+_MESSAGE: Final = layout.MESSAGE
+_UNDER_WAY: Final = layout.UNDER_WAY
+_RING: Final = 4  # bits of a slot's number within its ring
+_NOTHING: Final = memoryview(b"")
+
+
+class Sender:
+    """All messages on their way out. scan_at: when it looks for what is not answered; None: nothing is. unreached:
+    peers that have just been given up."""
+
+    __slots__ = (
+        "_busy", "_card", "_counters", "_loiter_until", "_loitering", "_nodes", "_queued", "_returning", "_unmapped",
+        "scan_at", "unreached",
+    )  # fmt: skip
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._counters = card.counters
+        self._nodes = len(card.adapter.addresses)
+        self._busy: dict[Peer, None] = {}  # those that have not answered all
+        self._unmapped: list[tuple[Resident, int]] = []  # messages whose data cannot be reached yet
+        self._returning: dict[Resident, None] = {}  # those with messages for whose return there is no room
+        self._queued: Turns[Resident] = Turns(1 << card.settings.attempts)  # while the NIC loiters
+        self._loitering: Resident | None = None  # the endpoint whose turn it is
+        self._loiter_until = 0
+        self.scan_at: int | None = None
+        self.unreached: list[int] = []
+
+    @property
+    def loiters_until(self) -> int | None:
+        """When it is the next endpoint's turn, if one waits for that."""
+        return self._loiter_until if self._queued else None
+
+    def ready(self, now: int, endpoint: Resident, slot: int) -> None:
+        """The host has written a message into that slot."""
+        attempt = self._card.settings.attempt
+        if attempt:
+            if self._loitering is not endpoint:
+                if now < self._loiter_until:
+                    self._queued.add(endpoint, slot)
+                    return
+                self._loitering = endpoint
+                self._loiter_until = now + (attempt << self._card.settings.attempts)
+            elif now >= self._loiter_until:
+                if self._queued:
+                    self._queued.add(endpoint, slot)
+                    return
+                self._loiter_until = now + (attempt << self._card.settings.attempts)
+        self._begin(now, endpoint, slot)
+
+    def go_on(self, now: int) -> None:
+        """It is the next endpoint's turn."""
+        settings, queued = self._card.settings, self._queued
+        while queued and now >= self._loiter_until:
+            self._loiter_until = now + (settings.attempt << settings.attempts)
+            self._loitering = endpoint = next(iter(queued.waiting))
+            slots = queued.waiting.pop(endpoint)
+            while slots:
+                self._begin(now, endpoint, slots.popleft())
+
+    def _begin(self, now: int, endpoint: Resident, slot: int) -> None:
+        message = endpoint.messages.get(slot) or self._read(endpoint, slot)
+        if message is not None:
+            self._push(now, message)
+
+    def _read(self, endpoint: Resident, slot: int) -> Message | None:
+        """What the host has written, once it makes sense and its data is at hand."""
+        card, page, at = self._card, endpoint.page, _PLACES[slot]
+        assert page is not None
+        if page[at] != layout.READY:
+            self._counters.invalid += 1
+            return None
+        to, length, address, form, flags, _, count, origin, _ = _SENT(page, at)
+        if (
+            to >= self._nodes
+            or count > layout.MOST_ARGUMENTS
+            or origin != endpoint.number
+            or flags != slot >> _RING
+            or form > FORM_BULK
+        ):
+            self._counters.invalid += 1
+            page[at] = _UNDER_WAY
+            self._give_back(endpoint, slot, BAD_ARGUMENTS)
+            return None
+        at += _MESSAGE
+        body = bytes(page[at : at + HEADER + 4 * count])
+        data = _NOTHING
+        if length and form:
+            memory, base = card.memory, endpoint.number << layout.SUBJECTS
+            region = base | (layout.STAGED if form == FORM_MEDIUM else slot)
+            whole = memory.reachable.get(region)
+            if whole is None:
+                # "The message refers to memory that has no DMA mapping": it waits for one.
+                self._unmapped.append((endpoint, slot))
+                memory.wanted.append(region)
+                card.nic.interrupt(base | layout.UNMAPPED)
+                return None
+            data = whole[address : address + length]
+            if len(data) != length or (form == FORM_MEDIUM and length > card.settings.medium):
+                self._counters.invalid += 1
+                page[at - _MESSAGE] = _UNDER_WAY
+                self._give_back(endpoint, slot, BAD_ARGUMENTS)
+                return None
+        peer = card.peers.get(to) or card.peer(to)
+        message = Message(endpoint, slot, peer, body)
+        page[at - _MESSAGE] = _UNDER_WAY
+        if form == FORM_BULK:
+            message.data, message.part = data, card.settings.packet
+            message.offset = int.from_bytes(body[20:24], "big")
+        elif form:
+            message.body = body + card.nic.fetch((data,))
+        endpoint.messages[slot] = message
+        return message
+
+    def _push(self, now: int, message: Message) -> None:
+        """Send what can be sent of a message; the rest waits for its turn."""
+        peer = message.peer
+        if peer.route is None:
+            if self._card.is_mapped:
+                self._fail(message, UNREACHABLE)
+            else:
+                peer.turns.add(message.endpoint, message.slot)
+            return
+        if not self._card.settings.reliable:
+            self._send_all(message)
+            return
+        outgoing = peer.outgoing
+        while not message.is_sent:
+            if peer.turns or outgoing.is_full:
+                peer.turns.add(message.endpoint, message.slot)
+                return
+            self._send_next(now, message)
+
+    def _send_next(self, now: int, message: Message) -> None:
+        """Onto a channel that is free."""
+        card, peer = self._card, message.peer
+        body, data = message.next()
+        if data:
+            body += card.nic.fetch((data,))
+        row = peer.outgoing.begin(now, (message, body))
+        assert row is not None
+        if peer.outgoing.unanswered == 1:
+            self._busy[peer] = None
+            if self.scan_at is None:
+                self.scan_at = now + card.settings.scan
+        message.open += 1
+        message.endpoint.open += 1
+        self._counters.packets_sent += 1
+        peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body))
+
+    def _send_all(self, message: Message) -> None:
+        """Without channels, and without an answer."""
+        card, peer = self._card, message.peer
+        while not message.is_sent:
+            body, data = message.next()
+            if data:
+                body += card.nic.fetch((data,))
+            self._counters.packets_sent += 1
+            peer.send(packed(peer.prefix, 0, 0, 0, 0, peer.route or b"", body))
+        self._over(message)
+
+    def _resend(self, now: int, peer: Peer, row: Sending[Packet]) -> None:
+        packet = row.packet
+        assert packet is not None
+        peer.outgoing.again(now, row)
+        self._counters.packets_resent += 1
+        route = peer.route or b""
+        peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1]))
+
+    # Answers.
+
+    def acknowledged(self, now: int, peer: Peer, channel: int, generation: int, sequence: int) -> None:
+        packet = peer.outgoing.answered(channel, generation, sequence)
+        if packet is None:
+            self._counters.late_answers += 1
+            return
+        self._counters.acknowledgements_received += 1
+        self._closed(packet[0])
+        if peer.turns:
+            self.free(now, peer)
+
+    def undone(self, now: int, peer: Peer, channel: int, generation: int, sequence: int, reason: int) -> None:
+        packet = peer.outgoing.answered(channel, generation, sequence)
+        if packet is None:
+            self._counters.late_answers += 1
+            return
+        self._counters.undone += 1
+        message = packet[0]
+        message.status = REPLY_REJECTED if message.slot >= layout.REPLIES else _STATUS[reason]
+        self._closed(message)
+        self.free(now, peer)
+
+    def refused(self, now: int, peer: Peer, channel: int, generation: int, sequence: int, stamp: int) -> None:
+        row = peer.outgoing.refused(now, channel, generation, sequence, stamp)
+        if row is None or row.packet is None:
+            self._counters.late_answers += 1
+            return
+        self._counters.refusals_received += 1
+        message = row.packet[0]
+        message.refusals += 1
+        most = self._card.settings.congestion
+        if message.endpoint.is_leaving:
+            self._take_back(peer, row)
+        elif most and message.refusals >= most:
+            peer.outgoing.take_back(row)
+            message.status = CONGESTION
+            self._closed(message)
+        else:
+            return
+        self.free(now, peer)
+
+    def free(self, now: int, peer: Peer) -> None:
+        """There may be free channels to it, or there is a route: whoever waits for them has his turn."""
+        turns, outgoing = peer.turns, peer.outgoing
+        if peer.route is None:
+            if self._card.is_mapped:
+                while turns:
+                    endpoint, slot = turns.take()
+                    if (message := endpoint.messages.get(slot)) is not None:
+                        self._fail(message, UNREACHABLE)
+            return
+        while turns and not outgoing.is_full:
+            endpoint, slot = turns.take()
+            message = endpoint.messages.get(slot)
+            if message is None or message.peer is not peer or message.status or message.is_sent:
+                continue  # it has come to another end meanwhile
+            self._send_next(now, message)
+            if not message.is_sent:
+                turns.put_back(endpoint, slot)
+
+    def mapped(self, now: int, number: int) -> None:
+        """The host has made memory of that endpoint reachable, or cannot."""
+        waiting, self._unmapped = self._unmapped, []
+        for endpoint, slot in waiting:
+            if endpoint.number != number or endpoint.page is None or endpoint.is_leaving:
+                if endpoint.page is not None and not endpoint.is_leaving:
+                    self._unmapped.append((endpoint, slot))
+            else:
+                self._begin(now, endpoint, slot)
+
+    # What no answer comes to.
+
+    def scan(self, now: int) -> None:
+        """Look at what has not been answered."""
+        self.scan_at = None
+        for peer in list(self._busy):
+            outgoing = peer.outgoing
+            lost = peer.route is None and self._card.is_mapped
+            for row in list(outgoing.due(now)):
+                if lost or outgoing.is_hopeless(row):
+                    self.give_up(peer, outgoing.give_up(row))
+                    if peer.number not in self.unreached:
+                        self.unreached.append(peer.number)
+                elif row.refused and row.packet is not None and row.packet[0].endpoint.is_leaving:
+                    self._take_back(peer, row)
+                else:
+                    self._resend(now, peer, row)
+            if peer.turns:
+                self.free(now, peer)
+            if not outgoing.unanswered:
+                del self._busy[peer]
+        for endpoint in list(self._returning):
+            self._show_returns(endpoint)
+        if self._busy or self._returning:
+            self.scan_at = now + self._card.settings.scan
+
+    def give_up(self, peer: Peer, packet: Packet) -> None:  # noqa: ARG002
+        """No answer has come to a packet, and none will."""
+        packet[0].status = UNREACHABLE
+        self._closed(packet[0])
+
+    def introduced(self, now: int, peer: Peer) -> None:
+        """A peer has said who it is, and takes nothing that did not know that."""
+        for row in list(peer.outgoing.under_way()):
+            self._resend(now, peer, row)
+            row.retries = 0
+
+    def restarted(self, peer: Peer) -> None:
+        """What was under way to a peer will never be answered."""
+        for packet in [row.packet for row in peer.outgoing.under_way()]:
+            if packet is not None:
+                self.give_up(peer, packet)
+
+    # The ends of messages.
+
+    def leaves(self, endpoint: Resident) -> None:
+        """It is to leave its frame: nothing is sent for it, and what was refused last is not sent again."""
+        self._queued.drop(endpoint)
+        for peer in {message.peer: None for message in endpoint.messages.values()}:
+            peer.turns.drop(endpoint)
+            for row in list(peer.outgoing.under_way()):
+                if row.refused and row.packet is not None and row.packet[0].endpoint is endpoint:
+                    self._take_back(peer, row)
+        self._unmapped = [one for one in self._unmapped if one[0] is not endpoint]
+
+    def gone(self, endpoint: Resident) -> None:
+        """It is not there any more: what it has under way is answered to nobody."""
+        self.leaves(endpoint)
+        endpoint.messages.clear()
+        self._returning.pop(endpoint, None)
+
+    def left(self, endpoint: Resident, page: memoryview) -> None:
+        """It leaves its frame: what is not sent is for another time."""
+        for slot in endpoint.messages:
+            page[_PLACES[slot]] = layout.READY
+        self._returning.pop(endpoint, None)
+
+    def loaded(self, now: int, endpoint: Resident, page: memoryview) -> None:
+        """It is in a frame."""
+        endpoint.returns = []
+        for slot in range(2 * layout.ENTRIES):
+            owner = page[_PLACES[slot]]
+            if owner == layout.READY:
+                self.ready(now, endpoint, slot)
+            elif owner == _UNDER_WAY and page[_PLACES[slot] + 1]:
+                endpoint.returns.append(slot)
+        if endpoint.returns:
+            self._show_returns(endpoint)
+
+    def _take_back(self, peer: Peer, row: Sending[Packet]) -> None:
+        message, body = peer.outgoing.take_back(row)
+        self._counters.taken_back += 1
+        message.again.append(body)
+        message.open -= 1
+        message.endpoint.open -= 1
+
+    def _closed(self, message: Message) -> None:
+        """A packet of it is answered, or given up."""
+        message.open -= 1
+        message.endpoint.open -= 1
+        if not message.open and (message.status or message.is_sent):
+            self._over(message)
+
+    def _fail(self, message: Message, status: int) -> None:
+        message.status = status
+        if not message.open:
+            self._over(message)
+
+    def _over(self, message: Message) -> None:
+        """All of it is answered."""
+        endpoint, slot = message.endpoint, message.slot
+        if endpoint.messages.pop(slot, None) is None:
+            return
+        page = endpoint.page
+        if page is None:
+            return
+        if message.status:
+            self._give_back(endpoint, slot, message.status)
+            return
+        page[_PLACES[slot]] = layout.FREE
+        if page[layout.WANTS] or message.part:
+            page[layout.WANTS] = 0
+            self._card.nic.show(endpoint.number << layout.SUBJECTS | slot)
+
+    def _give_back(self, endpoint: Resident, slot: int, status: int) -> None:
+        """It comes back to its host, through the reply ring."""
+        page = endpoint.page
+        assert page is not None
+        counters = self._counters
+        counters.returned += 1
+        counters.unreachable += status == UNREACHABLE
+        page[_PLACES[slot] + 1] = status
+        endpoint.returns.append(slot)
+        self._show_returns(endpoint)
+
+    def _show_returns(self, endpoint: Resident) -> None:
+        """As many as there is room for."""
+        page, returns = endpoint.page, endpoint.returns
+        if page is None:
+            return
+        while returns:
+            place = layout.ARRIVED_REPLIES + endpoint.next_reply
+            at = _PLACES[place]
+            if page[at]:
+                break
+            slot = returns.pop(0)
+            own = _PLACES[slot]
+            layout.HEAD.pack_into(page, at, layout.READY, page[own + 1], self._card.number, slot, 0, 0)
+            page[own] = layout.RETURNED
+            endpoint.next_reply = endpoint.next_reply + 1 & layout.ENTRIES - 1
+            self._card.nic.show(endpoint.number << layout.SUBJECTS | place)
+        if not returns:
+            self._returning.pop(endpoint, None)
+            return
+        self._returning[endpoint] = None
+        if self.scan_at is None:
+            self.scan_at = 0  # at once, and then from time to time
+
+    def waiting(self) -> Iterable[str]:
+        """A sentence for every peer that has not answered."""
+        for peer in self._card.peers.values():
+            if peer.outgoing.unanswered:
+                yield f"node {peer.number}: {peer.outgoing.unanswered} packets are not answered"
+            if peer.turns:
+                what = "a free channel" if peer.route is not None else "a route"
+                yield f"node {peer.number}: {len(peer.turns.waiting)} endpoints wait for {what}"
