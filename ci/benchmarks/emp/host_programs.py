@@ -32,11 +32,13 @@ Quantiles = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What of the two nodes a program on bare sockets must know. spin: never sleep."""
+    """What of the two nodes a program on bare sockets must know. spin: never sleep. look: else, for how many ns to look
+    before sleeping."""
 
     devices: dict[str, str]
     macs: dict[str, bytes]
     spin: bool
+    look: int = 0
 
 
 def quantiles(samples: list[int], cpu: int) -> Quantiles:
@@ -148,7 +150,25 @@ def _opened(node: Here, pair: Pair, peer: str) -> tuple[socket.socket, bytes]:
     return wire.socket, pair.macs[peer] + pair.macs[node.name] + RAW.to_bytes(2, "big")
 
 
-def _answers(wire: socket.socket, spin: bool) -> Iterator[bytes]:
+def _answers(wire: socket.socket, pair: Pair) -> Iterator[bytes]:
+    return _looked_for(wire, pair.look) if pair.look else _waited_for(wire, pair.spin)
+
+
+def _looked_for(wire: socket.socket, look: int) -> Iterator[bytes]:
+    receive, now = wire.recv, time.monotonic_ns
+    while True:
+        until, flags = now() + look, socket.MSG_DONTWAIT.value
+        while True:
+            try:
+                frame = receive(_MTU + 22, flags)
+                break
+            except BlockingIOError:
+                if now() >= until:
+                    flags = 0
+        yield frame
+
+
+def _waited_for(wire: socket.socket, spin: bool) -> Iterator[bytes]:
     flags, receive = socket.MSG_DONTWAIT if spin else 0, wire.recv
     while True:
         try:
@@ -184,7 +204,7 @@ async def raw_ping(_: object, node: Here, *, count: int, pair: Pair) -> Quantile
     wire, header = _opened(node, pair, PONG)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
     samples, send, now = [], wire.send, time.monotonic_ns
-    answers = _answers(wire, pair.spin)
+    answers = _answers(wire, pair)
     used = 0
     _call(wire, header)
     for number in range(-warm_up(count), count):
@@ -201,7 +221,7 @@ async def raw_ping(_: object, node: Here, *, count: int, pair: Pair) -> Quantile
 async def raw_pong(_: object, node: Here, *, count: int, pair: Pair) -> None:
     wire, header = _opened(node, pair, PING)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
-    answers, send = _answers(wire, pair.spin), wire.send
+    answers, send = _answers(wire, pair), wire.send
     _answer(wire, header)
     for _number in range(warm_up(count) + count):
         next(answers)

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import ContenderError, LineProcess
+from benchmarks.emp.host_programs import PING
 from benchmarks.links.clusters import Place
 from benchmarks.links.processors import RECEIVER, SENDER
 from benchmarks.links.traffic import Traffic
 from benchmarks.rows import Row
+from testbed.runtime.nodes.patience import Patience
 
 EMP, RAW, TCP = "EMP, inline", "packet sockets, Python", "kernel TCP, C"
+AT_ONCE = "EMP, inline, sleeping at once"
+RAW_LOOKING, TCP_LOOKING = f"{RAW}, looking first", f"{TCP}, looking first"
 TRIP, TRIP_SHARE, CPU = "round trip, p50", "round trip, {}", "CPU per round trip, one side"
 STREAM = "1 MiB messages in 1500-byte frames"
 BEGIN, END, PRIVATE, PROPORTIONAL = "all listen", "all ended", "memory of one, private", "memory of one, its share"
@@ -34,8 +38,8 @@ class Nodes:
         self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.emp.process"])
         self.places = {name: Place(**place) for name, place in self._ask("where").items()}
 
-    def run(self, kind: str, count: int, spin: bool) -> dict[str, Any]:
-        answer = self._ask("run", kind=kind, count=count, spin=spin, cpus=[SENDER, RECEIVER])
+    def run(self, kind: str, count: int, spin: bool, look: int = 0) -> dict[str, Any]:
+        answer = self._ask("run", kind=kind, count=count, spin=spin, look=look, cpus=[SENDER, RECEIVER])
         if answer["invalid"]:
             raise ContenderError(f"{kind}: {answer['invalid']}")
         return answer
@@ -54,37 +58,54 @@ class Nodes:
 
 
 def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Round trips of 4 bytes of EMP, a frame as long between packet sockets, and 8 bytes of TCP, by turns."""
-    spin = waiting == SPINNING
+    """Round trips of 4 bytes of EMP, a frame as long between packet sockets, and 8 bytes of TCP, by turns.
+
+    Blocking, EMP looks for a frame before it sleeps (`Patience`), and the others sleep at once; all of them are measured the
+    other way, too."""
+    spin, look = waiting == SPINNING, Patience.LOOK
     found: dict[tuple[str, str], list[float]] = {}
     ends = nodes.places["n1"], nodes.places["n2"]
-    resent = 0
+    resent: dict[str, int] = {}
 
-    def take(contender: str, trip: dict[str, Any]) -> None:
-        found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
-        for share in _SHARES:
-            if share in trip:
-                found.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
+    def agents(contender: str, kind: str, look: int) -> dict[str, float]:
+        run = nodes.run(kind, count, spin, look)
+        resent[contender] = resent.get(contender, 0) + run["resent"]
+        trip: dict[str, float] = run["results"][PING]
+        return trip
 
+    def tcp(look: int) -> dict[str, float]:
+        trip = traffic.round_trips(*ends, count, spin=spin, look=look)
+        return {**trip, "cpu": trip["cpu"] * 1e9 / count}
+
+    contenders: dict[str, Callable[[], dict[str, float]]] = {
+        EMP: lambda: agents(EMP, "emp trip", look),
+        RAW: lambda: agents(RAW, "raw trip", 0),
+        TCP: lambda: tcp(0),
+    }
+    if not spin:
+        contenders |= {
+            AT_ONCE: lambda: agents(AT_ONCE, "emp trip", 0),
+            RAW_LOOKING: lambda: agents(RAW_LOOKING, "raw trip", look),
+            TCP_LOOKING: lambda: tcp(look),
+        }
     for turn in range(repeat + 1):
         progress(f"round trips, {waiting}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
-        emp = nodes.run("emp trip", count, spin)
-        raw = nodes.run("raw trip", count, spin)
-        tcp = traffic.round_trips(*ends, count, spin=spin)
-        if not turn:
-            continue
-        resent += emp["resent"]
-        for contender, trip in ((EMP, emp["results"]["n1"]), (RAW, raw["results"]["n1"])):
-            take(contender, trip)
+        for contender, measure in contenders.items():
+            trip = measure()
+            if not turn:
+                resent.clear()
+                continue
+            found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
             found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
-        take(TCP, tcp)
-        found.setdefault((TCP, CPU), []).append(tcp["cpu"] / count)
+            for share in _SHARES:
+                found.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
     settings = {
         "cluster": "two nodes, one pair of interfaces", "bytes": {EMP: 4, RAW: 4, TCP: 8}, "count": count,
-        "waiting": waiting, "processors": [SENDER, RECEIVER], "resent": resent, "interleaved": [EMP, RAW, TCP],
+        "waiting": waiting, "look": 0 if spin else look, "processors": [SENDER, RECEIVER], "resent": resent,
+        "interleaved": list(contenders),
     }  # fmt: skip
-    for (contender, measure), samples in found.items():
-        yield Row(waiting, contender, measure, 2, "s", tuple(samples), settings)
+    for (contender, name), samples in found.items():
+        yield Row(waiting, contender, name, 2, "s", tuple(samples), settings)
 
 
 def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Iterator[Row]:

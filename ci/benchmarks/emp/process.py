@@ -16,6 +16,7 @@ from protocols.emp.host import Endpoint, plug
 from testbed import Cluster
 from testbed.controller.agents import agents
 from testbed.errors import TestbedError
+from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.places import Here
 from testbed.runtime.nodes.run import Run
 
@@ -40,13 +41,15 @@ class Nodes:
             for node in self._cluster
         }
 
-    def run(self, kind: str, count: int, spin: bool, cpus: list[int]) -> dict[str, Any]:
-        """One run of `programs`: what both have returned, and what made it invalid."""
+    def run(self, kind: str, count: int, spin: bool, look: int, cpus: list[int]) -> dict[str, Any]:
+        """One run of `programs`: what both have returned, and what made it invalid. spin: never sleep. look: else, for how
+        many ns to look before sleeping."""
         devices = {name: nic.name for name, nic in self._nics.items()}
         macs = {name: bytes.fromhex(nic.mac.replace(":", "")) for name, nic in self._nics.items()}
-        chosen = programs(kind, Pair(devices, macs, spin), count)
+        chosen = programs(kind, Pair(devices, macs, spin, look), count)
         pinned = dict(zip((PING, PONG), cpus, strict=True))
         budget = SPIN if spin else 0
+        Patience.LOOK = look  # of the processes that are forked now
         with agents(self._cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=pinned) as run:
             outcome = run.wait(PATIENCE, patience=PROGRESS)
         resent = sum(report.counted["frames_resent"] for report in outcome.reports.values())

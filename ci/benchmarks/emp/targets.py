@@ -19,9 +19,9 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         wanted = (subject, contender, measure)
         return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == wanted), ())
 
-    def ratios(subject: str, other: str, measure: str) -> list[float]:
-        pairs = zip(samples(subject, m.EMP, measure), samples(subject, other, measure), strict=True)
-        return [one / two for one, two in pairs]
+    def ratios(subject: str, other: str, measure: str, one: str = m.EMP) -> list[float]:
+        pairs = zip(samples(subject, one, measure), samples(subject, other, measure), strict=True)
+        return [ours / theirs for ours, theirs in pairs]
 
     def median(found: Sequence[float]) -> float | None:
         return statistics.median(found) if found else None
@@ -30,10 +30,28 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         Target("4 bytes, spinning: over packet sockets", OVER_RAW, "×", median(ratios(m.SPINNING, m.RAW, m.TRIP))),
         Target("4 bytes, spinning: over kernel TCP", OVER_TCP, "×", median(ratios(m.SPINNING, m.TCP, m.TRIP))),
         Target(
-            "4 bytes, blocking: over kernel TCP, upper end of the interval",
+            "4 bytes, blocking: over kernel TCP, which sleeps at once, upper end of the interval",
             OVER_TCP_BLOCKING,
             "×",
             upper_end(ratios(m.BLOCKING, m.TCP, m.TRIP)),
+        ),
+        Target(
+            "4 bytes, blocking, both sleep at once: over kernel TCP, upper end of the interval",
+            OVER_TCP_BLOCKING,
+            "×",
+            upper_end(ratios(m.BLOCKING, m.TCP, m.TRIP, m.AT_ONCE)),
+        ),
+        Target(
+            "4 bytes, blocking, both look first: over kernel TCP",
+            OVER_TCP,
+            "×",
+            median(ratios(m.BLOCKING, m.TCP_LOOKING, m.TRIP)),
+        ),
+        Target(
+            "4 bytes, blocking: processor time, of what sleeping at once takes",
+            1.0,
+            "×",
+            median(ratios(m.BLOCKING, m.AT_ONCE, m.CPU)),
         ),
         Target("stream: of packet sockets", OF_RAW, "×", median(ratios("stream", m.RAW, m.STREAM)), least=True),
         Target("messages that count: lost or out of order", 0, "", median(samples("count", m.EMP, m.WRONG))),

@@ -4,13 +4,14 @@
  *   catch CPU NETNS                               their way: how long after it was sent the kernel received each
  *   sink CPU NETNS                                receives TCP, says how much in how long
  *   source CPU NETNS ADDRESS PORT SECONDS         sends it
- *   pong CPU NETNS SPIN                           answers every 8 bytes of TCP with 8 bytes
- *   ping CPU NETNS SPIN ADDRESS PORT COUNT        round trips
+ *   pong CPU NETNS LOOK                           answers every 8 bytes of TCP with 8 bytes
+ *   ping CPU NETNS LOOK ADDRESS PORT COUNT        round trips
  *   timers CPU INTERVAL COUNT                     how late a timerfd in an epoll set wakes its process
  *
  * CPU -1: wherever the kernel puts it. RATE is in frames/s over all namespaces together, 0: as fast as it goes; who
  * falls behind the rate slips, so that there are no bursts but those of BATCH. "timers", and "send" if INSIST is 1, run
- * in real time, as the relay does. SIZE is that of the IP packet. Times are nanoseconds. Who waits for others prints
+ * in real time, as the relay does. SIZE is that of the IP packet. LOOK: for how long to look for bytes before sleeping, -1:
+ * for ever. Times are nanoseconds. Who waits for others prints
  * "ready" and a port first; "catch" leaves the frames in its socket until its standard input ends, so that it takes no
  * processor time meanwhile. The answer is one line of JSON.
  */
@@ -322,10 +323,12 @@ static int do_source(char **a, int n) {
 }
 
 /* 8 bytes; whether they came, or the peer has gone. */
-static int take8(int s, int spin) {
+static int take8(int s, int64_t look) {
     char bytes[8];
+    int64_t until = look > 0 ? now() + look : 0;
     for (int have = 0; have < 8;) {
-        ssize_t got = recv(s, bytes + have, 8 - have, spin ? MSG_DONTWAIT : 0);
+        if (look > 0 && now() >= until) look = 0;
+        ssize_t got = recv(s, bytes + have, 8 - have, look ? MSG_DONTWAIT : 0);
         if (got > 0)
             have += got;
         else if (got == 0)
@@ -345,9 +348,10 @@ static int do_pong(char **a, int n) {
     (void)n;
     pin(a[0]);
     enter(a[1]);
-    int spin = atoi(a[2]), s = listening();
+    int64_t look = atoll(a[2]);
+    int s = listening();
     at_once(s);
-    while (take8(s, spin))
+    while (take8(s, look))
         if (send(s, buffer, 8, MSG_NOSIGNAL) != 8) die("send");
     puts("{}");
     return 0;
@@ -357,14 +361,15 @@ static int do_ping(char **a, int n) {
     (void)n;
     pin(a[0]);
     enter(a[1]);
-    int spin = atoi(a[2]), s = connected(a[3], a[4]);
+    int64_t look = atoll(a[2]);
+    int s = connected(a[3], a[4]);
     long count = atol(a[5]), warm_up = count / 10 + 10;
     int64_t *samples = malloc(count * sizeof *samples), used = 0;
     at_once(s);
     for (long i = -warm_up; i < count; i++) {
         if (!i) used = cpu();
         int64_t start = now();
-        if (send(s, buffer, 8, MSG_NOSIGNAL) != 8 || !take8(s, spin)) die("a round trip");
+        if (send(s, buffer, 8, MSG_NOSIGNAL) != 8 || !take8(s, look)) die("a round trip");
         if (i >= 0) samples[i] = now() - start;
     }
     printf("{\"cpu\": %.9f, ", (cpu() - used) / 1e9);

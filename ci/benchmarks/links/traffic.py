@@ -55,11 +55,12 @@ class Traffic:
             received = _said("sink", process)
         return {"bits": received["bytes"] * 8 / received["seconds"], "sent": sent, "received": received}
 
-    def round_trips(self, source: Place, sink: Place, count: int, *, spin: bool) -> dict[str, Any]:
-        """Of 8 bytes of TCP, in ns: quantiles."""
-        with self._started("pong", RECEIVER, sink.namespace, int(spin)) as process:
+    def round_trips(self, source: Place, sink: Place, count: int, *, spin: bool, look: int = 0) -> dict[str, Any]:
+        """Of 8 bytes of TCP, in ns: quantiles. spin: never sleep. look: else, for how many ns to look before sleeping."""
+        looking = -1 if spin else look
+        with self._started("pong", RECEIVER, sink.namespace, looking) as process:
             port = _ready("pong", process)
-            found = self.run("ping", SENDER, source.namespace, int(spin), sink.address, port, count)
+            found = self.run("ping", SENDER, source.namespace, looking, sink.address, port, count)
             _said("pong", process)
         return found
 
