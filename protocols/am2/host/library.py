@@ -30,12 +30,13 @@ class ResourceError(ActiveMessageError):
 
 
 class ActiveMessages:
-    """Implements `protocols.core.firmware.Host`. node: this one's number; size: how many nodes there are. handling: the
-    endpoint of which a handler runs."""
+    """Implements `protocols.core.firmware.Host`. node: this one's number; size: how many nodes there are. incarnation: of
+    its NIC (`Adapter`). handling: the endpoint of which a handler runs."""
 
     def __init__(self, adapter: Adapter, bell: Bell, memory: NicMemory, settings: Settings) -> None:
         self.node: Final = adapter.number
         self.size: Final = len(adapter.addresses)
+        self.incarnation: Final = adapter.incarnation
         self.settings: Final = settings
         self.bell: Final = bell
         self.memory: Final = memory
