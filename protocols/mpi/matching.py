@@ -51,18 +51,24 @@ class _Probe(NamedTuple):
 
 class Arrival:
     """A message that comes. place: where its bytes go; those that it has no room for are thrown away. It may find its
-    receive while it still comes. number: of a synchronous one; -1: of none."""
+    receive while it still comes. number: of a synchronous one; -1: of none. begin: called, with it, when it has its receive,
+    and its place with that: its bytes come only then; None: they come at once."""
 
-    __slots__ = ("done", "length", "number", "place", "receive", "source", "tag")
+    __slots__ = ("begin", "done", "error", "length", "number", "place", "receive", "source", "tag")
 
-    def __init__(self, source: int, tag: int, length: int, number: int = -1) -> None:
+    def __init__(
+        self, source: int, tag: int, length: int, number: int = -1, begin: Callable[[Arrival], object] | None = None
+    ) -> None:
         self.source = source
         self.tag = tag
         self.length = length
         self.number = number
+        self.begin = begin
         self.place: memoryview
         self.receive: Receive | None = None
         self.done = False
+        self.error: MPIError | None = None
+        """Why the rest of it will not come."""
 
 
 class Matching:
@@ -91,10 +97,16 @@ class Matching:
 
     def receive_claimed(self, arrival: Arrival, receive: Receive) -> None:
         """A receive gets this message."""
+        if arrival.error is not None:
+            receive.over.fail(arrival.error)
+            return
         arrival.receive = receive
         if arrival.number >= 0:
             self._tell(arrival.source, arrival.number)
-        if arrival.done:
+        if arrival.begin is not None:
+            arrival.place = receive.buffer[: arrival.length]
+            arrival.begin(arrival)
+        elif arrival.done:
             self._finish(arrival)
 
     def probe(
@@ -113,14 +125,21 @@ class Matching:
         else:
             over.complete(None)
 
-    def arrive(self, source: int, context: int, tag: int, length: int) -> Arrival:
+    def arrive(
+        self,
+        source: int,
+        context: int,
+        tag: int,
+        length: int,
+        begin: Callable[[Arrival], object] | None = None,
+    ) -> Arrival:
         """A message begins to come; it goes to the oldest receive that fits, or is kept. Its bytes are put into `place`,
-        then `arrived` is called."""
+        then `arrived` is called. begin: see `Arrival`; it may be called at once, and there is no place before."""
         number = -1
         if context & _SYNCHRONOUS and context != MATCHED:
             number = _number_of(context)
             context %= CONTEXTS
-        arrival = Arrival(source, tag, length, number)
+        arrival = Arrival(source, tag, length, number, begin)
         if context == MATCHED:
             arrival.place = memoryview(bytearray(length))
             waiting = self._unmatched.pop((source, tag), None)
@@ -135,7 +154,8 @@ class Matching:
                     arrival.place = receive.buffer[:length]
                     self.receive_claimed(arrival, receive)
                     return arrival
-        arrival.place = memoryview(bytearray(length))
+        if begin is None:
+            arrival.place = memoryview(bytearray(length))
         self._unexpected.setdefault(context, []).append(arrival)
         if self._probes:
             self._answer(context, arrival)
@@ -148,6 +168,16 @@ class Matching:
             return False
         self._finish(arrival)
         return True
+
+    def lost(self, arrival: Arrival, error: MPIError) -> None:
+        """The rest of a message will not come: its receive fails, and if it has none yet nobody gets it any more."""
+        arrival.error = error
+        if arrival.receive is not None:
+            arrival.receive.over.fail(error)
+            return
+        for arrivals in self._unexpected.values():
+            if arrival in arrivals:
+                arrivals.remove(arrival)
 
     def unmatched(self, peer: int, envelope: Envelope, over: Completion[Envelope]) -> int | None:
         """A synchronous message is sent; `over` is completed when it has its receive. What its context says so with; None
@@ -175,7 +205,11 @@ class Matching:
         self._probes = [probe for probe in self._probes if probe.source != source]
         for probe in probes:
             probe.over.fail(error)
-        for key in [key for key in self._unmatched if key[0] == source]:
+        self.fail_synchronous(source, error)
+
+    def fail_synchronous(self, peer: int, error: MPIError) -> None:
+        """Synchronous messages to this peer that have not found their receive fail: it will not tell any more."""
+        for key in [key for key in self._unmatched if key[0] == peer]:
             self._unmatched.pop(key)[0].fail(error)
 
     def waiting(self) -> int:
