@@ -10,6 +10,9 @@ from testbed.engine.loop import Loop, Timer
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.wire.myrinet.stop_go import ADDRESS, AGAIN, Outlet
 
+BUFFER: Final = 128 << 20
+"""Bytes of frames that have come, with the kernel's overhead for each; the kernel uses what it needs of it."""
+
 
 def outlet(
     wire: FrameSocket, put: Callable[[bytes | bytearray | memoryview], bool], head: bytes, on_hold: Callable[[], object]
@@ -26,6 +29,12 @@ def outlet(
 def is_word(frame: bytes) -> bool:
     """Whether a frame that has come may be for an outlet: `Outlet.hear` says whether it is."""
     return frame[:6] == ADDRESS
+
+
+def routed_socket(device: str, ethertype: int, mtu: int) -> FrameSocket:
+    """For a NIC of such a network: it has room for all that may come, from everybody, while a program computes, as nothing
+    is ever sent again. OSError."""
+    return FrameSocket(device, ethertype, mtu, BUFFER)
 
 
 class Asking:

@@ -25,6 +25,7 @@ from testbed.kernel import syscalls
 from testbed.kernel.entering import enter
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.blaming import blamed, whole
+from testbed.runtime.holding import routed_socket
 from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.driver import Driver
@@ -97,7 +98,7 @@ def live(orders: Orders, number: int, channel: Channel, log: Path, progress: Pro
 
 def assembled(orders: Orders, device: str, adapter: Adapter) -> tuple[FrameSocket, InlineNic, Agent, Driver]:
     """A NIC on an interface of this process's network namespace, and what drives it. OSError."""
-    wire = FrameSocket(device, orders.ethertype, adapter.mtu)
+    wire = _wire(orders, device, adapter)
     nic = RoutedNic(wire, _head(orders, adapter)) if adapter.routed else InlineNic(wire)
     agent = orders.plug(adapter, nic)
     nic.attach(agent)
@@ -116,12 +117,17 @@ def made(
     from testbed.runtime.nodes.dilated import DilatedNic  # the simulation's parts, which no other run needs
 
     profile = orders.dilation.profile
-    wire = FrameSocket(device, orders.ethertype, adapter.mtu)
+    wire = _wire(orders, device, adapter)
     head = _head(orders, adapter) if adapter.routed else b""
     nic = DilatedNic(wire, adapter.mtu, profile, orders.dilation.factor, head)
     agent = orders.plug(replace(adapter, pages_apart=profile.pages_apart), nic)
     nic.attach(agent)
     return wire, nic, agent, nic
+
+
+def _wire(orders: Orders, device: str, adapter: Adapter) -> FrameSocket:
+    kind = routed_socket if adapter.routed else FrameSocket
+    return kind(device, orders.ethertype, adapter.mtu)
 
 
 def _head(orders: Orders, adapter: Adapter) -> bytes:

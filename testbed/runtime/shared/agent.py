@@ -31,6 +31,7 @@ from testbed.kernel.frame_socket import DOWN, FrameSocket
 from testbed.kernel.sealed_memory import sealed
 from testbed.kernel.waiting import Waiter
 from testbed.runtime import calls
+from testbed.runtime.holding import routed_socket
 from testbed.runtime.incarnations import incarnation
 from testbed.runtime.shared import introduction
 from testbed.runtime.shared.functions import MOST, Attached, Function, Wire
@@ -76,9 +77,10 @@ class SharedAgent:
             raise ValueError("a shared NIC needs a processor that keeps stores in order, as x86 does: use inline ones")
         self._offer = offer
         self._layout = Layout(1 << (offer.apart.most - 1).bit_length(), offer.apart.descriptors, offer.heap)
-        self._socket = FrameSocket(offer.device, offer.ethertype, offer.adapters[0].mtu)
-        addresses = [adapter.address for adapter in offer.adapters]
         self._routed = offer.adapters[0].routed
+        kind = routed_socket if self._routed else FrameSocket
+        self._socket = kind(offer.device, offer.ethertype, offer.adapters[0].mtu)
+        addresses = [adapter.address for adapter in offer.adapters]
         head = addresses[0] + offer.ethertype.to_bytes(2, "big")
         self._wire = RoutedWire(self._socket, head) if self._routed else Wire(self._socket, frozenset(addresses))
         began = incarnation()
