@@ -24,6 +24,7 @@ from testbed.spec.elements import (
     Switch,
 )
 from testbed.spec.layout import End
+from testbed.spec.myrinet import WHY, meaningless
 from testbed.spec.names import port_number
 from testbed.spec.problems import item, joined, nearest, shown
 from testbed.spec.wiring import Wiring, nic_names, used_ports, wire
@@ -236,6 +237,7 @@ def _nics(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
 def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
     """Contradictions between what a direction ends up with, reported once, where the key was said."""
     mtus = {node.name: [nic.mtu for nic in node.nics if nic.mtu] for node in parts.nodes}
+    crossbars = {switch.name for switch in parts.switches if switch.kind == "myrinet"}
     seen: set[str] = set()
     for index, (link, path) in enumerate(zip(parts.links, where.links, strict=True)):
         if index in parts.doubtful_links or parts.doubtful_defaults:
@@ -246,7 +248,11 @@ def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
         for direction in ("forward", "backward"):
             levels = [(f"{path}.{direction}", getattr(link, direction) or Impairments()), (path, link)]
             levels.append(("defaults.link", parts.defaults.link))
-            for key, found, expected in contradictions(effective(link, direction, parts.defaults), frame):
+            whole = effective(link, direction, parts.defaults)
+            against = list(contradictions(whole, frame))
+            if crossbars.intersection(link.owners):
+                against += [(key, f"{key} on a link of Myrinet's", f"none: {WHY}") for key in meaningless(whole)]
+            for key, found, expected in against:
                 said = next((place for place, level in levels if getattr(level, key) is not None), path)
                 place = f"{said}.{key}"
                 if place not in seen:

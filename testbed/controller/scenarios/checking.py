@@ -14,6 +14,7 @@ from testbed.kernel import userns
 from testbed.kernel.datapaths import Asked
 from testbed.spec.faults import Churn, Crash, Fault, Impair, Incast, OnLinks, OnNodes, Reset, Restart, Slow, Traffic
 from testbed.spec.layout import Layout
+from testbed.spec.myrinet import WHY, meaningless
 from testbed.spec.problems import item
 from testbed.spec.scenario import Scenario
 from testbed.spec.selecting import node_of
@@ -136,7 +137,7 @@ def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, comman
     if over_kernel and (isinstance(fault, Restart | Reset | Churn) or _comes_back(fault)):
         return [_CONNECTIONS]
     if mode == "sim":
-        return []
+        return _meaningless(fault, layout)
     if isinstance(fault, Slow) and mode != "dilated":
         return [
             "slow: a NIC's processor takes its time in a cost model, which only the simulation has (--profile): in "
@@ -157,6 +158,20 @@ def _not_slowed(fault: Fault, slow: int) -> list[str]:
 
 def _comes_back(fault: Fault) -> bool:
     return isinstance(fault, Crash) and (fault.to is not None or fault.for_ is not None)
+
+
+def _meaningless(fault: Fault, layout: Layout) -> list[str]:
+    """Links of Myrinet's that cannot have it, whoever carries them."""
+    injection = injection_of(fault, layout)
+    if injection is None:
+        return []
+    found = []
+    for link, direction in injection.places:
+        one = next(one for one in layout.links if one.name == link)
+        if layout.crossbars() & {one.a.owner, one.b.owner}:
+            keys = meaningless(in_force(one, direction, (injection,)).impairment)
+            found += [f"{link}: {WHY}: it can have no {', '.join(keys)}"] if keys else []
+    return list(dict.fromkeys(found))
 
 
 def _not_carried(injection: Injection, layout: Layout, asked: Asked) -> list[str]:

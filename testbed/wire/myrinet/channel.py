@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from testbed.errors import UnsupportedError
 from testbed.spec.layout import Impairment
+from testbed.spec.myrinet import WHY, meaningless
 from testbed.wire.direction import Direction
 from testbed.wire.fates import Record
 from testbed.wire.fields import ETHERNET_HEADER, Fields
@@ -21,11 +22,6 @@ from testbed.wire.rules import RuleSet
 if TYPE_CHECKING:
     from testbed.wire.delivery_trace import DeliveryTrace
     from testbed.wire.myrinet.switch import Switch
-
-_MEANINGLESS: Final = (
-    "jitter", "distribution", "jitter_file", "rate_trace", "reorder", "queue", "queue_frames", "minimum_frame", "overhead",
-    "cell_size", "cell_overhead",
-)  # fmt: skip
 
 NIC: Final = 0
 """Who asks for a channel that leaves from a NIC; a switch's inputs have their port numbers, from 1 on."""
@@ -141,12 +137,8 @@ class Channel(Direction):
             self._accepted = frame
 
     def _set(self, now: int, impairment: Impairment, files: Mapping[str, str], restart: bool) -> None:
-        found = [key for key in _MEANINGLESS if getattr(impairment, key)]
-        if found:
-            raise UnsupportedError(
-                f"{self._link}: a link of a Myrinet network has no queue and keeps the order of its frames: "
-                f"it can have no {', '.join(found)}"
-            )
+        if found := meaningless(impairment):
+            raise UnsupportedError(f"{self._link}: {WHY}: it can have no {', '.join(found)}")
         super()._set(now, impairment, files, restart)
 
     def _lay(self, now: int, impairment: Impairment, trace: DeliveryTrace | None, spread: int) -> None:

@@ -1,0 +1,46 @@
+"""What a link of Myrinet's cannot have is refused where it is asked for: in a description, and in a scenario."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed import Cluster, Scenario
+from testbed.controller.scenarios.checking import check
+from testbed.errors import DescriptionError, UnsupportedError
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.faults import Impair
+from testbed.spec.resolving import resolve
+
+
+def pair(**impairment: object) -> Cluster:
+    """Two nodes at a switch of Myrinet's; n2's link is impaired."""
+    return Cluster(
+        name="pair",
+        nodes=[Node(name="n1"), Node(name="n2")],
+        switches=[Switch(name="s1", kind="myrinet")],
+        links=[Link(ends=["n1", "s1"]), Link(ends=["n2", "s1"], **impairment)],  # type: ignore[arg-type]  # a test's
+    )
+
+
+@pytest.mark.parametrize(
+    "keys", [{"delay": "1ms", "jitter": "10us"}, {"queue": "64KiB"}, {"delay": "1ms", "reorder": "5%"}]
+)
+def test_a_description_that_asks_for_it_is_wrong(keys: dict[str, object]) -> None:
+    key = [*keys][-1]
+    with pytest.raises(DescriptionError, match=rf"{key} on a link of Myrinet's(.|\n)*keeps the order"):
+        resolve(pair(**keys))
+    resolve(pair(delay="1ms", loss="5%", corrupt="1%", duplicate="2%", rate="100mbit"))
+
+
+@pytest.mark.parametrize("mode", ["sim", "live"])
+def test_a_scenario_that_injects_it_is_refused_before_the_run(mode: str) -> None:
+    layout = resolve(pair(delay="1ms"))
+    reorders = Scenario(name="late", faults=(Impair(on=("n2",), at="1s", reorder="5%"),))
+    with pytest.raises(UnsupportedError, match=r"fault.*n2:eth0--s1:\d.*keeps the order"):
+        check(reorders, layout, mode)
+    check(Scenario(name="late", faults=(Impair(on=("n2",), at="1s", loss="5%"),)), layout, mode)
+
+
+def test_the_same_is_no_matter_on_ethernet() -> None:
+    layout = resolve(Cluster.star(2, delay="1ms"))
+    check(Scenario(name="late", faults=(Impair(on=("n2",), at="1s", reorder="5%"),)), layout, "sim")
