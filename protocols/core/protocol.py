@@ -28,13 +28,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Configurable:
+    """Firmware that has settings. form: a dataclass of them, each with a default, whose `__post_init__` raises ValueError
+    for what cannot be. plug: makes NICs with these."""
+
+    form: type[Any]
+    plug: Callable[[Any], Plug]
+
+
+@dataclass(frozen=True, slots=True)
 class Protocol:
     """plug: makes its NICs. ethertype: of its frames, from 0x0600 on. device: MPI's device on a node's host library, which
     is what its plug gave as `Agent.host`; called once for each NIC. by_scapy: gives a plug whose NICs have their frames made
     and read by Scapy itself (`protocols.core.scapy_codec`), to show that nothing differs; None: there is none.
     profiles: of hardware on which it has run, so that a simulation can price what its NICs and hosts do. apart:
     for NICs that are shared; None: they are not to be had. routed: its frames carry source routes, by which Myrinet's
-    switches forward them."""
+    switches forward them. configurable: None: its firmware has no settings that a run could choose."""
 
     plug: Plug
     ethertype: int
@@ -43,3 +52,4 @@ class Protocol:
     profiles: Sequence[Profile] = ()
     apart: Apart | None = None
     routed: bool = False
+    configurable: Configurable | None = None

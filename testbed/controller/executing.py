@@ -26,6 +26,7 @@ from testbed.workloads.form import Clock, Node
 from testbed.workloads.history import HistoryDevice
 
 if TYPE_CHECKING:
+    from protocols.core.firmware import Host
     from testbed.cluster.running import RunningCluster
     from testbed.controller.checkers.report import Report
     from testbed.runtime.nodes.dilated import Lateness
@@ -137,14 +138,19 @@ def _beyond(layout: Layout) -> LaidOutNode | None:
 
 
 async def one_rank(
-    plan: Plan, part: Part, names: Sequence[str], number: int, device: Device, clock: Clock, starts: int = 1
+    plan: Plan, part: Part, names: Sequence[str], number: int, host: Host, clock: Clock, starts: int = 1
 ) -> object:
-    """What runs on a node: the workload between a communicator and the files of its repetition. starts: how often it has
-    been started. Raises TestbedError for a protocol with too few contexts."""
-    if device.contexts < _CONTEXTS:
-        raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
+    """What runs on a node: the workload between its NIC's host library and the files of its repetition. starts: how often
+    it has been started. Raises TestbedError for a protocol with too few contexts."""
     name = names[number]
     tell = partial(_numbered, part) if part.number else part.rows.write
+    if plan.chosen.native is not None:
+        result = await plan.chosen.native(host, Node(name, names, plan.seed, clock, None, tell, starts=starts))
+        packed("done", result)
+        return result
+    device = plan.protocol.device(host)
+    if device.contexts < _CONTEXTS:
+        raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
     history = Trail(part.history / f"{name}.jsonl")
     if plan.history:  # of barriers, too: a protocol owes them the same
         device = cast(Device, HistoryDevice(device, clock.now, history.write))

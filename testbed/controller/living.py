@@ -44,7 +44,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     async def rank(endpoint: Host, here: Here) -> object:
         if isinstance(protocol, KernelProtocol):
             await protocol.connect(endpoint, here.loop, addresses)
-        return await one_rank(plan, part, names, here.number, protocol.device(endpoint), clock(here), here.starts)
+        return await one_rank(plan, part, names, here.number, endpoint, clock(here), here.starts)
 
     programs = dict.fromkeys(names, rank)
     dilation = Dilation(plan.dilate, plan.profile) if plan.dilate else None

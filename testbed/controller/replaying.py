@@ -231,6 +231,7 @@ def _again(
                 settings=asked["settings"] if isinstance(one.form, str) else None, seed=one.layout.seed, output=place,
                 timeout=asked["timeout"], patience=(asked["patience"] or STUCK) if mode == "live" else None, check=True,
                 scenario=one.scenario, profile=asked.get("profile", "ideal") if mode == "sim" else "ideal",
+                firmware=asked.get("firmware"),
                 beside=[giving] if mode == "sim" and records is not None else (),
             )  # fmt: skip
         except TestbedError as raised:

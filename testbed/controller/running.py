@@ -57,6 +57,7 @@ from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedE
 from testbed.runtime.journal import read
 from testbed.runtime.sockets.protocol import is_lossy
 from testbed.workloads.finding import Chosen, Form, choose, named
+from testbed.workloads.settings import checked
 
 if TYPE_CHECKING:
     from testbed.cluster.running import RunningCluster
@@ -132,6 +133,7 @@ def run(
     fates: bool = False,
     scenario: Scenario | str | Path | None = None,
     profile: str | Path | Profile | Mapping[str, Any] = "ideal",
+    firmware: Mapping[str, object] | None = None,
     nics: Nics = "inline",
     dilate: int | None = None,
     beside: Sequence[Beside] = (),
@@ -147,7 +149,8 @@ def run(
     through the history; by default where the workload wants it or something happens beside it. capture: let the simulation
     write every frame. fates: let namespaces tell every fate that is not a pass, as the simulation does: the relay carries
     what has any. Without it the log in the folder lacks what the kernel decides. profile: what NICs and hosts cost in the
-    simulation and where time is dilated; a name or a file, see `profiles`. dilate: how many times time is slowed there.
+    simulation and where time is dilated; a name or a file, see `profiles`. firmware: settings of the protocol's NICs, as
+    texts or values, other than their usual ones. dilate: how many times time is slowed there.
     follow: is told what the run is at.
     nics: "shared" has the firmware of every node in a process of its own, in namespaces.
     """
@@ -156,7 +159,11 @@ def run(
     if fates and mode != "sim" and repeat > 1:
         raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
     chosen, stack_of = choose(workload, settings), protocol_of(protocol, mode, codec)
-    if is_lossy(stack_of):
+    if firmware:
+        stack_of = _configured(stack_of, protocol, firmware, codec, nics)
+    if chosen.native is not None:
+        check = _alone(chosen, protocol, history or bool(check))
+    elif is_lossy(stack_of):
         _bear(chosen, protocol, check)
         check = False
     shared = _are_shared(nics, mode, codec, protocol, stack_of)
@@ -177,7 +184,7 @@ def run(
         "form": named(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
         "seed": first, "repeat": repeat, "timeout": timeout, "patience": patience,
         "scenario": faults.name if faults is not None else "", "profile": in_words(prices), "dilate": slow,
-        "nics": nics,
+        "nics": nics, "firmware": dict(firmware or {}),
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -237,6 +244,31 @@ def run(
     return RunResult(
         where.name, chosen.name, protocol, mode, first, chosen.settings, rows, executions, verdict, kept_in, seconds
     )
+
+
+def _alone(chosen: Chosen, protocol: str, history: bool) -> bool:
+    """Whether its history is checked: it has none. Raises UnsupportedError where a workload without MPI cannot run so."""
+    if chosen.protocol != protocol:
+        raise UnsupportedError(
+            f"workload {chosen.name} speaks to the host library of {chosen.protocol} itself: "
+            f"it runs over that, not over {protocol}"
+        )
+    if history:
+        raise UnsupportedError(f"workload {chosen.name} has no history of MPI's calls, at which checkers look")
+    return False
+
+
+def _configured(protocol: Protocol, name: str, settings: Mapping[str, object], codec: Codec, nics: Nics) -> Protocol:
+    """The same with other firmware. Raises UnsupportedError, and DescriptionError for the settings."""
+    if protocol.configurable is None or codec != "generated" or nics != "inline":
+        why = "no settings that could be chosen" if protocol.configurable is None else "its usual settings so"
+        raise UnsupportedError(f"the firmware of {name} has {why}")
+    form, whose = protocol.configurable.form, f"the firmware of {name}"
+    try:
+        values = form(**checked(form, settings, whose))
+    except ValueError as error:
+        raise DescriptionError(f"the settings of {whose}", [Problem("", "", str(error))]) from error
+    return replace(protocol, plug=protocol.configurable.plug(values))
 
 
 def _bear(chosen: Chosen, protocol: str, check: bool | None) -> None:

@@ -87,7 +87,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
                     part,
                     names,
                     node.number,
-                    plan.protocol.device(endpoint),
+                    endpoint,
                     clock(simulation.loop, node, output),
                     starts[node.name],
                 )

@@ -14,6 +14,7 @@ from typing import Any
 from testbed import registry
 from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError
 from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.native import Native
 from testbed.workloads.script import is_script, script
 from testbed.workloads.settings import checked
 
@@ -26,7 +27,8 @@ Form = str | type[Workload] | Workload | Rank
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """A workload with its settings. name: what it is called in results. rank: what every rank does. least: nodes.
-    checked: whether its history is looked through if nothing is said. bears_loss: whether messages may be lost."""
+    checked: whether its history is looked through if nothing is said. bears_loss: whether messages may be lost. native:
+    what every node's program does, instead of rank, with the host library of `protocol`; None: it goes over MPI."""
 
     name: str
     settings: Mapping[str, object]
@@ -34,6 +36,8 @@ class Chosen:
     least: int = 1
     checked: bool = False
     bears_loss: bool = False
+    native: Callable[[Any, Node], Coroutine[Any, Any, object]] | None = None
+    protocol: str = ""
 
 
 def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
@@ -72,7 +76,8 @@ def named(form: Form) -> str:
 
 
 def _workload(name: str, found: Workload) -> Chosen:
-    return Chosen(name, asdict(found), found.rank, found.least, found.checked, found.bears_loss)
+    native, protocol = (found.program, found.protocol) if isinstance(found, Native) else (None, "")
+    return Chosen(name, asdict(found), found.rank, found.least, found.checked, found.bears_loss, native, protocol)
 
 
 def _function(name: str, function: Rank, values: dict[str, Any]) -> Chosen:

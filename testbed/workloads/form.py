@@ -72,11 +72,11 @@ class RestartedError(TestbedError):
 
 
 class Node:
-    """Where a rank runs. name: the node's. names: all, by rank. seed: the run's. lossy: whether the workload's messages may
-    be lost, come twice or overtake each other; barriers and words (`say`) never do. starts: how often this program has been
-    started in the run, from 1 on: a scenario may crash and restart it."""
+    """Where a rank runs. name: the node's. names: all, by rank; rank: its own. seed: the run's. lossy: whether the
+    workload's messages may be lost, come twice or overtake each other; barriers and words (`say`) never do. starts: how
+    often this program has been started in the run, from 1 on: a scenario may crash and restart it."""
 
-    __slots__ = ("_clock", "_control", "_tell", "cpu", "lossy", "name", "names", "now", "seed", "starts")
+    __slots__ = ("_clock", "_messages", "_tell", "cpu", "lossy", "name", "names", "now", "rank", "seed", "starts")
 
     def __init__(
         self,
@@ -84,13 +84,14 @@ class Node:
         names: Sequence[str],
         seed: int,
         clock: Clock,
-        control: Comm,
+        control: Comm | None,
         tell: Tell,
         *,
         lossy: bool = False,
         starts: int = 1,
     ) -> None:
-        """control: a communicator that the workload's messages cannot meet. tell: is given the rows."""
+        """control: a communicator that the workload's messages cannot meet; None: there is no MPI. tell: is given the
+        rows."""
         self.lossy = lossy
         self.starts = starts
         self.name = name
@@ -100,9 +101,16 @@ class Node:
         """Nanoseconds; of no clock that another node could be compared with."""
         self.cpu = clock.cpu
         """Nanoseconds of processor time that this node has used."""
+        self.rank = names.index(name)
         self._clock = clock
-        self._control = control
+        self._messages = control
         self._tell = tell
+
+    @property
+    def _control(self) -> Comm:
+        if self._messages is None:
+            raise TestbedError(f"{self.name}: barriers and words go over MPI, and a native workload has none")
+        return self._messages
 
     async def sleep(self, nanoseconds: int) -> None:
         """Let time pass; 0 lets go on what is due now."""
@@ -122,7 +130,7 @@ class Node:
 
     def row(self, **values: object) -> None:
         """Tell a row of the results. It is written at once: what comes later cannot lose it."""
-        self._tell({"node": self.name, "rank": self._control.rank, "clock_ns": self.now(), **values})
+        self._tell({"node": self.name, "rank": self.rank, "clock_ns": self.now(), **values})
 
     async def barrier(self) -> None:
         """Go on when every rank has come here. In log2(n) rounds (Hensgen, Finkel, Manber, "Two algorithms for barrier

@@ -1,0 +1,105 @@
+"""Workloads on a protocol's own host library, and runs whose NICs have other firmware settings than usual."""
+
+from __future__ import annotations
+
+import pytest
+
+import testbed
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.names import EndpointName
+from protocols.am2.host.token import Token
+from testbed.controller.running import RunResult
+from testbed.errors import DescriptionError, TestbedError, UnsupportedError
+from testbed.runtime.nodes.run import ProgramError
+from testbed.spec.model import Description
+from testbed.workloads.form import Node
+from testbed.workloads.native import Native
+
+TAG = 9
+
+
+class Increments(Native[ActiveMessages]):
+    """Node 1 adds one to what the others send."""
+
+    protocol = "am2"
+
+    meets: bool = False
+
+    async def program(self, library: ActiveMessages, node: Node) -> list[int]:
+        if self.meets:
+            await node.barrier()
+        endpoint = library.allocate_bundle().allocate_endpoint()
+        endpoint.tag = TAG
+        heard: list[int] = []
+
+        def asked(token: Token, word: int) -> None:
+            heard.append(word)
+            token.reply(2, word + 1)
+
+        endpoint.set_handler(1, asked)
+        endpoint.set_handler(2, lambda _, word: heard.append(word))
+        if node.rank != 1:
+            endpoint.map(0, EndpointName(1, 0), TAG)
+            await endpoint.request(0, 1, 40 + node.rank)
+        while len(heard) < (1 if node.rank != 1 else len(node.names) - 1):
+            await endpoint.wait()
+            endpoint.poll()
+        node.row(heard=sorted(heard))
+        return sorted(heard)
+
+
+def ran(**options: object) -> RunResult:
+    given: dict[str, object] = {"protocol": "am2", "mode": "sim", **options}
+    return testbed.run(Description.star(3), Increments, **given)  # type: ignore[arg-type]
+
+
+def test_a_native_workload_has_the_host_library_and_tells_rows_as_others_do() -> None:
+    found = ran()
+    assert found.results == {"n1": [41], "n2": [40, 42], "n3": [43]}
+    assert [(row["node"], row["rank"]) for row in found.rows if row["heard"] == [43]] == [("n3", 2)]
+
+
+def test_no_other_endpoint_is_beside_its_own() -> None:
+    found = ran(firmware={"frames": 1, "virtual": False})  # there would be no second one
+    assert found.results["n1"] == [41]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"protocol": "emp"}, "speaks to the host library of am2 itself"),
+        ({"check": True}, "no history of MPI's calls"),
+        ({"history": True}, "no history of MPI's calls"),
+    ],
+)
+def test_what_goes_over_mpi_is_not_for_it(options: dict[str, object], said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        ran(**options)
+
+
+def test_it_has_no_barriers() -> None:
+    with pytest.raises(ProgramError, match="a native workload has none"):
+        ran(settings={"meets": "yes"})
+
+
+def test_settings_of_firmware_are_checked_before_anything_starts() -> None:
+    with pytest.raises(DescriptionError, match=r"unknown setting 'frame'.*frames"):
+        ran(firmware={"frame": 3})
+    with pytest.raises(DescriptionError, match="0 frames: 1 to 65536"):
+        ran(firmware={"frames": 0})
+
+
+def test_firmware_without_settings_says_so() -> None:
+    with pytest.raises(UnsupportedError, match="the firmware of emp has no settings"):
+        testbed.run(Description.star(2), "pingpong", protocol="emp", mode="sim", firmware={"frames": 3})
+
+
+def test_what_a_native_program_raises_ends_the_run_with_its_node() -> None:
+    class Fails(Native[ActiveMessages]):
+        protocol = "am2"
+
+        async def program(self, library: ActiveMessages, _: Node) -> None:
+            library.endpoint(5)
+
+    with pytest.raises(TestbedError, match="n1"):
+        testbed.run(Description.star(2), Fails, protocol="am2", mode="sim")
