@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Final
 
 from protocols.am2.codec import ETHERTYPE
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from protocols.core.protocol import Configurable, Protocol
+from protocols.mpi.am2 import device
 
-
-def _no_device(host: object) -> NoReturn:
-    raise NotImplementedError("MPI has no device for AM-II")
-
-
-PROTOCOL: Final = Protocol(plug(), ETHERTYPE, _no_device, routed=True, configurable=Configurable(Settings, plug))
+PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device, routed=True, configurable=Configurable(Settings, plug))
