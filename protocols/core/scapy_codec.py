@@ -36,7 +36,7 @@ def scapy_codec(frames: ModuleType) -> ModuleType:
             setattr(module, f"unpack_{stack.name}_behind", partial(_unpack_behind, format_, stack))
         for word, part in format_.selectors():
             if part in stack.parts:
-                setattr(module, f"{part.field.name}_of", partial(_select, format_, stack, word, part))
+                setattr(module, f"{part.field.name}_of", partial(_select, stack, word, part))
     return module
 
 
@@ -101,7 +101,7 @@ def _dissected(stack: Stack, raw: Buffer) -> dict[Part, Value]:
     return values
 
 
-def _select(format_: Format, stack: Stack, word: Word, part: Part, raw: Buffer) -> int:
+def _select(stack: Stack, word: Word, part: Part, raw: Buffer) -> int:
     if len(raw) < word.offset + word.size:
         raise MalformedError("short")
     return int(_dissected(stack, bytes(raw).ljust(stack.size, b"\0"))[part])

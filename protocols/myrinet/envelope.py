@@ -22,6 +22,9 @@ ETHERNET: Final = 14
 MOST_HOPS: Final = 64
 """Bytes that are looked through for a route's end."""
 
+_LEAST: Final = 3
+"""Bytes of a packet's type and CRC-8."""
+
 _ROUTE: Final = 0x80
 _LOW: Final = 0x3F
 _SIGN: Final = 0x20
@@ -69,7 +72,7 @@ def sealed(frame: bytes, route: bytes) -> bytes:
 def opened(frame: bytes) -> bytes:
     """A frame that has come, as the codec has it. Raises MalformedError: "short", "crc8", or "route" if it is not used up,
     so that the frame was not meant to end here."""
-    if len(frame) < ETHERNET + 3:
+    if len(frame) < ETHERNET + _LEAST:
         raise MalformedError("short")
     if frame[ETHERNET] & _ROUTE:
         raise MalformedError("route")
@@ -83,4 +86,5 @@ def stripped(frame: bytes) -> tuple[bytes, Route, bool]:
     is cut off within these what there is."""
     behind = behind_route(frame, ETHERNET)
     route = deltas(frame[ETHERNET:behind])
-    return frame[:ETHERNET] + frame[behind:-1], route, len(frame) > ETHERNET and not crc8(frame[ETHERNET:])
+    intact = len(frame) >= behind + _LEAST and not crc8(frame[ETHERNET:])
+    return frame[:ETHERNET] + frame[behind:-1], route, intact

@@ -41,7 +41,7 @@ class Myrinet(Packet):
 
     name = "Myrinet"
     fields_desc = [  # noqa: RUF012
-        Route("route", b""),
+        Route("source_route", b""),
         XShortField("type", 0),  # below 0x8000
         CRC8("crc8", None),
     ]
@@ -49,8 +49,11 @@ class Myrinet(Packet):
     """The CRC-8 that a packet that was dissected should have."""
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        packet = pkt + pay
+        packet = pkt + pay + self.payload.build_padding()
         return packet + bytes((crc8(packet) if self.crc8 is None else self.crc8,))
+
+    def build_padding(self) -> bytes:
+        return b""  # it stands in front of the CRC-8
 
     def pre_dissect(self, s: bytes) -> bytes:
         self.computed = crc8(s[:-1]) if s else None

@@ -31,10 +31,11 @@ def frame_modules() -> dict[str, ModuleType]:
 
 
 def shown(frame: bytes) -> Iterator[str]:
-    """A line for each layer, with all its fields."""
+    """A line for each layer, with all its fields. Raises TestbedError where the layers of a protocol cannot be imported."""
     if len(frame) < ETHERNET_HEADER:
         yield f"no Ethernet frame: {_bytes(frame)}"
         return
+    frame_modules()
     layer: Packet = Ether(frame)
     while not isinstance(layer, NoPayload):
         if isinstance(layer, Raw):

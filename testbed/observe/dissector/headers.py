@@ -32,6 +32,7 @@ from scapy.fields import (
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
+from protocols.core.frames import LastByteField, Passing, RouteField
 from protocols.core.telling import Kind
 
 _MOST: Final = 1 << 16
@@ -70,8 +71,9 @@ class Bits:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What stands in a header, one behind the other. kind: "uint", "int", "float", "ether", "ipv4", "ipv6", "bytes" or
-    "bits" (a number that consists of `parts`). size: in bytes; 0 where `length` says it. hexadecimal: how it is shown."""
+    """What stands in a header, one behind the other. kind: "uint", "int", "float", "ether", "ipv4", "ipv6", "bytes", "bits"
+    (a number that consists of `parts`), "route" (bytes with their top bit set), or "crc8" (behind everything else). size: in
+    bytes; 0 where `length` says it. hexadecimal: how it is shown."""
 
     kind: str
     name: str
@@ -96,14 +98,16 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Headers by name; the first is the one behind Ethernet. routed: a source route may stand in front of it, of bytes with
-    their top bit set. fixed: offset, size and value of numbers in the first header that every frame has. length: the field
-    for the bytes of payload, or empty. kind, kinds: how its frames are told of (`protocols.core.telling`)."""
+    """Headers by name; the first is the one behind Ethernet, or, where below names another protocol's header, behind that,
+    which has the values of `announced` then. fixed: offset, size and value of numbers in the first header that every frame
+    has. length: the field for the bytes of payload, or empty. kind, kinds: how its frames are told of
+    (`protocols.core.telling`)."""
 
     name: str
     ethertype: int
+    below: str
+    announced: Mapping[str, int]
     headers: Mapping[str, Header]
-    routed: bool
     fixed: tuple[tuple[int, int, int], ...]
     length: str
     kind: str
@@ -118,23 +122,27 @@ class Protocol:
 
 
 def protocol(name: str, frames: ModuleType) -> Protocol:
-    """Of a module with layers; one without fields only chooses among others. Raises TypeError for what cannot be said."""
-    bound = [
-        (values["type"], layer)
-        for values, layer in Ether.payload_guess
-        if set(values) == {"type"} and layer.__module__ == frames.__name__ and layer.fields_desc
-    ]
+    """Of a module with layers. Raises TypeError for what cannot be said."""
+    by_type = [(int(values["type"]), layer) for values, layer in Ether.payload_guess if set(values) == {"type"}]
+    bound: list[tuple[int, str, dict[str, int], type[Packet]]] = []
+    for ethertype, layer in by_type:
+        if layer.__module__ == frames.__name__:
+            bound.append((ethertype, "", {}, layer))
+        elif any(isinstance(each, Passing) for each in layer.fields_desc):
+            above = [(values, one) for values, one in layer.payload_guess if one.__module__ == frames.__name__]
+            bound += [(ethertype, layer.__name__, values, one) for values, one in above]
     if len(bound) != 1:
         raise TypeError(f"{name}: {len(bound)} of its layers are bound to an EtherType, not one")
-    ethertype, first = bound[0]
+    ethertype, below, announced, first = bound[0]
     layers = _reachable(first)
     names = Counter(each.name for layer in layers for each in layer.fields_desc)
     headers = {layer.__name__: _Reading(layer, names).header() for layer in layers}
     found = Protocol(
         name,
-        int(ethertype),
+        ethertype,
+        below,
+        announced,
         headers,
-        bool(getattr(frames, "ROUTED", False)),
         tuple(_fixed(headers[first.__name__])),
         getattr(frames, "LENGTH", ""),
         getattr(frames, "KIND", ""),
@@ -147,8 +155,15 @@ def protocol(name: str, frames: ModuleType) -> Protocol:
 def _reachable(first: type[Packet]) -> list[type[Packet]]:
     found = [first]
     for layer in found:
-        found += [above for _, above in layer.payload_guess if above not in found]
+        found += [above for _, above in _above(layer) if above not in found]
     return found
+
+
+def _above(layer: type[Packet]) -> Iterator[tuple[dict[str, int], type[Packet]]]:
+    """What is bound to it of the same protocol's."""
+    for values, above in layer.payload_guess:
+        if above.__module__ == layer.__module__:
+            yield values, above
 
 
 def _fixed(header: Header) -> Iterator[tuple[int, int, int]]:
@@ -178,7 +193,7 @@ class _Reading:
     def header(self) -> Header:
         follows = tuple(
             ({self._called(key): value for key, value in values.items()}, above.__name__)
-            for values, above in self._layer.payload_guess
+            for values, above in _above(self._layer)
         )
         return Header(self._layer.__name__, str(self._layer().name), tuple(self._items()), follows)
 
@@ -226,6 +241,10 @@ class _Reading:
         for kind, (what, size) in _ADDRESSES.items():
             if isinstance(one, kind):
                 return Item(what, name, size, condition=condition)
+        if isinstance(one, RouteField):
+            return Item("route", name, 0)
+        if isinstance(one, LastByteField):
+            return Item("crc8", name, 1)
         if isinstance(one, StrFixedLenField | StrLenField):
             return Item("bytes", name, 0, length=self._length(one.name, one.length_from), condition=condition)
         if isinstance(one, StrField):

@@ -62,11 +62,39 @@ local function claim(ethertype, proto, fits, dissect)
   all[#all + 1] = {fits = fits, dissect = dissect}
 end
 
--- Where the header behind a source route begins.
-local function behind(tvb)
-  local at, last = 0, math.min(tvb:len(), MOST_HOPS)
-  while at < last and tvb(at, 1):uint() >= 0x80 do at = at + 1 end
-  return at
+-- Protocols that stand on another one's header, by its name: each takes the frames in which that has its values.
+local carried = {}
+local function carry(below, fits, dissect)
+  carried[below] = carried[below] or {}
+  table.insert(carried[below], {fits = fits, dissect = dissect})
+end
+
+-- Bytes of the source route that begins there, and what it says: how many ports further each switch sends the frame.
+local function route(tvb, at)
+  local size, most, said = 0, math.min(tvb:len() - at, MOST_HOPS), {}
+  while size < most and tvb(at + size, 1):uint() >= 0x80 do
+    local delta = bits(tvb(at + size, 1):uint(), 0, 6)
+    said[#said + 1] = string.format("%+d", delta < 32 and delta or delta - 64)
+    size = size + 1
+  end
+  return size, table.concat(said, " ")
+end
+
+-- The CRC-8 with polynomial 0x07 of the first bytes.
+local bxor = bit and bit.bxor or load("return function(one, other) return one ~ other end")()
+local steps = {}
+for value = 0, 255 do
+  local crc = value
+  for _ = 1, 8 do
+    crc = crc * 2
+    if crc > 255 then crc = bxor(crc, 0x107) end
+  end
+  steps[value] = crc
+end
+local function crc8(tvb, size)
+  local crc, all = 0, size > 0 and tvb(0, size):bytes()
+  for at = 0, size - 1 do crc = steps[bxor(crc, all:get_index(at))] end
+  return crc
 end
 
 local function any(values, ...)
@@ -84,7 +112,7 @@ def dissector(protocols: Iterable[Protocol]) -> str:
 
 
 def _protocol(one: Protocol) -> Iterator[str]:
-    name, begin = one.name, "behind(tvb)" if one.routed else "0"
+    name = one.name
     items = [item for header in one.headers.values() for item in header.items]
     taken = [name for item in items for name in (item.name, *(part.name for part in item.parts))]
     yield "do"
@@ -92,7 +120,7 @@ def _protocol(one: Protocol) -> Iterator[str]:
     yield "  local fields, names, flags, headers = {}, {}, {}, {}"
     for item in items:
         yield from (f"  {line}" for line in _declared(item))
-    for own in ("payload", "padding", *(["route"] if one.routed else [])):
+    for own in ("payload", "padding"):
         free = own if own not in taken else f"{own}_bytes"
         yield f'  fields["*{own}"] = {_made(free, "bytes")}, "{own}")'
     yield "  local list = {}"
@@ -100,31 +128,43 @@ def _protocol(one: Protocol) -> Iterator[str]:
     yield "  proto.fields = list"
     yield "  local short = ProtoExpert.new(prefix .. '.short', 'The frame ends within a header',"
     yield "    expert.group.MALFORMED, expert.severity.ERROR)"
-    yield "  proto.experts = {short}"
+    yield "  local wrong = ProtoExpert.new(prefix .. '.wrong', 'The CRC-8 is wrong',"
+    yield "    expert.group.CHECKSUM, expert.severity.ERROR)"
+    yield "  proto.experts = {short, wrong}"
     for header in one.headers.values():
         yield from (f"  {line}" for line in _header(header))
     yield from (f"  {line}" for line in _words(one))
     first = next(iter(one.headers))
-    yield f"  claim(0x{one.ethertype:04x}, proto, function(tvb)"
-    yield f"    local at = {begin}"
-    tests = [
-        f"tvb:len() - at >= {at + size} and tvb(at + {at}, {size}):uint() == {value}" for at, size, value in one.fixed
-    ]
+    if one.below:
+        tests = [f"values[{_text(field)}] == {value}" for field, value in one.announced.items()]
+        yield f"  carry({_text(one.below)}, function(values)"
+    else:
+        tests = [f"tvb:len() >= {at + size} and tvb({at}, {size}):uint() == {value}" for at, size, value in one.fixed]
+        yield f"  claim(0x{one.ethertype:04x}, proto, function(tvb)"
     yield f"    return {' and '.join(tests) or 'true'}"
     yield "  end, function(tvb, pinfo, tree)"
     yield f"    pinfo.cols.protocol = {_text(name.upper())}"
     yield "    local top, values = tree:add(proto, tvb()), {}"
-    yield f"    local at = {begin}"
-    if one.routed:
-        yield '    if at > 0 then top:add(fields["*route"], tvb(0, at)) end'
-    yield f"    at = headers[{_text(first)}](tvb, top, at, values)"
-    yield "    if not at then top:add_proto_expert_info(short) return end"
-    yield "    local rest = tvb:len() - at"
+    yield f"    local at = headers[{_text(first)}](tvb, top, 0, values)"
+    yield "    if not at then"
+    yield "      top:add_proto_expert_info(short)"
+    yield f"      pinfo.cols.info = {_text(f'{name.upper()}, cut off')} .. (values['*said'] or '')"
+    yield "      return"
+    yield "    end"
+    yield "    local last = values['*last'] or tvb:len()"
+    yield "    local rest = last - at"
+    yield f"    for _, inner in ipairs(rest > 0 and carried[{_text(first)}] or {{}}) do"
+    yield "      if inner.fits(values) then"
+    yield "        inner.dissect(tvb(at, rest):tvb(), pinfo, tree)"
+    yield "        pinfo.cols.info:append(values['*said'] or '')"
+    yield "        return"
+    yield "      end"
+    yield "    end"
     length = f"math.min(values[{_text(one.length)}] or 0, rest)" if one.length else "rest"
     yield f"    local payload = {length}"
     yield '    if payload > 0 then top:add(fields["*payload"], tvb(at, payload)) end'
-    yield '    if rest > payload then top:add(fields["*padding"], tvb(at + payload)) end'
-    yield "    pinfo.cols.info = words(values)"
+    yield '    if rest > payload then top:add(fields["*padding"], tvb(at + payload, rest - payload)) end'
+    yield "    pinfo.cols.info = words(values) .. (values['*said'] or '')"
     yield "  end)"
     yield "end\n"
 
@@ -166,11 +206,12 @@ def _made(name: str, kind: str) -> str:
 def _type(item: Item) -> str:
     if item.kind == "float":
         return "float" if item.size == 4 else "double"
-    return f"{item.kind}{8 * item.size}" if item.kind in ("uint", "int") else item.kind
+    own = {"route": "bytes", "crc8": "uint8"}
+    return f"{item.kind}{8 * item.size}" if item.kind in ("uint", "int") else own.get(item.kind, item.kind)
 
 
 def _shown(item: Item) -> str:
-    return "base.HEX" if item.hexadecimal else "base.DEC"
+    return "base.HEX" if item.hexadecimal or item.kind == "crc8" else "base.DEC"
 
 
 # What headers are.
@@ -197,6 +238,14 @@ def _header(header: Header) -> Iterator[str]:
 
 
 def _item(item: Item) -> Iterator[str]:
+    if item.kind == "route":
+        yield "local size, said = route(tvb, at)"
+        yield "if size > 0 then"
+        yield f"  tree:add(fields[{_text(item.name)}], tvb(at, size)):append_text(' (' .. said .. ')')"
+        yield "  values['*said'] = ', route ' .. said"
+        yield "end"
+        yield "at = at + size"
+        return
     if item.kind == "bytes":
         yield f"local size = {_length(item.length)}"
         yield "if size < 0 or tvb:len() - at < size then return nil end"
@@ -205,6 +254,16 @@ def _item(item: Item) -> Iterator[str]:
         return
     yield f"if tvb:len() - at < {item.size} then return nil end"
     add = "add_le" if item.little else "add"
+    if item.kind == "crc8":
+        yield "local last = tvb:len() - 1"
+        yield f"local said, right = tree:add(fields[{_text(item.name)}], tvb(last, 1)), crc8(tvb, last)"
+        yield "if tvb(last, 1):uint() ~= right then"
+        yield "  said:add_proto_expert_info(wrong)"
+        yield "  values['*said'] = (values['*said'] or '') .. ', wrong CRC-8'"
+        yield "end"
+        yield "said:append_text(string.format(', computed 0x%02x', right))"
+        yield "values['*last'] = last"
+        return
     if item.parts:
         yield from _parts(item)
     else:

@@ -32,15 +32,17 @@ from scapy.layers.l2 import Ether
 from scapy.packet import NoPayload, Packet, Padding, Raw, bind_layers, split_layers
 from scapy.utils import PcapNgWriter
 
+from protocols.core.frames import LastByteField, RouteField
+from protocols.myrinet import frames as myrinet
+from protocols.myrinet.envelope import sealed
 from testbed import registry
 from testbed.errors import TestbedError
 from testbed.observe.dissector import making
 from testbed.observe.dissector.headers import protocol
 from testbed.observe.dissector.lua import dissector
-from testbed.wire.fields import behind_route
 
 MODULES = {package.partition(".")[2]: frames_of(package) for package in PACKAGES}
-MODULES |= {"made_up": made_up_frames, "many": made_up_layers}
+MODULES |= {"made_up": made_up_frames, "many": made_up_layers, "myrinet": myrinet}
 FRAMES = 150
 ETHERTYPE = 0x9A9B
 
@@ -49,10 +51,27 @@ pytestmark = pytest.mark.requires("tshark")
 
 def layers_of(module: ModuleType) -> list[type[Packet]]:
     """All above Ethernet."""
-    found = [layer for _, layer in Ether.payload_guess if layer.__module__ == module.__name__ and layer.fields_desc]
+    below = (Ether, myrinet.Myrinet)
+    found = [layer for one in below for _, layer in one.payload_guess if layer.__module__ == module.__name__]
     for layer in found:
-        found += [above for _, above in layer.payload_guess if above not in found]
+        found += [above for above in announced(layer).values() if above not in found]
     return found
+
+
+def announced(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[Packet]]:
+    """By the values that say so, what follows of the same protocol's."""
+    guess = layer.payload_guess
+    return {tuple(bound.items()): above for bound, above in guess if above.__module__ == layer.__module__}
+
+
+def is_carried(module: ModuleType) -> bool:
+    """Its frames are Myrinet's packets."""
+    return layers_of(module)[0] in [layer for _, layer in myrinet.Myrinet.payload_guess]
+
+
+def with_carrier(name: str) -> dict[str, ModuleType]:
+    """What a dissector of it needs."""
+    return {name: MODULES[name], "myrinet": myrinet}
 
 
 def called(layer: type[Packet], name: str, module: ModuleType) -> str:
@@ -65,11 +84,15 @@ def drawn(chance: random.Random, field: object) -> object:
     inner = field.fld if isinstance(field, ConditionalField) else field
     if isinstance(inner, MACField):
         return chance.randbytes(6).hex(":")
+    if isinstance(inner, RouteField):
+        return chance.choice([b"", b"\x81", b"\x81\xbf\x80"])
     if isinstance(inner, StrField):
         fixed = isinstance(inner, StrFixedLenField)
         return chance.randbytes(inner.length_from(None) if fixed else 2 * chance.randrange(9))
     if isinstance(inner, IEEEFloatField):
         return chance.choice([0.0, 1.5, -0.25, 1024.0])
+    if isinstance(inner, LastByteField):
+        return None
     if inner.fmt.endswith(("4s", "16s")):
         return inner.i2h(None, inner.m2i(None, chance.randbytes(int(inner.sz))))
     bits = inner.size if hasattr(inner, "size") else 8 * int(inner.sz)
@@ -86,28 +109,32 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
     chance = random.Random(seed)
     for number in range(FRAMES):
         layer: type[Packet] | None = layers_of(module)[0]
-        packet: Packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02", type=module.ETHERTYPE)
+        packet: Packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+        if is_carried(module):
+            packet = packet / myrinet.Myrinet()
         while layer is not None:
             made = {getattr(module, "LENGTH", ""), getattr(module, "CHECK", ""), "size"}
             values = {each.name: drawn(chance, each) for each in layer.fields_desc if each.name not in made}
-            announced = {tuple(bound.items()): above for bound, above in layer.payload_guess}
-            if follows := [bound for bound in announced if chance.random() < 0.5]:
+            if layer is myrinet.Myrinet:
+                values["type"] = chance.choice([6, 7, 0x7FFF])
+            above = announced(layer)
+            if follows := [bound for bound in above if chance.random() < 0.5]:
                 values |= dict(follows[0])
             packet = packet / layer(**values)
-            layer = next((above for bound, above in announced.items() if values.items() >= dict(bound).items()), None)
+            layer = next((one for bound, one in above.items() if values.items() >= dict(bound).items()), None)
         payload = chance.randbytes(chance.randrange(0, 60))
         padding = bytes(chance.randrange(0, 20)) if getattr(module, "LENGTH", "") else b""
-        whole = bytes(packet / Raw(payload) if payload else packet) + (padding if number % 3 == 0 else b"")
-        route = bytes([0x81, 0xBF, 0x80][: number % 4]) if getattr(module, "ROUTED", False) else b""
-        yield whole[:14] + route + whole[14:]
+        whole, padding = bytes(packet / Raw(payload) if payload else packet), padding if number % 3 == 0 else b""
+        route = bytes([0x81, 0xBF, 0x80][: number % 4])
+        yield sealed(whole[:-1] + padding, route) if is_carried(module) else whole + padding
 
 
 def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
     """Every field that is there, numbers to base 10."""
     found: dict[str, str] = {}
-    behind = behind_route(frame, 14) if getattr(module, "ROUTED", False) else 14
-    found |= {"route": frame[14:behind].hex()} if behind > 14 else {}
-    packet: Packet = layers_of(module)[0](frame[behind:])
+    packet: Packet = Ether(frame).payload
+    if is_carried(module):
+        packet = packet.payload
     while type(packet) in layers_of(module):
         for each in packet.fields_desc:
             name = called(type(packet), each.name, module)
@@ -173,7 +200,7 @@ def test_tshark_finds_in_every_field_of_every_layer_what_scapy_finds(tmp_path: P
     assert {called(layer, field.name, module) for layer in layers_of(module) for field in layer.fields_desc} <= set(
         asked
     )
-    found = by_tshark(tmp_path, {name: module}, sent, *[f"-e{name}.{field}" for field in asked])
+    found = by_tshark(tmp_path, with_carrier(name), sent, *[f"-e{name}.{field}" for field in asked])
     for frame, values, one in zip(sent, found, expected, strict=True):
         said = {field: plain(value) for field, value in zip(asked, values, strict=True) if value}
         assert said == one, frame.hex()
@@ -186,9 +213,9 @@ def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_t
     module = MODULES[name]
     whole = [max((frame for frame in frames(module, seed)), key=len) for seed in range(3)]
     sent = [frame[:size] for frame in whole for size in range(15, len(frame) + 1)]
-    found = by_tshark(tmp_path, {name: module}, sent, f"-e{name}.short", "-e_ws.lua.error")
-    assert not any(error for _, error in found)
-    said = [bool(short) for short, _ in found]
+    found = by_tshark(tmp_path, with_carrier(name), sent, f"-e{name}.short", "-emyrinet.short", "-e_ws.lua.error")
+    assert not any(error for *_, error in found)
+    said = [bool(own or carrier) for own, carrier, _ in found]
     assert said[0]
     assert not said[-1]
 
@@ -219,6 +246,28 @@ def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> No
     assert found == [
         ["EMP MESSAGE LAST message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"],
         ["EMP ACK message 9 frame 4, RESTARTED"],
+    ]
+
+
+def test_a_packet_of_myrinets_is_told_of_by_who_stands_on_it_with_its_route_and_a_wrong_crc(tmp_path: Path) -> None:
+    am2, mapper = MODULES["am2"], MODULES["am2.mapper"]
+    head = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    nack = head / myrinet.Myrinet(source_route=b"\x81\xbf") / am2.AM2(kind=3, reason=1, channel=7, sequence=8)
+    probe = head / myrinet.Myrinet() / mapper.Mapping(kind=1, number=9, source=3)
+    others = head / myrinet.Myrinet(type=6) / Raw(b"what it is")
+    sent = [bytes(one) for one in (nack, probe, others)]
+    sent += [one[:-1] + bytes([one[-1] ^ 1]) for one in sent]
+    asked = ("-e_ws.col.Info", "-emyrinet.source_route", "-emyrinet.wrong", "-emyrinet.payload")
+    found = by_tshark(tmp_path, {"am2": am2, "mapper": mapper, "myrinet": myrinet}, sent, *asked)
+    said = "AM-II NACK channel 7 sequence 8, OVERRUN, route +1 -1"
+    payload = b"what it is".hex()
+    assert found == [
+        [said, "81bf", "", ""],
+        ["mapping PROBE 9 of node 3", "", "", ""],
+        ["MYRINET", "", "", payload],
+        [f"{said}, wrong CRC-8", "81bf", "1", ""],
+        ["mapping PROBE 9 of node 3, wrong CRC-8", "", "1", ""],
+        ["MYRINET, wrong CRC-8", "", "1", payload],
     ]
 
 

@@ -14,7 +14,7 @@ from testbed.observe.decoding import messages as under_test
 from testbed.observe.decoding.messages import Message, Messages, Names
 from testbed.observe.decoding.reading import CaptureReader, Frame, Interface
 from testbed.observe.decoding.showing import Timelines, summary
-from testbed.observe.wording import Told
+from testbed.observe.wording import tellers
 from testbed.wire import pcapng
 from testbed.wire.headers import standard_fields
 
@@ -153,7 +153,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     exec(generate(frames, "the tests"), codec.__dict__)
     fields = standard_fields()
     fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
-    table = {codec.ETHERTYPE: Told("made", codec, fields)}
+    table = tellers({"made": codec}, fields)
     monkeypatch.setattr(under_test, "told", lambda: table)
     return codec
 

@@ -22,17 +22,23 @@ def teller(**more: object) -> tuple[Told, ModuleType]:
     codec = ModuleType("made_up_codec")
     exec(generate(frames, "the tests"), codec.__dict__)
     fields = standard_fields()
-    fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW, routed=getattr(codec, "ROUTED", False))
+    fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     return Told("made", codec, fields), codec
 
 
+def of_emp() -> Told:
+    one = told()[emp.ETHERTYPE].of(first(9, b"", 0))
+    assert one is not None
+    return one
+
+
 def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
-    assert {one.name for one in told().values()} >= {"emp"}
-    assert told()[emp.ETHERTYPE].kinds == emp.KINDS
+    assert {one.name for sharers in told().values() for one in sharers} >= {"am2", "emp", "mapper", "myrinet"}
+    assert of_emp().kinds == emp.KINDS
 
 
 def test_a_kind_is_told_with_its_fields_its_flags_and_without_what_is_zero() -> None:
-    words = told()[emp.ETHERTYPE].words
+    words = of_emp().words
     assert words(first(9, b"hello", 5)) == "EMP MESSAGE message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
     last = emp.pack_frame(raw(B), raw(A), emp.TYPE_DATA, emp.FLAGS_LAST, 3, 1, 2, 9, 4, 0, b"more")
     assert words(last) == "EMP DATA LAST message 9 frame 4, 4 bytes"
@@ -42,7 +48,7 @@ def test_a_kind_is_told_with_its_fields_its_flags_and_without_what_is_zero() -> 
 
 
 def test_what_the_protocol_would_throw_away_is_broken_and_what_is_not_its_own_is_nothing() -> None:
-    words, frame = told()[emp.ETHERTYPE].words, data(9, 4, b"more")
+    words, frame = of_emp().words, data(9, 4, b"more")
     assert words(frame[:-1] + b"X") == "EMP, broken (check)"
     assert words(frame[:15] + b"\x09" + frame[16:]) == "EMP, broken (type)"
     assert words(first(9, b"hello", 5)[:-3]) == "EMP, broken (length)"
@@ -68,16 +74,6 @@ def test_bit_fields_flags_and_names_of_values_are_told_as_the_words_ask() -> Non
     )
     assert one.words(codec.pack_order(bytes(6), bytes(6), 0, 0, 7, 0)) == "ORDER credit 0x0 {braces}"
     assert one.words(codec.pack_reply(bytes(6), bytes(6), 0, 0, 7, 0, bytes(6), 1)).startswith("MADE ")
-
-
-def test_a_source_route_in_front_of_the_header_is_no_part_of_what_is_told() -> None:
-    one, codec = teller(ROUTED=True, KIND="kind", KINDS={9: Kind("data", "ORDER {credit}, raw {raw}")})
-    frame = codec.pack_order(bytes(6), bytes(6), 5, 0, 7, 9)
-    for route in (b"", b"\x81", b"\x81\xbf\x80"):
-        assert one.words(frame[:14] + route + frame[14:]) == "ORDER 5, raw 9"
-        assert one.bare(frame[:14] + route + frame[14:]) == frame
-    unrouted, _ = teller()
-    assert unrouted.words(frame[:14] + b"\x81" + frame[14:]) != unrouted.words(frame)
 
 
 def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes() -> None:

@@ -1,26 +1,36 @@
-"""Frames in words where a source route stands in front of their header."""
+"""Frames in words where a source route stands in front of their header, and where several protocols share an EtherType."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 
 import pytest
 
-from protocols.emp import codec
-from testbed.observe.wording import Told
+from protocols.am2 import codec as am2
+from protocols.am2.mapper import codec as mapper
+from protocols.core.telling import Kind
+from protocols.emp import codec as emp
+from protocols.myrinet import fields as myrinet
+from protocols.myrinet.envelope import sealed
+from testbed.fields import register
+from testbed.observe.wording import Told, tellers
 from testbed.wire.fields import ETHERNET_HEADER
 from testbed.wire.headers import standard_fields
 
 MACS = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
-FRAME = codec.pack_frame(*MACS, codec.TYPE_DATA, 0, 3, 1, 2, 77, 5, codec.STATUS_OK, b"abc")
+FRAME = emp.pack_frame(*MACS, emp.TYPE_DATA, 0, 3, 1, 2, 77, 5, emp.STATUS_OK, b"abc")
+ACK = am2.pack_answer(*MACS, am2.KIND_ACK, am2.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8)
+HINT = mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0)
+ACK_SAID, HINT_SAID = "AM-II ACK channel 5 sequence 7", "mapping HINT 9 of node 2"
 
 
 def told(routed: bool) -> Told:
     """EMP, as if its frames had a route."""
     module = ModuleType("routed")
-    vars(module).update({**vars(codec), "ROUTED": routed})
+    vars(module).update({**vars(emp), "ROUTED": routed})
     fields = standard_fields()
-    fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW, routed=routed)
+    fields.register("emp", emp.ETHERTYPE, emp.FIELDS, emp.FLOW, routed=routed)
     return Told("emp", module, fields)
 
 
@@ -29,7 +39,55 @@ def test_a_frame_is_told_of_in_the_same_words_whatever_is_left_of_its_route(rout
     one = told(routed=True)
     frame = FRAME[:ETHERNET_HEADER] + route + FRAME[ETHERNET_HEADER:]
     assert one.words(frame) == told(routed=False).words(FRAME) != ""
-    assert one.sort(frame) == codec.TYPE_DATA
-    assert not one.wrong(frame)
-    assert one.read("message")(frame) == 77
+    bare, _, _ = one.bare(frame)
+    assert bare == FRAME
+    assert one.sort(bare) == emp.TYPE_DATA
+    assert not one.wrong(bare)
+    assert one.read("message")(bare) == 77
     assert "broken (check)" in one.words(frame[:-1] + b"x")
+
+
+def words(frame: bytes, more: Mapping[str, object] | None = None) -> str:
+    """Of a frame of Myrinet's, by whoever claims it, or nobody."""
+    codecs = {"am2": am2, "mapper": mapper, "myrinet": myrinet, **(more or {})}
+    fields = standard_fields()
+    for name, codec in codecs.items():
+        register(fields, name, codec)
+    one = tellers(codecs, fields)[myrinet.ETHERTYPE].of(frame)
+    assert one is not None
+    return one.words(frame)
+
+
+def test_protocols_that_share_an_ethertype_are_each_told_of_in_their_own_words() -> None:
+    assert words(sealed(ACK, b"")) == ACK_SAID
+    assert words(sealed(HINT, b"")) == HINT_SAID
+    assert words(sealed(ACK[:14] + b"\0\7" + b"what", b"")) == "MYRINET type 7"
+
+
+def test_what_is_left_of_a_route_is_told_and_a_wrong_crc() -> None:
+    frame = sealed(ACK, b"\x81\xbf\x80")
+    assert words(frame) == f"{ACK_SAID}, route +1 -1 +0"
+    assert words(frame[:-1] + bytes([frame[-1] ^ 1])) == f"{ACK_SAID}, route +1 -1 +0, wrong CRC-8"
+    damaged = bytearray(sealed(HINT, b"\x81"))
+    damaged[30] ^= 1
+    assert words(bytes(damaged)) == "MAPPER, broken (check), route +1, wrong CRC-8"
+
+
+def test_a_beginning_that_a_switch_has_left_of_a_frame_is_told_as_whose_it_is() -> None:
+    assert words(ACK[:14] + b"\x81" + ACK[14:30] + b"\xff") == "AM2, broken (short), route +1, wrong CRC-8"
+
+
+@pytest.mark.parametrize("rest", [b"", b"\x81", b"\0", b"\0\7what?", bytes(46)])
+def test_what_has_the_ethertype_and_no_right_crc_is_nobodys_unless_its_packet_type_is_claimed(rest: bytes) -> None:
+    wrong = ACK[:14] + rest
+    assert words(wrong if rest != bytes(46) else wrong + b"\1") == ""
+
+
+def test_a_packet_type_of_somebody_elses_is_told_of_as_its_package_says() -> None:
+    mine = ModuleType("mine")
+    kinds = {1: Kind("control", "MINE number {number}")}
+    vars(mine).update(ETHERTYPE=myrinet.ETHERTYPE, BEGINS=b"\0\7", ROUTED=True, KIND="kind", KINDS=kinds)
+    vars(mine).update(FIELDS={"kind": (2, 1), "number": (3, 1)}, FLOW=("kind",))
+    frame = sealed(ACK[:14] + b"\0\7\1\x2a", b"\x81")
+    assert words(frame, {"mine": mine}) == "MINE number 42, route +1"
+    assert words(sealed(ACK, b""), {"mine": mine}) == ACK_SAID

@@ -1,0 +1,103 @@
+"""Myrinet's packets: the Scapy layer and the envelope say the same of every frame, whatever is in it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.fields import ByteField, IntField
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw, bind_layers, split_layers
+
+from protocols.core.codegen import generate
+from protocols.core.malformed import MalformedError
+from protocols.myrinet import fields
+from protocols.myrinet.envelope import crc8, deltas, opened, route_bytes, sealed, stripped
+from protocols.myrinet.frames import Myrinet
+from testbed.fields import register
+from testbed.wire.fields import MOST_HOPS, locate
+from testbed.wire.headers import standard_fields
+
+HEAD = bytes.fromhex("020000000002 020000000001 88b6")
+ROUTES = st.lists(st.integers(-32, 31), max_size=MOST_HOPS).map(tuple)
+TYPES = st.integers(0, 0x7FFF).map(lambda number: number.to_bytes(2, "big"))
+
+
+@given(ROUTES, TYPES, st.binary(max_size=40))
+def test_scapy_builds_and_reads_what_the_envelope_does(route: tuple[int, ...], kind: bytes, rest: bytes) -> None:
+    frame = sealed(HEAD + kind + rest, route_bytes(route))
+    packet = Ether(frame)
+    number, crc = int.from_bytes(kind, "big"), frame[-1]
+    assert (packet[Myrinet].source_route, packet[Myrinet].type, packet[Myrinet].crc8) == (route_bytes(route), number, crc)
+    assert bytes(packet) == frame
+    built = Ether(frame[:14]) / Myrinet(source_route=route_bytes(route), type=number)
+    assert bytes(built / Raw(rest) if rest else built) == frame
+    assert stripped(frame) == (HEAD + kind + rest, route, True)
+
+
+@given(ROUTES, TYPES, st.binary(max_size=40), st.integers(0, 1 << 20))
+def test_a_damaged_bit_is_seen_by_both(route: tuple[int, ...], kind: bytes, rest: bytes, bit: int) -> None:
+    frame = bytearray(sealed(HEAD + kind + rest, route_bytes(route)))
+    bit %= 8 * (len(frame) - 14)
+    frame[14 + (bit >> 3)] ^= 1 << (bit & 7)
+    assert not stripped(bytes(frame))[2]
+    layer = Ether(bytes(frame))[Myrinet]
+    assert ", wrong: it would be 0x" in layer.fieldtype["crc8"].i2repr(layer, layer.crc8)
+
+
+@given(st.binary(max_size=90))
+def test_of_whatever_bytes_there_are_both_find_the_same_route(rest: bytes) -> None:
+    raw, route, _ = stripped(HEAD + rest)
+    packet = Ether(HEAD + rest)
+    if Myrinet in packet:
+        assert deltas(packet[Myrinet].source_route) == route
+        assert raw.startswith(HEAD)
+    try:
+        assert opened(HEAD + rest) == raw
+    except MalformedError:
+        assert crc8(rest) or len(rest) < 3 or rest[0] & 0x80
+
+
+class Mine(Packet):
+    """Of somebody else's protocol."""
+
+    fields_desc = [ByteField("kind", 0), IntField("number", 0)]  # noqa: RUF012
+
+
+def test_a_packet_type_of_somebody_elses_has_a_codec_fields_and_flows_beside_ours() -> None:
+    frames = ModuleType(__name__)
+    vars(frames).update(STACKS={"frame": (Ether, Myrinet, Mine)}, FLOW=("kind",))
+    codec = ModuleType("mine")
+    bind_layers(Myrinet, Mine, type=0x0007)
+    try:
+        exec(generate(frames, "the tests"), codec.__dict__)
+        frame = codec.pack_frame(HEAD[:6], HEAD[6:12], 3, 77)
+        assert sealed(frame, b"\x81") == bytes(Ether(HEAD) / Myrinet(source_route=b"\x81") / Mine(kind=3, number=77))
+    finally:
+        split_layers(Myrinet, Mine, type=0x0007)
+    assert codec.unpack_frame(frame) == (HEAD[:6], HEAD[6:12], 3, 77, b"")
+    assert codec.BEGINS == b"\0\7"
+    with pytest.raises(MalformedError, match="type"):
+        codec.unpack_frame(frame[:15] + b"\6" + frame[16:])
+    known = standard_fields()
+    register(known, "mine", codec)
+    register(known, "myrinet", fields)
+    whole = sealed(frame, b"\x81\x82")
+    assert known.reader("mine.number")(whole, locate(whole)) == 77
+    assert known.flow_readers()[codec.ETHERTYPE](whole, locate(whole)) == (7, 3)
+    assert "crc8" not in " ".join(known.names())
+
+
+def test_layers_that_do_not_say_whose_frame_it_is_get_no_codec() -> None:
+    frames = ModuleType(__name__)
+    vars(frames).update(STACKS={"one": (Ether, Myrinet, Mine), "two": (Ether, Mine)}, FLOW=())
+    bind_layers(Myrinet, Mine, type=0x0007)
+    bind_layers(Ether, Mine, type=0x88B6)
+    try:
+        with pytest.raises(TypeError, match="told from others of the EtherType in several ways"):
+            generate(frames, "the tests")
+    finally:
+        split_layers(Myrinet, Mine, type=0x0007)
+        split_layers(Ether, Mine, type=0x88B6)
