@@ -17,6 +17,7 @@ from testbed.wire.myrinet.route import closed, is_intact, route_byte
 
 ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
 TYPE = b"\0\4"
+_ETHERTYPE = ETHERTYPE.to_bytes(2, "big")
 _SAID = 6  # bytes
 
 
@@ -37,6 +38,8 @@ class CourierFirmware:
         self._sent = 0
 
     def receive(self, _now: int, frame: bytes) -> None:
+        if frame[12:14] != _ETHERTYPE:  # corrupted so, a frame comes to nobody in namespaces; no CRC-8 is over that
+            return
         if is_intact(frame) and frame[14:16] == TYPE:
             self.came.append((int.from_bytes(frame[16:18], "big"), int.from_bytes(frame[18:22], "big")))
         else:
@@ -46,7 +49,7 @@ class CourierFirmware:
 
     def ring(self, _now: int, _index: int) -> None:
         adapter = self.adapter
-        head = b"\xff" * 6 + adapter.address + ETHERTYPE.to_bytes(2, "big")
+        head = b"\xff" * 6 + adapter.address + _ETHERTYPE
         orders, self.orders = self.orders, []
         for route, count, size in orders:
             for _ in range(count):

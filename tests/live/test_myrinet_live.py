@@ -15,7 +15,6 @@ from testbed.cluster.state import Store
 from testbed.controller.agents import agents
 from testbed.controller.outcomes import Judged
 from testbed.controller.verdicts import Grade
-from testbed.errors import UnsupportedError
 from testbed.runtime.nodes.places import Here, Program
 from testbed.spec.elements import Link, Node, Switch
 

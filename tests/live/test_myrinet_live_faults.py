@@ -1,0 +1,229 @@
+"""What goes wrong on Myrinet between real interfaces: deadlocks, losses, cables, the relay itself, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+
+import frames
+import pytest
+from couriers import ETHERTYPE, CourierEndpoint, CourierPlug, deltas
+from machine import eventually
+from test_myrinet_live import PATIENCE, described, one, ran, reported, send_some
+from traffic import relay_pid, told
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster import removal
+from testbed.cluster.state import Store
+from testbed.controller.agents import agents
+from testbed.controller.verdicts import Grade
+from testbed.errors import UnsupportedError
+from testbed.runtime.nodes.places import Here, Program
+from testbed.sim.node import SimNode
+from testbed.sim.simulation import Simulation
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.resolving import resolve
+from testbed.wire.myrinet.route import closed
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+SECOND = 1_000_000_000
+PAIR = ("n1 s1:1", "n2 s1:2")
+
+
+# Worms that wait for each other
+
+
+def ring() -> Cluster:
+    """Four crossbars in a ring of slow and long cables, a node at each. A frame of 1,500 bytes takes a quarter of a second,
+    of which 30 ms pass before its head is at the next crossbar; and only a third of it finds room on a cable."""
+    slow = {"rate": "50kbit", "delay": "30ms"}
+    return Cluster(
+        name="ring",
+        nodes=[Node(name=f"n{number}") for number in range(1, 5)],
+        switches=[Switch(name=f"s{number}", kind="myrinet") for number in range(1, 5)],
+        links=[
+            *(Link(ends=[f"n{number}", f"s{number}:1"]) for number in range(1, 5)),
+            *(Link(ends=[f"s{number}:2", f"s{number % 4 + 1}:3"], **slow) for number in range(1, 5)),
+        ],
+    )
+
+
+async def around(endpoint: CourierEndpoint, node: Here) -> list[int]:
+    """All at the same time, to the second node clockwise: each has one cable, and wants the one that the next one has."""
+    await node.loop.sleep_until((node.loop.now() // SECOND + 1) * SECOND)
+    endpoint.send_along(deltas(1, -1, -2), 1, 1400)
+    await node.loop.sleep(2 * SECOND)
+    endpoint.send_along(deltas(0))
+    await endpoint.frames(len(endpoint.firmware.came) + len(endpoint.firmware.broken) + 1)
+    return [len(endpoint.firmware.came), len(endpoint.firmware.broken)]
+
+
+def test_a_circle_of_waiting_worms_is_broken_by_truncating_some_of_them() -> None:
+    with ring().up() as cluster:
+        outcome = ran(cluster, {f"n{number}": around for number in range(1, 5)})
+        counts = reported(cluster)["switches"].values()
+        truncated, swallowed = (sum(one[cause] for one in counts) for cause in ("truncated", "swallowed"))
+    assert truncated > 0
+    whole, broken = (sum(found[place] for found in outcome.results.values()) for place in (0, 1))
+    assert whole >= 4, "afterwards the ring is free: what each sent to itself came"
+    assert whole - 4 + broken + swallowed == 4
+    assert all(finding.grade is Grade.TRUSTED for finding in outcome.verdict.findings if finding.what == "relay lost")
+
+
+# Losses
+
+
+async def send_many(endpoint: CourierEndpoint, node: Here | SimNode) -> None:
+    for _ in range(20):
+        endpoint.send("n2", 10)
+        await node.sleep(1_000_000) if isinstance(node, SimNode) else await node.loop.sleep(1_000_000)
+
+
+async def listen(endpoint: CourierEndpoint, node: Here | SimNode) -> list[int]:
+    await node.sleep(SECOND) if isinstance(node, SimNode) else await node.loop.sleep(SECOND)
+    return [number for _, number in endpoint.firmware.came]
+
+
+def test_the_frames_of_a_flow_that_a_link_loses_are_those_of_the_simulation() -> None:
+    description = described("n1 s1:1", "n2 s2:1", "s1:3 s2:2", loss="20%", corrupt="10%")
+    layout = resolve(description)
+    with Simulation(layout, CourierPlug(layout)) as simulation:
+        simulation.spawn("n1", send_many)
+        heard = simulation.spawn("n2", listen)
+        simulation.run()
+    with description.up() as cluster:
+        outcome = ran(cluster, {"n1": send_many, "n2": listen})
+    assert outcome.results["n2"] == heard.result()
+    assert 100 < len(heard.result()) < 170
+
+
+def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
+    """It stands still while more comes than its sockets hold, from somebody who hears no STOP."""
+
+    async def wait(_endpoint: CourierEndpoint, node: Here) -> None:
+        await node.loop.sleep(4 * SECOND)
+
+    with described(*PAIR).up() as cluster:
+        layout = cluster.state.layout
+        with agents(cluster, CourierPlug(layout), ETHERTYPE, {"n1": wait, "n2": wait}) as run:
+            pid = relay_pid(cluster)
+            frame = closed(bytes(12) + ETHERTYPE.to_bytes(2, "big"), deltas(1) + bytes(1400))
+            with frames.nics(cluster) as nics:
+                os.kill(pid, signal.SIGSTOP)
+                try:
+                    for _ in range(40_000):
+                        nics["n1"].send(frame)
+                finally:
+                    os.kill(pid, signal.SIGCONT)
+            outcome = run.wait(PATIENCE)
+    assert outcome.verdict.grade is Grade.INVALID
+    assert "relay lost on n1:eth0--s1:1 forward" in outcome.invalid
+
+
+# Cables, and the relay itself
+
+
+async def keep_sending(endpoint: CourierEndpoint, node: Here, seconds: float) -> int:
+    end, sent = node.loop.now() + round(seconds * SECOND), 0
+    while node.loop.now() < end:
+        endpoint.send("n2")
+        sent += 1
+        await node.loop.sleep(1_000_000)
+    return sent
+
+
+async def keep_hearing(endpoint: CourierEndpoint, node: Here, seconds: float) -> list[int]:
+    await node.loop.sleep(round(seconds * SECOND))
+    return [number for _, number in endpoint.firmware.came]
+
+
+@pytest.mark.parametrize("link", ["n1:eth0--s1:1", "s1:3--s2:2"], ids=["of a NIC", "between crossbars"])
+def test_nothing_passes_a_cable_that_is_pulled_out_until_it_is_plugged_in_again(link: str) -> None:
+    with described("n1 s1:1", "n2 s2:1", "s1:3 s2:2").up() as cluster:
+        layout = cluster.state.layout
+        programs: dict[str, Program] = {
+            "n1": partial(keep_sending, seconds=2.0),
+            "n2": partial(keep_hearing, seconds=2.2),
+        }
+        with agents(cluster, CourierPlug(layout), ETHERTYPE, programs) as run:
+            time.sleep(0.5)
+            with cluster.cut(link):
+                time.sleep(0.5)
+            outcome = run.wait(PATIENCE)
+    sent, came = outcome.results["n1"], outcome.results["n2"]
+    assert isinstance(sent, int)
+    assert isinstance(came, list)
+    missing = sorted(set(range(1, sent + 1)) - set(came))
+    assert missing
+    assert missing == list(range(missing[0], missing[-1] + 1)), "one gap"
+    assert came[0] == 1
+    assert came[-1] == sent
+
+
+def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_another() -> None:
+    """The link is slow, so that most of them wait in the NIC when that happens."""
+    count = 3000
+    with described(*PAIR, rate="20mbit").up() as cluster:
+        layout = cluster.state.layout
+        programs: dict[str, Program] = {
+            "n1": partial(send_some, count=count, size=1000),
+            "n2": partial(keep_hearing, seconds=4),
+        }
+        with agents(cluster, CourierPlug(layout), ETHERTYPE, programs) as run:
+            pid = relay_pid(cluster)
+            time.sleep(0.2)
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda: told(cluster, "relay restarted"), "another relay carries the links")
+            outcome = run.wait(PATIENCE)
+    came = outcome.results["n2"]
+    assert isinstance(came, list)
+    assert outcome.verdict.grade is Grade.INVALID
+    assert came == sorted(came)
+    assert came[-1] == count, "the last one waited in the NIC"
+
+
+async def send_one(endpoint: CourierEndpoint, _node: Here, peer: str) -> None:
+    endpoint.send(peer)
+
+
+def test_another_crossbar_and_another_node_come_and_go_while_the_relay_stays() -> None:
+    name = f"grows-{os.getpid()}"
+    few, more = described(*PAIR), described("n1 s1:1", "n2 s1:2", "s1:3 s2:1", "n3 s2:4")
+    pids = set()
+    try:
+        for description, peer, switches in ((few, "n2", 1), (more, "n3", 2), (more, "n2", 2), (few, "n2", 1)):
+            cluster = description.up(name=name, keep=True, origin="a test")
+            assert ran(cluster, {"n1": partial(send_one, peer=peer), peer: one}).results[peer] == [1, 0]
+            assert len(reported(cluster)["switches"]) == switches
+            pids.add(relay_pid(cluster))
+    finally:
+        removal.down(Store(), name)
+    assert len(pids) == 1
+
+
+# What is refused
+
+
+def refused(cluster: RunningCluster, **keys: str) -> bool:
+    before = cluster.state.injected
+    with pytest.raises(UnsupportedError, match="keeps the order"):
+        cluster.inject("n1", **keys)  # type: ignore[arg-type]  # a test's
+    return cluster.state.injected == before
+
+
+def test_what_would_reorder_is_refused_when_it_is_injected() -> None:
+    with described(*PAIR, delay="1ms").up() as cluster:
+        assert refused(cluster, delay="1ms", jitter="100us")
+        assert refused(cluster, delay="1ms", reorder="5%")
+        assert refused(cluster, queue="64KiB", rate="10mbit")
+        with cluster.inject("n1", loss="5%", delay="2ms", rate="10mbit", rules=["drop nth(3)"]):
+            assert reported(cluster)["links"]["n1:eth0--s1:1"]["forward"]["rules"]
+
+
+@pytest.mark.parametrize("datapath", ["netem", "tc", "direct"])
+def test_only_the_relay_has_myrinet(datapath: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"'{datapath}' cannot carry this: Myrinet's switches.*in the relay"):
+        described(*PAIR).up(datapath=datapath)
