@@ -40,6 +40,8 @@ UNDER_WAY: Final = 2
 """The NIC's, of what is sent: it is not answered yet."""
 RETURNED: Final = 3
 """The host's, of what is sent: it could not be delivered; the second byte says why (`host.errors.Status`)."""
+ANSWERED: Final = 4
+"""The host's, of a bulk message that is sent: its data may be forgotten."""
 
 MOST_ARGUMENTS: Final = 16
 

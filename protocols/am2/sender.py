@@ -388,7 +388,7 @@ class Sender:
         if message.status:
             self._give_back(endpoint, slot, message.status)
             return
-        page[_PLACES[slot]] = layout.FREE
+        page[_PLACES[slot]] = layout.ANSWERED if message.part else layout.FREE
         if page[layout.WANTS] or message.part:
             page[layout.WANTS] = 0
             self._card.nic.show(endpoint.number << layout.SUBJECTS | slot)

@@ -352,7 +352,8 @@ class Endpoint:
 
     def moved(self, page: memoryview | None) -> None:
         """Its page is there now; None: the host may not touch it."""
-        self.inbox.page = self.outbox.page = page
+        self.inbox.page = page
+        self.outbox.moved(page)
         if page is not None:
             self._note()
         self.changed()

@@ -118,7 +118,7 @@ class ActiveMessages:
         elif subject >= layout.ARRIVED_REQUESTS:
             endpoint.inbox.requests += 1
         else:
-            endpoint.outbox.over(subject)
+            endpoint.outbox.answered(subject)
         endpoint.changed()
 
     def waiting(self) -> list[str]:

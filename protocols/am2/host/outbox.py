@@ -25,7 +25,19 @@ class Outbox:
     `medium` and `bulk` say whether they have found a free slot; node, endpoint, tag: of the destination; flags,
     handler, arguments: as in frames."""
 
-    __slots__ = ("_base", "_medium", "_memory", "_next", "_nic", "_own", "number", "page", "sources", "staged")
+    __slots__ = (
+        "_base",
+        "_medium",
+        "_memory",
+        "_next",
+        "_nic",
+        "_own",
+        "_unseen",
+        "number",
+        "page",
+        "sources",
+        "staged",
+    )
 
     def __init__(self, own: int, nic: Bell, memory: NicMemory, medium: int) -> None:
         """own: the endpoint's number. medium: bytes of data that a medium message has at most."""
@@ -37,6 +49,7 @@ class Outbox:
         self._next = [layout.REQUESTS, layout.REPLIES]
         self.number = 0
         self.page: memoryview | None = None
+        self._unseen: list[int] = []  # slots of which the NIC has told while the page was not there
         self.staged: memoryview | None = None
         """Medium data, by slot; there since the first medium message."""
         self.sources: dict[int, memoryview] = {}
@@ -119,10 +132,26 @@ class Outbox:
         if self.page is not None:
             self.page[layout.WANTS] = 1
 
+    def answered(self, slot: int) -> None:
+        """The NIC has shown that one is free, or that a bulk message is answered."""
+        if self.page is None:
+            self._unseen.append(slot)
+        elif self.page[_PLACES[slot]] == layout.ANSWERED:
+            self.over(slot)
+            self.page[_PLACES[slot]] = layout.FREE
+
+    def moved(self, page: memoryview | None) -> None:
+        """The rings are there now."""
+        self.page = page
+        if page is not None and self._unseen:
+            unseen, self._unseen = self._unseen, []
+            for slot in unseen:
+                self.answered(slot)
+
     def over(self, slot: int) -> None:
-        """A message is answered: its data is not needed any more."""
+        """A message has come to an end: its data is not needed any more."""
         if self.sources.pop(slot, None) is not None:
-            del self._memory.reachable[self._base | slot]
+            self._memory.reachable.pop(self._base | slot, None)
 
     def data_of(self, slot: int, form: int, length: int) -> memoryview:
         """What a message in a slot has with it."""

@@ -1,0 +1,56 @@
+"""AM-II's whole firmware and host library in the simulation: every request is handled once, or comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from am2_talk import Notes, counted, firmware, talk
+
+from protocols.am2.plug import plug
+from protocols.am2.settings import MILLISECOND, SECOND, Settings
+from protocols.core.profile import IDEAL, Profile
+from testbed.sim.simulation import Simulation
+from testbed.spec.model import Description
+
+PRICED = Profile(
+    "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=100,
+    receive=2_000, ring=1_000, tick=500, send=1_500, transfer=200, show=300, fetch=800, fetch_rate=1_000_000_000, store=900,
+    store_rate=1_000_000_000, receive_ring=64,
+)  # fmt: skip
+FAULTS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "loss": {"loss": "5%"},
+    "copies": {"duplicate": "10%"},
+    "corruption": {"corrupt": "5%"},
+    "overtaking": {"reorder": "20%"},
+    "all": {"loss": "3%", "duplicate": "3%", "corrupt": "3%", "reorder": "10%"},
+}
+
+
+@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_request_is_handled_once_whatever_the_links_do(fault: str, profile: Profile) -> None:
+    notes = Notes()
+    cluster = Description.back_to_back(delay="10us", rate="1gbit", seed=3, **FAULTS[fault])
+    with Simulation(cluster, plug(witness=notes.witness), profile=profile) as simulation:
+        talk(simulation, notes, endpoints=2, requests=60)
+        simulation.run(timeout=60 * SECOND)
+        simulation.run_until(simulation.now() + SECOND)  # the last answers may have been lost
+        assert not notes.returned
+        assert counted(simulation, "unreachable") == 0
+        assert firmware(simulation, "n1").waiting() == []
+    notes.check()
+
+
+@pytest.mark.parametrize("frames", [1, 2, 7])
+def test_more_endpoints_than_frames_take_turns_in_them(frames: int) -> None:
+    notes = Notes()
+    cluster = Description.star(3, delay="5us", rate="1gbit", loss="1%", seed=1)
+    settings = Settings(frames=frames, stay=2 * MILLISECOND)
+    with Simulation(cluster, plug(settings, witness=notes.witness)) as simulation:
+        talk(simulation, notes, endpoints=9, requests=12)
+        simulation.run(timeout=120 * SECOND)
+        assert counted(simulation, "unloaded") > 0
+        assert not notes.returned
+    notes.check()
