@@ -42,8 +42,8 @@ class Lines:
             place = str(frame.interface)
             self._width = max(self._width, len(place))
             met = f"  [{frame.comment}]" if frame.comment else ""
-            arrow = _ARROW[frame.bound]
-            said.append(f"{self._time(frame.when)} {place:{self._width}} {arrow} {words(frame, self._nics)}{met}\n")
+            way = _WAY[frame.bound]
+            said.append(f"{self._time(frame.when)} {place:{self._width}} {way:3} {words(frame, self._nics)}{met}\n")
             if self._details is not None:
                 said += [f"    {line}\n" for line in self._details(frame.raw)]
         return "".join(said)

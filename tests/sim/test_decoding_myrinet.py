@@ -1,0 +1,223 @@
+"""Packets of AM-II and of mappers on simulated Myrinet: rules meet them by name, flows are told apart, captures decoded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from captures import captured
+from myrinet_agents import Routes, tree_routes
+
+from protocols.am2 import codec as am2
+from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.core.firmware import Adapter, Agent, Nic
+from protocols.core.malformed import MalformedError
+from protocols.myrinet.envelope import opened, sealed, stripped
+from testbed.fields import known_fields
+from testbed.sim.recording import CAPTURE
+from testbed.sim.simulation import Simulation
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.layout import Layout
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+from testbed.wire.fates import Record
+from testbed.wire.rules import RuleSet
+
+SECOND = 1_000_000_000
+MESSAGES = 8
+DATA = b"what the message says"
+
+
+def layout(loss: str = "0%") -> Layout:
+    """Three nodes at two switches; only the cable between these loses frames."""
+    nodes = [Node(name=f"n{number}") for number in (1, 2, 3)]
+    switches = [Switch(name=name, kind="myrinet") for name in ("s1", "s2")]
+    links = [Link(ends=ends) for ends in (("n1", "s1:1"), ("n2", "s2:1"), ("n3", "s2:2"))]
+    links.append(Link(ends=("s1:3", "s2:3"), loss=loss))
+    return resolve(Description(name="two", nodes=nodes, switches=switches, links=links, seed=11))
+
+
+class Postman:
+    """A NIC that sends a message to a peer for each ring of its host, and acknowledges those that come; on packets of
+    mapping it has a mapper."""
+
+    def __init__(self, adapter: Adapter, nic: Nic, names: list[str], routes: Routes) -> None:
+        self._adapter, self._nic = adapter, nic
+        self._names, self._routes = names, routes
+        self._mapper = Mapper(Station(adapter.number, 1, adapter.address), nic.send, lambda _: None)
+        self._mapper.start(0)
+        self.sent = 0
+        self.acknowledged = 0
+
+    @property
+    def deadline(self) -> int | None:
+        return self._mapper.deadline
+
+    def tick(self, now: int) -> None:
+        self._mapper.tick(now)
+
+    def ring(self, now: int, index: int) -> None:  # noqa: ARG002
+        self.sent += 1
+        fields = (am2.REASON_NONE, self._adapter.number, index, 1, 1, 2, 0, self.sent & 1, self.sent)
+        about = (am2.FORM_MEDIUM, 0, 7, 0, 3, 4, 99, self.sent, 0, len(DATA))
+        self._post(index, am2.pack_message(*self._macs(index), *fields, *about, DATA))
+
+    def receive(self, now: int, frame: bytes) -> None:
+        try:
+            raw = opened(frame)
+        except MalformedError:
+            return
+        if not raw.startswith(am2.BEGINS, 14):
+            self._mapper.receive(now, frame)
+        elif am2.kind_of(raw) == am2.KIND_MESSAGE:
+            _, _, _, source, number, _, _, channel, generation, sequence, stamp, *_ = am2.unpack_message(raw)
+            about = (number, source, 1, 1, channel, generation, sequence, stamp)
+            self._post(source, am2.pack_answer(*self._macs(source), am2.KIND_ACK, am2.REASON_NONE, *about))
+        else:
+            self.acknowledged += 1
+
+    def _macs(self, index: int) -> tuple[bytes, bytes]:
+        return self._adapter.addresses[index], self._adapter.address
+
+    def _post(self, index: int, frame: bytes) -> None:
+        self._nic.send(sealed(frame, self._routes[self._names[self._adapter.number], self._names[index]]))
+
+    def counted(self) -> Mapping[str, int]:
+        return {}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class Nobody:
+    def completed(self, index: int) -> None:  # noqa: ARG002
+        raise AssertionError("it shows nothing")
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class Town:
+    """Makes postmen. n1 sends its messages to n2."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.postmen: list[Postman] = []
+
+    def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
+        names = [node.name for node in self.layout.nodes]
+        self.postmen.append(Postman(adapter, nic, names, tree_routes(self.layout)))
+        return Agent(self.postmen[-1], Nobody())
+
+    def run(self, rules: RuleSet | None = None, folder: Path | None = None) -> list[Record]:
+        log: list[Record] = []
+        with Simulation(self.layout, self, rules=rules, folder=folder, log=log.append) as simulation:
+            node = simulation.nodes["n1"]
+            for number in range(MESSAGES):
+                simulation.run_until(number * SECOND // 10)
+                node.nic.doorbell(1, 0, 0)
+            simulation.run_until(SECOND)
+        return log
+
+
+def test_a_rule_drops_the_third_acknowledgement_and_no_packet_of_mapping() -> None:
+    rules = RuleSet(known_fields())
+    rules.add(0, 'drop am2.kind == ACK and nth(3) and link == "s1:3--s2:3"')
+    town = Town(layout())
+    (lost,) = town.run(rules)
+    assert town.postmen[0].acknowledged == MESSAGES - 1
+    assert (lost.direction, lost.flow.key, lost.n) == ("backward", (4, am2.KIND_ACK, 2), 3)
+
+
+def test_mappers_are_met_by_rules_of_their_own() -> None:
+    rules = RuleSet(known_fields())
+    rules.add(0, "drop mapper.kind in (PROBE, LOOP) and first(4)")
+    rules.add(0, "delay 1us myrinet.type == 5 and not mapper.kind == PROBE and nth(1)")
+    town = Town(layout())
+    log = town.run(rules)
+    assert {record.flow.key[0] for record in log} == {5}
+    assert {record.cause for record in log} == {"rule"}
+    assert town.postmen[0].acknowledged == MESSAGES
+
+
+def test_fates_are_by_kind_and_channel_and_for_mapping_by_kind_and_hang_on_no_other_packets() -> None:
+    """What is lost of AM-II's packets is the same whether mappers send between them or not."""
+    log = Town(layout(loss="50%")).run()
+    keys = Counter(record.flow.key[0] for record in log)
+    assert keys[4]
+    assert keys[5]
+    rules = RuleSet(known_fields())
+    rules.add(0, "drop mapper")
+    silent = [record for record in Town(layout(loss="50%")).run(rules) if record.cause == "loss"]
+
+    def of_messages(records: list[Record]) -> list[Record]:
+        return [record for record in records if record.flow.key[:2] == (4, am2.KIND_MESSAGE)]
+
+    assert of_messages(silent) == of_messages(log) != []
+
+
+# Captures.
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    rules = RuleSet(known_fields())
+    rules.add(0, 'corrupt 1 am2.kind == MESSAGE and nth(2) and link == "s1:3--s2:3"')
+    rules.add(0, 'drop am2.kind == ACK and nth(1) and link == "s1:3--s2:3"')
+    Town(layout()).run(rules, folder)
+    return folder / CAPTURE
+
+
+def decode(*arguments: object) -> str:
+    program = "from testbed.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "decode", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_the_frames_of_a_capture_are_told_of_with_what_is_left_of_their_routes(recorded: Path) -> None:
+    lines = decode(recorded, "--filter", "am2").splitlines()
+    sent = [line for line in lines if " n1:eth0 out " in line]
+    assert len(sent) == MESSAGES
+    said = "AM-II MEDIUM message 1 of endpoint 0.3 to 1.4, handler 7, 21 bytes, channel 2 sequence 1, route +2 -2, 96 bytes"
+    assert sent[0].endswith(said)
+    (dropped,) = [line for line in lines if "dropped by rule" in line]
+    assert "AM-II ACK channel 2 sequence 1, route -2, " in dropped
+    broken = [line for line in lines if "wrong CRC-8" in line]
+    assert len(broken) == 1, "the frame of which a bit was flipped, where it comes"
+    assert " n2:eth0 in " in broken[0]
+
+
+def test_every_frame_is_somebodys(recorded: Path) -> None:
+    lines = decode(recorded, "--json").splitlines()
+    facts = [json.loads(line) for line in lines]
+    frames = captured(recorded)
+    assert len(facts) == len(frames)
+    expected = ["am2" if stripped(raw)[0][14:16] == am2.BEGINS else "mapper" for _, _, raw, _ in frames]
+    assert [fact["protocol"] for fact in facts] == expected
+    assert set(expected) == {"am2", "mapper"}
+    assert all(fact["fields"]["myrinet.type"] in (4, 5) for fact in facts)
+    probes = decode(recorded, "--filter", "mapper.kind == PROBE").splitlines()
+    assert probes
+    assert all("mapping PROBE" in line for line in probes)
+
+
+def test_in_detail_every_layer_is_a_line_and_a_wrong_crc_is_marked(recorded: Path) -> None:
+    text = decode(recorded, "-v", "--filter", "am2.kind == MESSAGE")
+    layers = Counter(line.strip().partition(":")[0] for line in text.splitlines() if line.startswith("    "))
+    assert layers["Myrinet"] == layers["AM-II"] == layers["Ethernet"] == layers["AM-II message"]
+    assert "    Myrinet: source_route +2 -2, type 0x4, crc8 0x" in text
+    assert text.count(", wrong: it would be 0x") == 1
+
+
+def test_messages_are_put_together_from_their_packets_and_acknowledgements(recorded: Path) -> None:
+    heads = decode(recorded, "--messages").splitlines()
+    assert [line.split()[1] for line in heads] == [f"n1/n2/3.{number}" for number in range(1, MESSAGES + 1)]
+    assert "AM2, 21 bytes, 1 frame, 1 acknowledgement, 1 lost, in " in heads[0]
+    assert "AM2, 21 bytes, 1 frame, in " in heads[1], "nobody answers a broken one"
+    assert all("1 frame, 1 acknowledgement, in " in head for head in heads[2:])
