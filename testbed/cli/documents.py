@@ -259,6 +259,11 @@ DOCUMENTS: Mapping[str, Schema] = {
                 _list({"type": "object"}),
                 "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share",
             ),
+            switches=_said(
+                _list({"type": "object"}),
+                "of each repetition, by Myrinet's switch: frames that did not go on there, or not whole, by cause; in "
+                "namespaces also stops, how often NICs at it were told STOP",
+            ),
             commands=_said(_list({"type": "object"}), "of commands: node, command, code, log"),
         ),
         "required": ["cluster", "folder", "verdict"],

@@ -345,4 +345,5 @@ def _document(result: RunResult) -> Mapping[str, object]:
         "results": [one.results for one in result.repetitions],
         "counted": [one.counted for one in result.repetitions],
         "used": [one.used for one in result.repetitions],
+        "switches": [one.switches for one in result.repetitions],
     }

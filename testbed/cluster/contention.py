@@ -17,7 +17,7 @@ from typing import Final
 
 from testbed.cluster import programs
 from testbed.cluster.state import State, Store
-from testbed.errors import DescriptionError, NotFoundError, Problem
+from testbed.errors import DescriptionError, NotFoundError, Problem, UnsupportedError
 from testbed.kernel import daemons, processes, syscalls
 from testbed.kernel.entering import Surroundings, enter_keeper, is_inside
 from testbed.kernel.files import write_setting
@@ -57,9 +57,12 @@ def send_traffic(
     address = programs.node_of(state, receiver).address
     if not address:
         raise NotFoundError(f"node {receiver} has no address to send to")
+    routed = state.layout.routed()
     for sender in senders:
         if sender == receiver:
             raise DescriptionError("the load", [Problem("", f"{sender} to itself", "two nodes")])
+        if sender in routed:
+            raise UnsupportedError(f"{sender}: the kernel's datagrams have no routes through Myrinet's switches")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sink = programs.surroundings(store, state, receiver)
     places = [programs.surroundings(store, state, sender) for sender in senders]

@@ -80,6 +80,8 @@ class Execution:
     """Of one repetition. results, counted (the firmware's counters): by node. checks: what checkers have found in its
     history, where they were asked. used: where a profile prices them, how the parts of a node were used, by node and part:
     jobs, busy_ns (the sum of their costs), waited_ns, and the share of the time in which it was busy.
+    switches: Myrinet's, by name: the frames that did not go on there, or not whole, by cause; in namespaces also stops, how
+    often NICs at them were told STOP.
     lateness: by node, of its frames where time is dilated."""
 
     results: Mapping[str, Any]
@@ -88,6 +90,7 @@ class Execution:
     checks: Report | None = None
     used: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     lateness: Mapping[str, Lateness] = field(default_factory=dict)
+    switches: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 class TimeIsUpError(TestbedError):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from testbed.cluster.running import RunningCluster
 from testbed.controller.agents import agents
+from testbed.controller.crossbars import crossbars, since
 from testbed.controller.executing import Execution, Plan, names_of, one_rank
 from testbed.controller.folders import Part
 from testbed.runtime.nodes.places import Dilation, Here
@@ -49,6 +50,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     programs = dict.fromkeys(names, rank)
     dilation = Dilation(plan.dilate, plan.profile) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
+    before = crossbars(cluster)
     with agents(
         cluster, protocol.plug, protocol.ethertype, programs, spin=spin, logs=part.logs, dilation=dilation,
         shared=protocol.apart if plan.shared else None,
@@ -58,15 +60,16 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
                 stack.enter_context(beside.live(cluster, run))
             outcome = run.wait(plan.timeout, patience=plan.patience)
         counted = {name: report.counted for name, report in outcome.reports.items()}
+    switches = since(before, crossbars(cluster))
     if not plan.dilate:
-        return Execution(outcome.results, counted, outcome.verdict)
+        return Execution(outcome.results, counted, outcome.verdict, switches=switches)
     used = {name: report.used for name, report in outcome.reports.items()}
     late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
     notes = [*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)]
     if plan.profile.is_free:
         notes.append("no profile: NICs and hosts take no time, only links do; --profile names one")
     told = replace(outcome.verdict, notes=tuple(notes))
-    return Execution(outcome.results, counted, told, used=used, lateness=late)
+    return Execution(outcome.results, counted, told, used=used, lateness=late, switches=switches)
 
 
 class WallClock:

@@ -237,6 +237,7 @@ def run(
             results=[one.results for one in executions],
             counted=[one.counted for one in executions],
             used=[one.used for one in executions],
+            switches=[one.switches for one in executions],
             lateness=[{name: asdict(late) for name, late in one.lateness.items()} for one in executions],
         )
         rows = list(read(folder.path / "rows.jsonl"))

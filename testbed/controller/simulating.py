@@ -106,7 +106,8 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
         results = {name: task.result() for name in names for task in simulation.programs(name)}  # none of who crashed
         counted = {name: dict(node.agent.firmware.counted()) for name, node in simulation.nodes.items()}
         used = {name: _used(node, simulation.now()) for name, node in simulation.nodes.items()}
-    return Execution(results, counted, SIMULATED, used=used if not plan.profile.is_free else {})
+        switches = {name: dict(one.counters) for name, one in simulation.network.crossbars.items()}
+    return Execution(results, counted, SIMULATED, used=used if not plan.profile.is_free else {}, switches=switches)
 
 
 def _used(node: SimNode, now: int) -> Mapping[str, Mapping[str, float]]:

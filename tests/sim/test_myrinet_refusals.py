@@ -8,7 +8,7 @@ from testbed import Cluster, Scenario
 from testbed.controller.scenarios.checking import check
 from testbed.errors import DescriptionError, UnsupportedError
 from testbed.spec.elements import Link, Node, Switch
-from testbed.spec.faults import Impair
+from testbed.spec.faults import Fault, Impair, Incast, Traffic
 from testbed.spec.resolving import resolve
 
 
@@ -39,6 +39,16 @@ def test_a_scenario_that_injects_it_is_refused_before_the_run(mode: str) -> None
     with pytest.raises(UnsupportedError, match=r"fault.*n2:eth0--s1:\d.*keeps the order"):
         check(reorders, layout, mode)
     check(Scenario(name="late", faults=(Impair(on=("n2",), at="1s", loss="5%"),)), layout, mode)
+
+
+@pytest.mark.parametrize("mode", ["sim", "live"])
+@pytest.mark.parametrize(
+    "fault",
+    [Incast(receiver="n1", at="1s", rate="1mbit"), Traffic(senders=("n1",), receiver="n2", at="1s", rate="1mbit")],
+)
+def test_loads_of_the_kernels_datagrams_have_no_routes(fault: Fault, mode: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"n[12], n[12]: the kernel's datagrams have no routes"):
+        check(Scenario(name="load", faults=(fault,)), resolve(pair()), mode)
 
 
 def test_the_same_is_no_matter_on_ethernet() -> None:

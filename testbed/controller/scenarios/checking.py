@@ -136,6 +136,8 @@ def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, comman
         return [_FIRMWARE.format(kind=fault.kind)]
     if over_kernel and (isinstance(fault, Restart | Reset | Churn) or _comes_back(fault)):
         return [_CONNECTIONS]
+    if isinstance(fault, Traffic | Incast) and (routed := _routed(fault, layout)):
+        return [f"{fault.kind}: {', '.join(routed)}: the kernel's datagrams have no routes through Myrinet's switches"]
     if mode == "sim":
         return _meaningless(fault, layout)
     if isinstance(fault, Slow) and mode != "dilated":
@@ -158,6 +160,12 @@ def _not_slowed(fault: Fault, slow: int) -> list[str]:
 
 def _comes_back(fault: Fault) -> bool:
     return isinstance(fault, Crash) and (fault.to is not None or fault.for_ is not None)
+
+
+def _routed(fault: Traffic | Incast, layout: Layout) -> list[str]:
+    """The nodes among these that Myrinet's switches join."""
+    routed = layout.routed()
+    return [name for name in (*senders_of(layout, fault), node_of(layout, fault.receiver)) if name in routed]
 
 
 def _meaningless(fault: Fault, layout: Layout) -> list[str]:
