@@ -163,6 +163,16 @@ class Pair:
         self.sending[number] = outgoing = Outgoing(number, context, tag, data, over)
         return outgoing
 
+    def asks(self) -> None:
+        """A request is sent, or tried."""
+        self.unanswered += 1
+        self.run += 1
+
+    def has_not_asked(self) -> None:
+        """It was not."""
+        self.unanswered -= 1
+        self.run -= 1
+
     def answered(self, head: Head) -> None:
         """A request that began so has been."""
         if head != self.outgoing:

@@ -1,0 +1,335 @@
+"""MPI on AM-II: active messages between one endpoint of each node, and matching by the library.
+
+Three ways for a message. A short one's bytes are words of a request. Up to what medium messages carry within one peer's
+credits, it goes at once, in fragments. A longer one is offered; when it has its receive, its sender is granted slots of the
+receiver's staging region, and fills them by bulk messages, each again when what was in it has been copied out.
+
+A send is over when AM-II has copied its last byte, a synchronous one when it has its receive. Before a node first sends to
+another it asks who that is. What comes back unhandled, and a peer that says that it is somebody else now, end the session
+(`pairs`): what was under way fails, and the next message begins a new one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from functools import partial
+from typing import Final
+
+from protocols.am2.host.errors import Returned, Status
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.token import Token
+from protocols.core.completion import Completion
+from protocols.mpi.am2 import lines
+from protocols.mpi.am2.lines import Lines, carry
+from protocols.mpi.am2.pairs import MASK, Fragment, Head, Incoming, Pair, Piece, Session, Word
+from protocols.mpi.am2.staging import Staging
+from protocols.mpi.errors import ERR_PROC_FAILED, Envelope, MPIError
+from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
+
+_PACK: Final = tuple(struct.Struct(f"!{count}I").pack for count in range(10))
+_REFUSALS: Final = 10_000
+"""Round trips for which a node may be there, and its endpoint not yet (ours)."""
+_ABSENT: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
+_OFFERED: Final = -1
+_WHY: Final = {
+    Status.UNREACHABLE: "has acknowledged nothing for as long as the settings allow, or has started again",
+    Status.BAD_ENDPOINT: "has no endpoint for MPI",
+    Status.BAD_TAG: "has another endpoint in the place of MPI's",
+}
+
+
+class Am2Endpoint(MatchingByLibrary):
+    """AM-II's host library as MPI wants it. Implements `MatchingEndpoint`."""
+
+    def __init__(self, host: ActiveMessages) -> None:
+        """Raises ValueError where the node has endpoints already."""
+        super().__init__()
+        self.rank = host.node
+        self.size = host.size
+        self.contexts = CONTEXTS
+        self.most_tag = (1 << 31) - 1
+        self.most_bytes = MASK
+        self._host = host
+        self._bundle = host.allocate_bundle()
+        self._endpoint = endpoint = self._bundle.allocate_endpoint()
+        if endpoint.name.endpoint != lines.NUMBER:
+            self._bundle.free()
+            raise ValueError("MPI's endpoint is a node's first, and this one has others already")
+        self._lines = Lines(host, endpoint)
+        self._pairs: dict[int, Pair] = {}
+        self._staging = Staging()
+        self._waiting: deque[tuple[Pair, int, Incoming]] = deque()  # for slots
+        for handler, function in (
+            (lines.HELLO, self._hello), (lines.SHORT, self._short), (lines.EAGER, self._eager),
+            (lines.OFFER, self._offer), (lines.GRANT, self._granted), (lines.PIECE, self._piece),
+            (lines.CLEAR, self._clear), (lines.TAKEN, self._taken), (lines.PLACED, self._placed), (lines.MEET, self._met),
+        ):  # fmt: skip
+            endpoint.set_handler(handler, function)
+        endpoint.error_handler = self._returned
+        endpoint.tag = lines.TAG
+        carry(self._serve())
+
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+        if destination == self.rank:
+            arrival = self.matching.arrive(destination, context, tag, len(data))
+            arrival.place[:] = data[: len(arrival.place)]
+            over.complete(Envelope(destination, tag, len(data)))
+            self.matching.arrived(arrival)
+            return True
+        pair = self._pairs.get(destination) or self._pair(destination)
+        self._lines.put(pair, pair.message(context, tag, data, over))
+        return True
+
+    async def _serve(self) -> None:
+        """Handle what comes, and go on with what can go on then."""
+        bundle, endpoint, host, advance = self._bundle, self._endpoint, self._host, self._lines.advance
+        while True:
+            changed: Completion[None] = Completion("a message for MPI")
+            bundle.changed = changed
+            if host.handling is None:
+                if not endpoint.poll():
+                    for pair in self._lines.forsaken():
+                        self._lose(pair, "has started again")
+                advance()
+            await changed
+
+    # Requests, each answered.
+
+    def _hello(self, token: Token, *words: int) -> None:
+        pair = self._pair(token.source.node)
+        self._meet(pair, words[:2])
+        token.reply(lines.MEET, *words, *pair.ours)
+
+    def _short(
+        self, token: Token, a: int, b: int, c: int, d: int, number: int, what: int, tag: int, *data: int
+    ) -> None:
+        pair = self._sender(token, (a, b, c, d))
+        if pair is not None:
+            length = what & 0xFFFF
+            self._come(pair, number, Fragment(what >> 16, tag, length, 0, _PACK[len(data)](*data)[:length]))
+
+    def _eager(self, token: Token, data: memoryview, *words: int) -> None:
+        a, b, c, d, number, context, tag, length, offset = words
+        pair = self._sender(token, (a, b, c, d))
+        if pair is not None:
+            self._come(pair, number, Fragment(context, tag, length, offset, data))
+
+    def _offer(self, token: Token, *words: int) -> None:
+        a, b, c, d, number, context, tag, length = words
+        pair = self._sender(token, (a, b, c, d))
+        if pair is not None:
+            self._come(pair, number, Fragment(context, tag, length, _OFFERED, b""))
+
+    def _granted(self, token: Token, *words: int) -> None:
+        """Our offer has its receive."""
+        a, b, c, d, number, wanted, *slots = words
+        pair = self._sender(token, (a, b, c, d))
+        message = None if pair is None else pair.sending.get(number)
+        if pair is None or message is None:
+            return
+        message.wanted = wanted
+        for slot in slots:
+            self._lines.put(pair, Piece(message, slot))
+        if not wanted:
+            del pair.sending[number]
+            message.over.complete(Envelope(pair.peer, message.tag, len(message.data)))
+
+    def _piece(self, token: Token, data: memoryview, *words: int) -> None:
+        a, b, c, d, number, _, offset = words
+        pair = self._sender(token, (a, b, c, d), silent=True)
+        if pair is None:
+            return
+        incoming = pair.arriving.get(number)
+        if incoming is not None:
+            incoming.arrival.place[offset : offset + len(data)] = data
+        token.reply(lines.PLACED, *words[:6])
+        if incoming is not None:
+            incoming.missing -= len(data)
+            if not incoming.missing:
+                del pair.arriving[number]
+                self._staging.give_back(incoming.slots)
+                self._grant()
+                self.matching.arrived(incoming.arrival)
+
+    def _clear(self, token: Token, *words: int) -> None:
+        a, b, c, d = words
+        pair = self._sender(token, (a, b, c, d))
+        if pair is not None:
+            self._staging.release(pair.peer)
+            self._grant()
+
+    # Replies, and what has come back.
+
+    def _taken(self, token: Token, a: int, b: int, c: int, d: int) -> None:
+        self._answered(self._pairs[token.source.node], (a, b, c, d))
+
+    def _placed(self, token: Token, a: int, b: int, c: int, d: int, number: int, slot: int) -> None:
+        pair, head = self._pairs[token.source.node], (a, b, c, d)
+        message = pair.sending.get(number)
+        if message is not None and head == pair.outgoing and message.sent < message.wanted:
+            pair.queue.append(Piece(message, slot))
+        self._answered(pair, head)
+
+    def _met(self, token: Token, a: int, b: int, c: int, d: int, incarnation: int, epoch: int) -> None:
+        """The peer says who it is."""
+        pair = self._pairs[token.source.node]
+        is_current = (a, b) == pair.ours
+        self._answered(pair, (a, b, c, d))
+        if is_current:
+            self._meet(pair, (incarnation, epoch))
+
+    def _returned(self, returned: Returned) -> None:
+        pair, status = self._pair(returned.destination.node), returned.status
+        a, b, c, d = returned.arguments[:4]
+        if returned.is_reply:
+            # The peer waits for it, and would for ever if it were not told.
+            if status is Status.UNREACHABLE and pair.is_open and (a, b) == pair.theirs:
+                self._lose(pair, _WHY[status])
+            return
+        is_current = (a, b, c, d) == pair.outgoing
+        self._answered(pair, (a, b, c, d))
+        if not is_current:
+            return
+        if returned.handler == lines.HELLO and status in _ABSENT and pair.queue and pair.refusals < _REFUSALS:
+            pair.refusals += 1
+            pair.is_told = False
+            self._lines.wake(pair)
+        else:
+            self._lose(pair, _WHY.get(status) or f"has sent a message back: {status.name.lower().replace('_', ' ')}")
+
+    # Sessions.
+
+    def _pair(self, peer: int) -> Pair:
+        pair = self._pairs.get(peer)
+        if pair is None:
+            pair = self._pairs[peer] = Pair(peer, self._host.incarnation)
+        return pair
+
+    def _sender(self, token: Token, head: Head, silent: bool = False) -> Pair | None:
+        """Who has sent a request that begins so, if it is of the sessions that there are; else it is told who we are.
+        silent: it is not told that its request is taken."""
+        peer = token.source.node
+        pair = self._pairs.get(peer) or self._pair(peer)
+        if head != pair.incoming and not (self._meet(pair, head[:2]) and head == pair.incoming):
+            token.reply(lines.MEET, *head, *pair.ours)
+            return None
+        if not silent:
+            token.reply(lines.TAKEN, *head)
+        return pair
+
+    def _meet(self, pair: Pair, theirs: Session) -> bool:
+        """The peer says that it is this one. False: it was, and is another one now."""
+        if theirs != pair.theirs:
+            if not pair.is_news(theirs):
+                return False
+            if pair.theirs is not None and theirs[0] != pair.theirs[0]:
+                pair.former = 0  # nobody is there who could answer
+                self._staging.release(pair.peer)
+            if pair.is_open:
+                self._lose(pair, "has started again", renew=False)
+        if not pair.is_open:
+            pair.open(theirs)
+            self._owe(pair)
+            if pair.queue:
+                self._lines.wake(pair)
+        return True
+
+    def _lose(self, pair: Pair, why: str, renew: bool = True) -> None:
+        """Nothing that was under way will come to its end. renew: the peer is to know that."""
+        sending, arriving = pair.end(renew)
+        for incoming in arriving:
+            self._staging.hold(pair.peer, incoming.slots)
+        for message in sending:
+            message.over.fail(_failure(pair, why))
+        for incoming in arriving:
+            self.matching.lost(incoming.arrival, _failure(pair, why))
+        self.matching.fail_synchronous(pair.peer, _failure(pair, why))
+        if renew:
+            self._lines.wake(pair)
+
+    def _answered(self, pair: Pair, head: Head) -> None:
+        pair.answered(head)
+        self._lines.answered(pair)
+        if pair.owes:
+            self._owe(pair)
+
+    def _owe(self, pair: Pair) -> None:
+        """Say that nothing of a former session is under way any more, if one waits for that, when it is so."""
+        if pair.owes and pair.is_open and not pair.former:
+            pair.owes = False
+            self._lines.put(pair, Word(lines.CLEAR))
+
+    # Messages that come.
+
+    def _come(self, pair: Pair, number: int, fragment: Fragment) -> None:
+        ahead = pair.ahead(number)
+        if ahead > 0:
+            pair.early.setdefault(number, []).append(fragment._replace(data=bytes(fragment.data)))
+            return
+        if ahead < 0:
+            self._more(pair, number, fragment)
+            return
+        self._begin(pair, fragment)
+        while pair.early and (kept := pair.early.pop(number := pair.expected, None)) is not None:
+            self._begin(pair, kept[0])
+            for one in kept[1:]:
+                self._more(pair, number, one)
+
+    def _begin(self, pair: Pair, fragment: Fragment) -> None:
+        """The next message, of which this has come first."""
+        context, tag, length, offset, data = fragment
+        number, pair.expected = pair.expected, pair.expected + 1 & MASK
+        if offset == _OFFERED:
+            incoming = pair.arriving[number] = Incoming(length)
+            wanted = partial(self._wanted, pair, number, incoming)
+            incoming.arrival = self.matching.arrive(pair.peer, context, tag, length, wanted)
+            return
+        arrival = self.matching.arrive(pair.peer, context, tag, length)
+        if len(data) == length:
+            place = arrival.place
+            place[:] = data if len(place) == length else data[: len(place)]
+            self.matching.arrived(arrival)
+            return
+        incoming = pair.arriving[number] = Incoming(length)
+        incoming.arrival = arrival
+        self._more(pair, number, fragment)
+
+    def _more(self, pair: Pair, number: int, fragment: Fragment) -> None:
+        incoming, offset, data = pair.arriving[number], fragment.offset, fragment.data
+        place = incoming.arrival.place[offset : offset + len(data)]
+        place[:] = data[: len(place)]
+        incoming.missing -= len(data)
+        if not incoming.missing:
+            del pair.arriving[number]
+            self.matching.arrived(incoming.arrival)
+
+    def _wanted(self, pair: Pair, number: int, incoming: Incoming, arrival: Arrival) -> None:
+        """A message that was offered has its receive."""
+        incoming.arrival = arrival
+        incoming.missing = len(arrival.place)
+        if incoming.missing:
+            self._waiting.append((pair, number, incoming))
+            self._grant()
+            return
+        del pair.arriving[number]
+        self._lines.put(pair, Word(lines.GRANT, (number, 0)))
+        self.matching.arrived(arrival)
+
+    def _grant(self) -> None:
+        """Hand out slots to those that wait for some."""
+        waiting = self._waiting
+        while waiting:
+            pair, number, incoming = waiting[0]
+            if pair.arriving.get(number) is incoming:
+                incoming.slots = self._staging.take(incoming.missing)
+                if not incoming.slots:
+                    return
+                if self._endpoint.segment is None:
+                    self._endpoint.segment = self._staging.memory
+                self._lines.put(pair, Word(lines.GRANT, (number, incoming.missing, *incoming.slots)))
+            waiting.popleft()
+
+
+def _failure(pair: Pair, why: str) -> MPIError:
+    return MPIError(ERR_PROC_FAILED, f"node {pair.peer} {why}: whether a message sent has arrived is not known")
