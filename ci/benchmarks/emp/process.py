@@ -49,9 +49,12 @@ class Nodes:
         chosen = programs(kind, Pair(devices, macs, spin, look), count)
         pinned = dict(zip((PING, PONG), cpus, strict=True))
         budget = SPIN if spin else 0
-        Patience.LOOK = look  # of the processes that are forked now
-        with agents(self._cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=pinned) as run:
-            outcome = run.wait(PATIENCE, patience=PROGRESS)
+        usual, Patience.LOOK = Patience.LOOK, look  # of the processes that are forked now
+        try:
+            with agents(self._cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=pinned) as run:
+                outcome = run.wait(PATIENCE, patience=PROGRESS)
+        finally:
+            Patience.LOOK = usual
         resent = sum(report.counted["frames_resent"] for report in outcome.reports.values())
         return {"results": dict(outcome.results), "invalid": outcome.invalid, "resent": resent}
 

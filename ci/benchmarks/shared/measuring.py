@@ -15,6 +15,7 @@ from protocols.emp.host import plug
 from testbed import Cluster
 from testbed.cluster.running import RunningCluster
 from testbed.controller.agents import agents
+from testbed.runtime.nodes.patience import Patience
 
 SHARED, INLINE, TCP = "EMP, shared", "EMP, inline", "kernel TCP, C"
 SPINNING, BLOCKING, ONE = "spinning", "blocking", "one processor"
@@ -73,7 +74,8 @@ def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Pro
                         found.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
     settings = {
         "cluster": "two nodes, one pair of interfaces", "bytes": {SHARED: 4, INLINE: 4, TCP: 8}, "count": count,
-        "waiting": waiting, "processors": [SENDER, RECEIVER], "interleaved": [SHARED, INLINE, TCP],
+        "waiting": waiting, "look": {SHARED: 0, INLINE: 0 if spin else Patience.LOOK, TCP: 0},
+        "processors": [SENDER, RECEIVER], "interleaved": [SHARED, INLINE, TCP],
         "processes": {SHARED: 4, INLINE: 2, TCP: 2},
     }  # fmt: skip
     for (contender, measure), samples in found.items():
