@@ -25,13 +25,14 @@ from testbed.wire.fields import (
     ETHERNET_HEADER,
     IPV4,
     IPV6,
+    MOST_HOPS,
     NOWHERE,
+    ROUTE_BYTE,
     SMALLEST_ETHERTYPE,
     TAGS,
     Fields,
     FlowReader,
     Located,
-    behind_route,
     locate,
 )
 
@@ -325,26 +326,32 @@ def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | 
 
 
 def _taker(spans: Mapping[bytes, tuple[slice, ...]], routed: bool) -> Callable[[bytes], object]:
-    """What takes a frame's Ethernet header, what the header behind it begins with if somebody claims that, and those bytes
-    that stand in its spans without a source route."""
+    """What takes a frame's Ethernet header, and of the header behind it what it begins with, if somebody claims that, and
+    those bytes that stand in its spans without a source route."""
     size = max(map(len, spans))
-    behind = {begins: [_moved(span) for span in found] for begins, found in spans.items()}
-    others = behind.get(b"", [])
+    behind = {begins: _getter(len(begins), found) for begins, found in spans.items()}
+    others = behind.get(b"", _nothing)
+    most = max([size, *[span.stop - ETHERNET_HEADER for found in spans.values() for span in found]])
+    end = ETHERNET_HEADER + MOST_HOPS if routed else ETHERNET_HEADER
 
     def take(frame: bytes) -> object:
-        at = behind_route(frame, ETHERNET_HEADER) if routed else ETHERNET_HEADER
-        begins = frame[at : at + size]
-        own = behind.get(begins)
-        if own is None:
-            begins, own = b"", others
-        return frame[:ETHERNET_HEADER], begins, *[frame[at + begin : at + end] for begin, end in own]
+        at, last = ETHERNET_HEADER, min(end, len(frame))
+        while at < last and frame[at] >= ROUTE_BYTE:
+            at += 1
+        header = frame[at : at + most]
+        return frame[_HEADER], behind.get(header[:size], others)(header)
 
     return take
 
 
-def _moved(span: slice) -> tuple[int, int]:
-    """Counted from behind the Ethernet header."""
-    return span.start - ETHERNET_HEADER, span.stop - ETHERNET_HEADER
+def _getter(begins: int, spans: tuple[slice, ...]) -> Callable[[bytes], object]:
+    """Of a header, what it begins with, and what stands in its spans."""
+    moved = [slice(span.start - ETHERNET_HEADER, span.stop - ETHERNET_HEADER) for span in spans]
+    return itemgetter(slice(0, begins), *moved)
+
+
+def _nothing(_: bytes) -> object:
+    return None
 
 
 def _mac(number: int) -> str:
