@@ -60,9 +60,9 @@ class Card:
     """One NIC's memory, counters and peers, and the actions it can take."""
 
     __slots__ = (
-        "_pack_frame", "_pack_frame_behind", "_pack_message", "_pack_message_behind", "adapter", "address", "counters",
-        "descriptors", "full", "handed", "incarnation", "looped", "memory", "nic", "number", "peers", "peers_by_address",
-        "prefix_size", "settings", "single", "taken",
+        "_numbers", "_pack_frame", "_pack_frame_behind", "_pack_message", "_pack_message_behind", "_send", "_send_later",
+        "adapter", "address", "counters", "descriptors", "full", "handed", "incarnation", "looped", "memory", "nic",
+        "number", "peers", "peers_by_address", "prefix_size", "settings", "single", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,9 @@ class Card:
         self.peers: dict[int, Peer] = {}
         """Those that there has been anything to do with, by node number."""
         self.peers_by_address: dict[bytes, Peer] = {}
+        self._numbers = _numbers(tuple(adapter.addresses))
+        # Bound once: a NIC may have thousands of peers.
+        self._send, self._send_later = nic.send, nic.send_later
         self.peer(self.number).incarnation = adapter.incarnation
         self._pack_frame = codec.pack_frame
         self._pack_message = codec.pack_message
@@ -216,12 +219,12 @@ class Card:
         if found is None:
             address = self.adapter.addresses[number]
             own = number == self.number
-            send, later = (self.looped.append, self._loop_later) if own else (self.nic.send, self.nic.send_later)
+            send, later = (self.looped.append, self._loop_later) if own else (self._send, self._send_later)
             found = Peer(number, address, send, later)
             self.peers[number] = self.peers_by_address[address] = found
         return found
 
     def peer_at(self, address: bytes) -> Peer | None:
         """The node's whose NIC has that address; None where there is none."""
-        number = _numbers(tuple(self.adapter.addresses)).get(address)
+        number = self._numbers.get(address)
         return None if number is None else self.peer(number)

@@ -81,15 +81,24 @@ _STREAMS: Final = {
 class Known:
     """A flow as its classifier knows it: the same object whenever it comes, so that finding what a direction remembers of it
     compares nothing. destination: the MAC, as bytes. located: what `locate` says of its frames, of those at least that a
-    shortcut finds. first: the words that lead to its first draw for losses."""
+    shortcut finds. first: the words that lead to its first draw for losses. flow: put together when it is first asked for,
+    where the words say all of it."""
 
     __slots__ = ("destination", "first", "flow", "located")
+    flow: Flow
 
-    def __init__(self, flow: Flow, destination: bytes, located: Located, first: tuple[int, ...]) -> None:
-        self.flow: Final = flow
+    def __init__(self, destination: bytes, located: Located, first: tuple[int, ...]) -> None:
         self.destination: Final = destination
         self.located: Final = located
         self.first: Final = first
+
+    def __getattr__(self, name: str) -> Flow:
+        """Called for a slot that is still empty, and fills it."""
+        if name != "flow":
+            raise AttributeError(name)
+        destination, source = self.first[:2]
+        self.flow = flow = Flow(destination & 0xFFFF, destination >> 16, source >> 16, self.first[2:-2])
+        return flow
 
 
 class Counted:
@@ -123,7 +132,7 @@ class Counted:
         return start
 
 
-_NO_FLOW: Final = Known(Flow(0, 0, 0), b"", NOWHERE, ())
+_NO_FLOW: Final = Known(b"", NOWHERE, (0, 0, 0, 0))
 _UNSEEN: Final = Counted(_NO_FLOW, 0, 0, 0)  # stands for a flow of which there was no frame
 _ONCE: Final = Counted(_NO_FLOW, 0, 0, 1)  # and for one of which there was one
 
@@ -133,13 +142,24 @@ Ordinary = tuple[bytes, int, int, int, int]
 Key = TypeVar("Key")
 
 
+class _Kind(NamedTuple):
+    """Of flows that differ only in their addresses. tail: how their frames go on behind these; other bytes there may say the
+    same. words: what of them is absorbed behind the addresses, for the first draw for losses."""
+
+    ethertype: int
+    key: tuple[int, ...]
+    located: Located
+    tail: bytes
+    words: tuple[int, ...]
+
+
 class Classifier:
     """From a frame's bytes to its flow, with shortcuts: the same for all directions that know the same fields, which may
     share it."""
 
     __slots__ = (
-        "_by_key", "_finer", "_known", "_macs", "_numbers", "_places", "_readers", "_short", "_takers", "_values", "by_head",
-        "by_port", "head",
+        "_by_key", "_finer", "_kinds", "_known", "_macs", "_numbers", "_places", "_readers", "_short", "_tails", "_takers",
+        "_values", "by_head", "by_port", "head",
     )  # fmt: skip
 
     def __init__(self, fields: Fields) -> None:
@@ -154,7 +174,10 @@ class Classifier:
         self.by_port: dict[Ordinary, Known] = {}
         """The shortcut of ordinary frames."""
         self.by_head: dict[bytes, Known] = {}
-        """The shortcut of frames whose flow is told by their first bytes, so many as `head` says."""
+        """The shortcut of frames whose flow is told by their first bytes, so many as `head` says; and all there is of such
+        flows, each by its addresses and its kind's tail."""
+        self._tails: dict[bytes, _Kind] = {}  # of those flows
+        self._kinds: dict[tuple[int, tuple[int, ...]], _Kind] = {}  # the same, by EtherType and key
         self._by_key: dict[object, Known] = {}  # by Ethernet header, and the bytes of the flow key, wherever they stand
         spans = {
             ethertype: found
@@ -202,7 +225,9 @@ class Classifier:
                 return self._look_up(self.by_port, ordinary, frame)
         ethertype = int.from_bytes(frame[12:14], "big")
         if ethertype in self._short:
-            return self._look_up(self.by_head, frame[self.head], frame)
+            head = frame[self.head]
+            known = self.by_head.get(head) or self._meet(head, frame)
+            return known, known.located
         take = self._takers.get(ethertype)
         if take is not None:
             return self._look_up(self._by_key, take(frame), frame)
@@ -224,6 +249,8 @@ class Classifier:
     def _find(self, frame: bytes) -> tuple[Known, Located]:
         located = locate(frame)
         flow = flow_of(frame, self._readers, located)
+        if flow.ethertype in self._short:  # behind tags, without which it has a shortcut
+            return self.find(frame[:12] + frame[located[1] - 2 :])[0], located
         known = self._known.get(flow)
         if known is None:
             same = self._numbers.setdefault
@@ -236,8 +263,39 @@ class Classifier:
             )
             words = [same(word, word) for word in hashing.flow_words(*flow)]
             place = self._places.setdefault(located, located)
-            known = self._known[flow] = Known(flow, self.mac(frame[:6]), place, (*words, hashing.LOSS, 0))
+            known = self._known[flow] = Known(self.mac(frame[:6]), place, (*words, hashing.LOSS, 0))
+            known.flow = flow
         return known, located
+
+    def _meet(self, head: bytes, frame: bytes) -> Known:
+        """A flow that is told by its head, which has no shortcut yet. Where many nodes talk to many there are as many flows
+        as frames: what they have in common is found out once."""
+        tail = head[12:]
+        kind = self._tails.get(tail) or self._kind(tail, frame)
+        shortcuts = self.by_head
+        own = head if tail == kind.tail else head[:12] + kind.tail
+        known = shortcuts.get(own)
+        if known is None:
+            same = self._numbers.setdefault
+            from_bytes = int.from_bytes
+            destination = from_bytes(head[:6], "big") << 16 | kind.ethertype
+            source = from_bytes(head[6:12], "big") << 16 | len(kind.key)
+            first = (same(destination, destination), same(source, source), *kind.words)
+            shortcuts[own] = known = Known(self.mac(head[:6]), kind.located, first)
+        if own is not head and len(shortcuts) < MOST_CACHED:
+            shortcuts[head] = known
+        return known
+
+    def _kind(self, tail: bytes, frame: bytes) -> _Kind:
+        located = locate(frame)
+        flow = flow_of(frame, self._readers, located)
+        kind = self._kinds.get((flow.ethertype, flow.key))
+        if kind is None:
+            kind = _Kind(flow.ethertype, flow.key, located, tail, (*flow.key, hashing.LOSS, 0))
+            self._kinds[flow.ethertype, flow.key] = kind
+        if len(self._tails) < MOST_CACHED:
+            self._tails[tail] = kind
+        return kind
 
 
 class Flows:

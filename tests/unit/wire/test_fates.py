@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
@@ -286,6 +287,26 @@ def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
             assert (counted.flow, located) == (flow_of(macs + rest, readers), locate(macs + rest))
             assert counted.n == counts[counted.flow]
     assert sorted(counts.values()) == [6, 6, 12]
+
+
+def test_a_flow_is_one_whichever_of_its_frames_is_met_first() -> None:
+    """Behind a tag, bare, and with other bits beside its key: in any order the same flow, and no other."""
+    fields = standard_fields()
+    fields.register("near", 0x88B5, {"kind": (1, 1, 0x0F)}, ("kind",))
+    readers = fields.flow_readers()
+    pairs = [bytes.fromhex(text) for text in ("020000000002020000000001", "020000000001020000000002")]
+    rests = [bytes.fromhex(text) for text in ("8100000788b50003", "88b50003", "88b50193", "88b5")]
+    for order in permutations(rests):
+        classifier = Classifier(fields)
+        known = {
+            (pair, flow_of(pair + rest, readers)): classifier.find(pair + rest)[0] for pair in pairs for rest in order
+        }
+        assert len({id(one) for one in known.values()}) == len(known) == 4
+        for pair in pairs:
+            for rest in order:
+                flow = flow_of(pair + rest, readers)
+                assert classifier.find(pair + rest) == (known[pair, flow], locate(pair + rest))
+                assert known[pair, flow].flow == flow
 
 
 def test_directions_that_share_a_classifier_count_apart_and_draw_apart() -> None:
