@@ -23,7 +23,8 @@ from functools import cache, partial
 from typing import Any, Final
 
 from exhaustive_exchanges import EXCHANGES, Exchange, Party
-from swarm import Violation, say
+from swarm_faults import Violation
+from trials import say
 
 from protocols.core.firmware import Plug
 from protocols.core.protocol import Protocol

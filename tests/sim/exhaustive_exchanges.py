@@ -8,7 +8,7 @@ from functools import cache, partial
 from random import Random
 from typing import Final
 
-from swarm import Violation
+from swarm_faults import Violation
 
 from protocols.core.completion import Completion
 from protocols.mpi.device import Device

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from swarm import say
+from trials import say
 
 from protocols.core.firmware import Plug
 from protocols.core.protocol import Protocol

@@ -13,14 +13,26 @@ Another protocol with posted sends and receives is another `Subject`.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Protocol, cast
+
+from swarm_faults import (
+    CALM,
+    MICROSECOND,
+    MILLISECOND,
+    SECOND,
+    Cut,
+    Violation,
+    cut_and_mend,
+    draw_faults,
+    draw_shape,
+    layout_of,
+)
+from trials import Swarm
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Host, Plug
@@ -29,11 +41,7 @@ from protocols.emp.settings import Settings
 from testbed.engine.sources import Source, source
 from testbed.sim.node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
-from testbed.spec.layout import Impairment, Layout
-from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
-
-MICROSECOND, MILLISECOND, SECOND = 1_000, 1_000_000, 1_000_000_000
+from testbed.spec.layout import Impairment
 
 MESSAGES = 100
 SIZES = (0, 1, 4, 60, 400, 1455, 1456, 1457, 2000, 2928, 4096, 4097, 6000, 12_000)
@@ -41,10 +49,6 @@ LARGEST = max(SIZES)
 PATTERN = bytes((i * i // 7 + i) & 0xFF for i in range(LARGEST + 4096))
 PATIENCE = 60 * SECOND
 """Virtual time after the faults, in which a case must have ended."""
-
-
-class Violation(AssertionError):  # noqa: N818  # it is no error of ours
-    """What a protocol promises did not hold."""
 
 
 class Received(Protocol):
@@ -73,15 +77,6 @@ class Message:
     sink: int
     tag: int
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A link is out, from begin to end."""
-
-    link: int
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,49 +121,11 @@ def _emp_settings(chance: Source, eager: bool) -> dict[str, int]:
 
 EMP = Subject("emp", _emp_settings, lambda settings: emp.plug(Settings(**settings)))
 
-# Kinds of fault, each with what it may be on a link.
-FAULTS: dict[str, Callable[[Source], dict[str, object]]] = {
-    "loss": lambda chance: {"loss": chance.choice((0.01, 0.05, 0.3))},
-    "bursts": lambda chance: {"gemodel": (0.02, chance.choice((0.1, 0.5)), 1.0, 0.0)},
-    "corruption": lambda chance: {"corrupt": chance.choice((0.01, 0.2)), "corrupt_bits": chance.choice((1, 3))},
-    "duplication": lambda chance: {"duplicate": chance.choice((0.02, 0.3))},
-    "reordering": lambda chance: {
-        "reorder": chance.choice((0.02, 0.3)),
-        "delay": chance.choice((50, 2000)) * MICROSECOND,
-    },
-    "jitter": lambda chance: {"jitter": chance.choice((10, 40)) * MICROSECOND, "delay": 50 * MICROSECOND},
-    "congestion": lambda chance: {"rate": chance.choice((20, 200)) * 10**6, "queue_frames": chance.choice((4, 30))},
-}
-BLACKOUT = "blackout"
-SHAPES: dict[str, tuple[int, int]] = {
-    "back-to-back": (2, 2),
-    "star": (2, 8),
-    "line": (2, 5),
-    "ring": (3, 6),
-    "dumbbell": (4, 8),
-}
-CALM = Impairment(delay=5 * MICROSECOND)
-
-
-@cache
-def layout_of(shape: str, nodes: int) -> Layout:
-    """Without impairments: a case sets its own."""
-    made = {
-        "back-to-back": Description.back_to_back,
-        "star": lambda: Description.star(nodes),
-        "line": lambda: Description.line(nodes),
-        "ring": lambda: Description.ring(nodes),
-        "dumbbell": lambda: Description.dumbbell(nodes // 2, nodes - nodes // 2),
-    }
-    return resolve(made[shape]())
-
 
 def draw(seed: int, subject: Subject = EMP) -> Case:
     """The case of a seed."""
     chance = source(seed, f"case of {subject.name}")
-    shape = chance.choice(list(SHAPES))
-    low, high = SHAPES[shape]
-    nodes = low + chance.below(high - low + 1)
+    shape, nodes = draw_shape(chance)
     eager = chance.random() < 0.5
     tags = chance.choice((1, 2, 5))
     largest = chance.choice((5, 9, 9, len(SIZES)))
@@ -176,24 +133,10 @@ def draw(seed: int, subject: Subject = EMP) -> Case:
         Message(chance.below(nodes), chance.below(nodes), chance.below(tags), SIZES[chance.below(largest)])
         for _ in range(MESSAGES + chance.below(20))
     ])  # fmt: skip
-    kinds = chance.sample([*FAULTS, BLACKOUT], 2 + chance.below(3))
-    links = layout_of(shape, nodes).links
-    until = chance.choice((2, 10, 50)) * MILLISECOND
-    impairments = []
-    for _ in links:
-        keys: dict[str, object] = {"delay": CALM.delay}
-        for kind in kinds:
-            if kind in FAULTS and chance.random() < 0.7:
-                keys |= FAULTS[kind](chance)
-        impairments.append(replace(CALM, **keys))  # type: ignore[arg-type]  # the keys are an impairment's
-    cuts = []
-    for number in range(len(links)):
-        if BLACKOUT in kinds and chance.random() < 0.4:
-            begin = chance.below(until)
-            cuts.append(Cut(number, begin, begin + 1 + chance.below(until - begin)))
+    links, cuts, until = draw_faults(chance, layout_of(shape, nodes))
     return Case(
         seed, shape, nodes, tuple(subject.settings(chance, eager).items()), messages, eager, 1 + chance.below(8),
-        tuple([chance.choice(("no", "no", "source", "all")) for _ in range(nodes)]), tuple(impairments), tuple(cuts), until,
+        tuple([chance.choice(("no", "no", "source", "all")) for _ in range(nodes)]), links, cuts, until,
     )  # fmt: skip
 
 
@@ -279,13 +222,7 @@ def run(case: Case, subject: Subject = EMP, patience: int = PATIENCE) -> Counter
         for node in layout.nodes:
             simulation.spawn(node.name, send_all, case)
         receivers = [simulation.spawn(node.name, receive_all, case) for node in layout.nodes]
-        for when, _, name, act in sorted(
-            [(cut.begin, 0, names[cut.link], simulation.cut) for cut in case.cuts]
-            + [(cut.end, 1, names[cut.link], simulation.mend) for cut in case.cuts],
-            key=lambda one: one[:3],
-        ):
-            simulation.run_until(when)
-            act(name)
+        cut_and_mend(simulation, names, case.cuts)
         simulation.run_until(case.until)
         for name in names:
             simulation.mend(name)
@@ -338,31 +275,6 @@ def check_node(case: Case, node: int, took: Sequence[Took]) -> None:
         raise Violation(f"node {node}: {missing} messages did not come")
 
 
-def verdict(case: Case, subject: Subject = EMP) -> str:
-    """What is wrong with a case, or nothing."""
-    try:
-        run(case, subject)
-    except Violation as violation:
-        return str(violation)
-    return ""
-
-
-def shrink(case: Case, subject: Subject = EMP, attempts: int = 400) -> Case:
-    """A case that fails like this one with fewer messages, cuts and impairments. One for which that holds of itself."""
-    smallest, left = case, attempts
-    progress = True
-    while progress and left > 0:
-        progress = False
-        for candidate in smaller(smallest):
-            left -= 1
-            if verdict(candidate, subject):
-                smallest, progress = candidate, True
-                break
-            if left <= 0:
-                break
-    return smallest
-
-
 def smaller(case: Case) -> Iterator[Case]:
     """Less of everything, the largest steps first."""
     count = len(case.messages)
@@ -378,65 +290,8 @@ def smaller(case: Case) -> Iterator[Case]:
             yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Of many cases: how many, which failed and why, how often each row was taken."""
-
-    cases: int
-    failed: dict[int, str]
-    rows: Counter[str]
-
-
-def _some(seeds: Sequence[int]) -> Tally:
-    failed: dict[int, str] = {}
-    rows: Counter[str] = Counter()
-    for seed in seeds:
-        try:
-            rows.update(run(draw(seed)))
-        except Violation as violation:
-            failed[seed] = str(violation)
-    return Tally(len(seeds), failed, rows)
-
-
-def many(seeds: Iterable[int]) -> Tally:
-    """Cases of EMP, on all processors."""
-    wanted = list(seeds)
-    parts = [wanted[at : at + 50] for at in range(0, len(wanted), 50)]
-    failed: dict[int, str] = {}
-    rows: Counter[str] = Counter()
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for tally in pool.map(_some, parts):
-            failed |= tally.failed
-            rows.update(tally.rows)
-    return Tally(len(wanted), failed, rows)
-
-
-def replay(seed: int) -> str:
-    """The one command that runs a case again."""
-    return f"python tests/sim/swarm.py {seed}"
-
-
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-
-
-def main(arguments: Sequence[str]) -> int:
-    if len(arguments) == 2:
-        tally = many(range(int(arguments[0]), int(arguments[1])))
-        for row, count in sorted(tally.rows.items()):
-            say(f"{count:>12,}  {row}")
-        for seed, why in tally.failed.items():
-            say(f"{replay(seed)}: {why}")
-        say(f"{tally.cases} cases, {len(tally.failed)} failed")
-        return bool(tally.failed)
-    case = draw(int(arguments[0]))
-    why = verdict(case)
-    say(why or "nothing wrong")
-    if why:
-        least = shrink(case)
-        say(f"\nshrunk to {len(least.messages)} messages:\n{least}\n{verdict(least)}")
-    return bool(why)
+SWARM = Swarm("python tests/sim/swarm.py", draw, run, smaller)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(SWARM.main(sys.argv[1:]))

@@ -14,22 +14,9 @@ import sys
 from collections import Counter
 from functools import partial
 
-from swarm import (
-    CALM,
-    EMP,
-    LARGEST,
-    MICROSECOND,
-    PATIENCE,
-    Case,
-    Matching,
-    Violation,
-    draw,
-    fine,
-    layout_of,
-    payload,
-    reuse,
-    say,
-)
+from swarm import EMP, LARGEST, PATIENCE, Case, Matching, draw, fine, payload, reuse
+from swarm_faults import CALM, MICROSECOND, Violation, layout_of
+from trials import say
 
 from protocols.emp import codec
 from protocols.emp import host as emp

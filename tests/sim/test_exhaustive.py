@@ -12,7 +12,7 @@ from emp_mutants import MUTANTS
 from exhaustive import DEPTH, EMP, FATES, SUBJECTS, Gate, Subject
 from exhaustive_exchanges import EXCHANGES
 from mutants import Mutant, searched
-from swarm import Violation
+from swarm_faults import Violation
 
 from protocols.core.protocol import Protocol
 from testbed.registry import PROTOCOLS, load, offered

@@ -14,6 +14,7 @@ import swarm
 import swarm_restarts
 from emp_mutants import MUTANTS
 from mutants import Mutant, found, searched
+from swarm_faults import SECOND, SHAPES, Violation
 
 from protocols.emp.counters import Counters
 
@@ -21,7 +22,7 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 5_000
 RESTART_CASES = 500
-MUTANT_PATIENCE = 10 * swarm.SECOND
+MUTANT_PATIENCE = 10 * SECOND
 """Virtual time in which a case with a mistake must have ended: a halt is seen sooner, and is costly to wait for."""
 LEAST = 100
 """How often each row of the firmware's state table is taken, at least."""
@@ -29,9 +30,9 @@ LEAST = 100
 
 @pytest.mark.timeout(1200)
 def test_every_case_delivers_everything_once_and_in_order(record_property: Callable[[str, object], None]) -> None:
-    tally = swarm.many(range(FIRST, FIRST + CASES))
+    tally = swarm.SWARM.many(range(FIRST, FIRST + CASES))
     restarts, failed = with_restarts(range(FIRST, FIRST + RESTART_CASES))
-    failures = [f"{swarm.replay(seed)}: {why}" for seed, why in tally.failed.items()] + failed
+    failures = [f"{swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()] + failed
     assert not failures, "\n".join(failures[:10])
     rows = tally.rows + restarts
     record_property("note", f"swarm: {CASES:,} cases and {RESTART_CASES:,} with restarts from seed {FIRST} on")
@@ -56,7 +57,7 @@ def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
 def _one(seed: int) -> Counter[str] | str:
     try:
         return swarm_restarts.run(seed)
-    except swarm.Violation as violation:
+    except Violation as violation:
         return str(violation)
 
 
@@ -73,7 +74,7 @@ def test_cases_are_as_hard_as_they_are_meant_to_be() -> None:
         assert len(case.messages) >= 100
         assert len({message.size for message in case.messages}) >= 4
     kinds = {swarm.draw(seed).shape for seed in range(200)}
-    assert kinds == set(swarm.SHAPES)
+    assert kinds == set(SHAPES)
 
 
 @pytest.mark.timeout(600)
@@ -87,10 +88,10 @@ def test_the_swarm_finds(mutant: Mutant, record_property: Callable[[str, object]
 def test_a_failing_case_is_shrunk() -> None:
     """To a few messages that still show the mistake."""
     mutant = MUTANTS[0]
-    seed = found(mutant, lambda seed: swarm.run(swarm.draw(seed)), 0, 100).seed
+    seed = found(mutant, swarm.SWARM.trial, 0, 100).seed
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
         case = swarm.draw(seed)
-        least = swarm.shrink(case, attempts=60)
-        assert swarm.verdict(least)
+        least = swarm.SWARM.shrink(case, attempts=60)
+        assert swarm.SWARM.verdict(least)
         assert len(least.messages) < len(case.messages) / 2

@@ -1,0 +1,106 @@
+"""What may be wrong with the network in a swarm's case: shapes of clusters, kinds of fault on their links, and cables that are
+pulled out for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from testbed.engine.sources import Source
+from testbed.sim.simulation import Simulation
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+
+MICROSECOND, MILLISECOND, SECOND = 1_000, 1_000_000, 1_000_000_000
+
+
+class Violation(AssertionError):  # noqa: N818  # it is no error of ours
+    """What a protocol promises did not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A link is out, from begin to end."""
+
+    link: int
+    begin: int
+    end: int
+
+
+# Kinds of fault, each with what it may be on a link.
+FAULTS: dict[str, Callable[[Source], dict[str, object]]] = {
+    "loss": lambda chance: {"loss": chance.choice((0.01, 0.05, 0.3))},
+    "bursts": lambda chance: {"gemodel": (0.02, chance.choice((0.1, 0.5)), 1.0, 0.0)},
+    "corruption": lambda chance: {"corrupt": chance.choice((0.01, 0.2)), "corrupt_bits": chance.choice((1, 3))},
+    "duplication": lambda chance: {"duplicate": chance.choice((0.02, 0.3))},
+    "reordering": lambda chance: {
+        "reorder": chance.choice((0.02, 0.3)),
+        "delay": chance.choice((50, 2000)) * MICROSECOND,
+    },
+    "jitter": lambda chance: {"jitter": chance.choice((10, 40)) * MICROSECOND, "delay": 50 * MICROSECOND},
+    "congestion": lambda chance: {"rate": chance.choice((20, 200)) * 10**6, "queue_frames": chance.choice((4, 30))},
+}
+BLACKOUT = "blackout"
+SHAPES: dict[str, tuple[int, int]] = {
+    "back-to-back": (2, 2),
+    "star": (2, 8),
+    "line": (2, 5),
+    "ring": (3, 6),
+    "dumbbell": (4, 8),
+}
+CALM = Impairment(delay=5 * MICROSECOND)
+
+
+@cache
+def layout_of(shape: str, nodes: int) -> Layout:
+    """Without impairments: a case sets its own."""
+    made = {
+        "back-to-back": Description.back_to_back,
+        "star": lambda: Description.star(nodes),
+        "line": lambda: Description.line(nodes),
+        "ring": lambda: Description.ring(nodes),
+        "dumbbell": lambda: Description.dumbbell(nodes // 2, nodes - nodes // 2),
+    }
+    return resolve(made[shape]())
+
+
+def draw_shape(chance: Source) -> tuple[str, int]:
+    """One, and its number of nodes."""
+    shape = chance.choice(list(SHAPES))
+    low, high = SHAPES[shape]
+    return shape, low + chance.below(high - low + 1)
+
+
+def draw_faults(
+    chance: Source, layout: Layout, kinds: Collection[str] = (*FAULTS, BLACKOUT)
+) -> tuple[tuple[Impairment, ...], tuple[Cut, ...], int]:
+    """What is wrong with each link, when each is out, and until when: at least two of these kinds of fault."""
+    drawn = chance.sample(list(kinds), 2 + chance.below(3))
+    until = chance.choice((2, 10, 50)) * MILLISECOND
+    impairments = []
+    for _ in layout.links:
+        keys: dict[str, object] = {"delay": CALM.delay}
+        for kind in drawn:
+            if kind in FAULTS and chance.random() < 0.7:
+                keys |= FAULTS[kind](chance)
+        impairments.append(replace(CALM, **keys))  # type: ignore[arg-type]  # the keys are an impairment's
+    cuts = []
+    for number in range(len(layout.links)):
+        if BLACKOUT in drawn and chance.random() < 0.4:
+            begin = chance.below(until)
+            cuts.append(Cut(number, begin, begin + 1 + chance.below(until - begin)))
+    return tuple(impairments), tuple(cuts), until
+
+
+def cut_and_mend(simulation: Simulation, names: Sequence[str], cuts: Iterable[Cut]) -> None:
+    """Let time pass until all cuts are over. names: the links'."""
+    for when, _, name, act in sorted(
+        [(cut.begin, 0, names[cut.link], simulation.cut) for cut in cuts]
+        + [(cut.end, 1, names[cut.link], simulation.mend) for cut in cuts],
+        key=lambda one: one[:3],
+    ):
+        simulation.run_until(when)
+        act(name)

@@ -1,0 +1,114 @@
+"""Cases by the thousand: each drawn from its seed alone, run on all processors, tallied; one that fails is run again by one
+command, and shrunk.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from swarm_faults import Violation
+
+Case = TypeVar("Case")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Of many cases: how many, which failed and why, how often each row of the firmware's state table was taken."""
+
+    cases: int
+    failed: dict[int, str]
+    rows: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm(Generic[Case]):
+    """command: runs a case again, with its seed behind it. draw: the case of a seed. run: raises Violation, or says how
+    often each row was taken. smaller: cases with less of everything, the largest steps first."""
+
+    command: str
+    draw: Callable[[int], Case]
+    run: Callable[[Case], Counter[str]]
+    smaller: Callable[[Case], Iterator[Case]]
+
+    def trial(self, seed: int) -> Counter[str]:
+        """Draw a case and run it. Raises Violation."""
+        return self.run(self.draw(seed))
+
+    def replay(self, seed: int) -> str:
+        """The one command that runs a case again."""
+        return f"{self.command} {seed}"
+
+    def verdict(self, case: Case) -> str:
+        """What is wrong with a case, or nothing."""
+        try:
+            self.run(case)
+        except Violation as violation:
+            return str(violation) or "something"
+        return ""
+
+    def many(self, seeds: Iterable[int], chunk: int = 50) -> Tally:
+        """These cases, on all processors."""
+        wanted = list(seeds)
+        parts = [wanted[at : at + chunk] for at in range(0, len(wanted), chunk)]
+        failed: dict[int, str] = {}
+        rows: Counter[str] = Counter()
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for tally in pool.map(partial(_some, self.trial), parts):
+                failed |= tally.failed
+                rows.update(tally.rows)
+        return Tally(len(wanted), failed, rows)
+
+    def shrink(self, case: Case, attempts: int = 400) -> Case:
+        """A case that fails like this one and is smaller. One for which that holds of itself."""
+        smallest, left = case, attempts
+        progress = True
+        while progress and left > 0:
+            progress = False
+            for candidate in self.smaller(smallest):
+                left -= 1
+                if self.verdict(candidate):
+                    smallest, progress = candidate, True
+                    break
+                if left <= 0:
+                    break
+        return smallest
+
+    def main(self, arguments: Sequence[str]) -> int:
+        """One seed: run it, and shrink it if it fails; two: all from the first up to the second."""
+        if len(arguments) == 2:
+            tally = self.many(range(int(arguments[0]), int(arguments[1])))
+            for row, count in sorted(tally.rows.items()):
+                say(f"{count:>12,}  {row}")
+            for seed, why in tally.failed.items():
+                say(f"{self.replay(seed)}: {why}")
+            say(f"{tally.cases} cases, {len(tally.failed)} failed")
+            return bool(tally.failed)
+        case = self.draw(int(arguments[0]))
+        why = self.verdict(case)
+        say(why or "nothing wrong")
+        if why:
+            least = self.shrink(case)
+            say(f"\nshrunk to\n{least}\n{self.verdict(least)}")
+        return bool(why)
+
+
+def _some(trial: Callable[[int], Counter[str]], seeds: Sequence[int]) -> Tally:
+    failed: dict[int, str] = {}
+    rows: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            rows.update(trial(seed))
+        except Violation as violation:
+            failed[seed] = str(violation)
+    return Tally(len(seeds), failed, rows)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
