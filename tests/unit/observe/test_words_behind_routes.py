@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -91,3 +96,62 @@ def test_a_packet_type_of_somebody_elses_is_told_of_as_its_package_says() -> Non
     frame = sealed(ACK[:14] + b"\0\7\1\x2a", b"\x81")
     assert words(frame, {"mine": mine}) == "MINE number 42, route +1"
     assert words(sealed(ACK, b""), {"mine": mine}) == ACK_SAID
+
+
+OUTSIDE = """
+from scapy.fields import ByteField, ShortField
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, bind_layers
+from protocols.core.telling import Kind
+from protocols.myrinet.frames import Myrinet
+
+class Outside(Packet):
+    fields_desc = [ByteField("kind", 1), ShortField("number", 0)]
+
+bind_layers(Myrinet, Outside, type=0x0007)
+STACKS = {"frame": (Ether, Myrinet, Outside)}
+FLOW = ("kind",)
+KIND = "kind"
+KINDS = {1: Kind("data", "OUTSIDE {number}", message=("number",))}
+"""
+PROGRAM = """
+import importlib, json, pathlib, sys
+from protocols.core.codegen import generate
+frames = importlib.import_module("outside.frames")
+pathlib.Path(frames.__file__).with_name("codec.py").write_text(generate(frames, "the tests"))
+from protocols.myrinet.envelope import sealed
+from testbed.fields import known_fields
+from testbed.observe.dissector.making import made
+from testbed.observe.layers import shown
+from testbed.observe.naming import named
+from testbed.wire.rules import Rule
+codec = importlib.import_module("outside.codec")
+frame = sealed(codec.pack_frame(bytes(6), bytes(6), 1, 42), bytes([0x81]))
+Rule.parse("drop outside.number == 42", known_fields())
+text, lacking = made()
+told = [named(frame), *shown(frame), 'carry("Myrinet", function(values)' in text, *lacking]
+print(json.dumps([told, sorted(map(str, known_fields().flow_fields()))]))
+"""
+
+
+def test_a_package_of_somebody_elses_with_a_packet_type_of_its_own_is_as_good_as_ours(tmp_path: Path) -> None:
+    package, about = tmp_path / "outside", tmp_path / "outside-1.dist-info"
+    package.mkdir()
+    about.mkdir()
+    (package / "__init__.py").touch()
+    (package / "frames.py").write_text(OUTSIDE)
+    entries = "[testbed.fields]\noutside = outside.codec\n[testbed.frames]\noutside = outside.frames\n"
+    (about / "entry_points.txt").write_text(entries)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    told, flows = json.loads(done.stdout)
+    assert told == [
+        "00:00:00:00:00:00 > 00:00:00:00:00:00 OUTSIDE 42, route +1, 21 bytes",
+        "Ethernet: dst 00:00:00:00:00:00, src 00:00:00:00:00:00, type 0x88b6",
+        told[2],
+        "Outside: kind 1, number 42",
+        True,
+    ]
+    assert told[2].startswith("Myrinet: source_route +1, type 0x7, crc8 0x")
+    assert str((0x88B6, b"\0\7")) in flows

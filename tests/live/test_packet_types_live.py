@@ -1,0 +1,76 @@
+"""Rules and fates of packets that share Myrinet's EtherType on a running cluster: by kind and channel, as in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import frames
+import pytest
+from machine import eventually
+from traffic import report
+
+from protocols.am2 import codec as am2
+from protocols.am2.mapper import codec as mapper
+from protocols.myrinet.envelope import sealed
+from protocols.myrinet.fields import ETHERTYPE
+from testbed import Cluster
+from testbed.fields import known_fields
+from testbed.runtime.logs import read_log
+from testbed.spec.layout import Impairment
+from testbed.spec.resolving import resolve
+from testbed.wire.direction import Direction
+from testbed.wire.fates import Record
+from testbed.wire.rules import RuleSet
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+RULE = "drop am2.kind == ACK and am2.channel == 1 and nth(3)"
+ROUTES = [b"", b"\x81", b"\xbf\x81"]
+
+
+def packets(destination: bytes, source: bytes) -> list[bytes]:
+    """Of two channels, of mapping, and of a type that nobody claims, with what is left of routes; each is another."""
+    sent = []
+    for number in range(40):
+        answer = (am2.REASON_NONE, 1, 2, 3, 4, number % 2, 0, number & 1, number)
+        one = [
+            am2.pack_answer(destination, source, am2.KIND_ACK, *answer),
+            mapper.pack_frame(destination, source, mapper.KIND_HINT, 0, 0, 1, number, 0, 0, 0, 0),
+            destination + source + ETHERTYPE.to_bytes(2, "big") + b"\0\7" + number.to_bytes(2, "big"),
+        ]
+        sent += [sealed(frame, ROUTES[number % 3]) for frame in one]
+    return sent
+
+
+def fates(records: Iterable[Record]) -> list[tuple[tuple[int, ...], int, str]]:
+    """Of what was lost: flow key, which of the flow's frames, why."""
+    return [(record.flow.key, record.n, record.cause) for record in records if record.direction == "forward"]
+
+
+def test_packets_of_every_type_have_the_models_fates_and_a_rule_names_one_of_them(tmp_path: Path) -> None:
+    made, log = Cluster.back_to_back(seed=5), tmp_path / "fates.jsonl"
+    with made.up(fates=log) as cluster, cluster.inject("all", loss="20%", rules=[RULE]), frames.nics(cluster) as nics:
+        sent = packets(frames.mac(cluster, "n2"), frames.mac(cluster, "n1"))
+        for frame in sent:
+            nics["n1"].send(frame)
+
+        def all_passed() -> bool:
+            ((_, said),) = report(cluster)["links"].items()
+            return bool(said["forward"]["counters"]["offered"] == len(sent))
+
+        eventually(all_passed, "the relay has seen all of them")
+    rules, expected = RuleSet(known_fields()), list[Record]()
+    rules.add(0, RULE)
+    link = resolve(made).links[0].name
+    model = Direction(link, "forward", Impairment(loss=0.2), seed=5, rules=rules, log=expected.append)
+    for frame in sent:
+        model.offer(0, frame)
+    assert fates(read_log(log)) == fates(expected)
+    assert {(len(key), cause) for key, _, cause in fates(expected)} == {
+        (3, "loss"),
+        (3, "rule"),
+        (2, "loss"),
+        (0, "loss"),
+    }
+    assert [key for key, _, cause in fates(expected) if cause == "rule"] == [(4, am2.KIND_ACK, 1)]
