@@ -77,33 +77,35 @@ class Crossbars:
     def offer(self, when: int, way: Channel, frame: bytes) -> bool:
         """A NIC's frame. False: not now."""
         network = self._network
-        if not self._is_busy:
-            deadline = network.deadline
-            if deadline is not None and deadline <= when:
-                self._poll(when)
-            self._reached = max(self._reached, when)
+        if self._is_busy:
+            return network.offer(when, way, frame)
+        deadline = network.deadline
+        if deadline is not None and deadline <= when:
+            self._poll(when)
+        elif when > self._reached:
+            self._reached = when
         return network.offer(self._reached, way, frame)
 
     def settle(self) -> None:
         """Frames have been offered: send what is due, and see to the rest."""
         if not self._is_busy:
+            deadline = self._network.deadline
+            if deadline is not None and deadline <= (now := self.now()):
+                self._poll(now)
+                deadline = self._network.deadline
             self._send()
-            self._timer.set(self._network.deadline)
+            self._timer.set(deadline)
 
     def left(self, way: CrossbarWay) -> None:
         """A frame has come to a NIC."""
         self._left[way] = None
 
-    def _due(self, now: int) -> None:
-        self._poll(now)
+    def _due(self, _now: int) -> None:
         self.settle()
 
     def _poll(self, now: int) -> None:
         self._is_busy = True
-        network = self._network
-        while (deadline := network.deadline) is not None and deadline <= now:
-            self._reached = deadline
-            network.poll(deadline)
+        self._network.poll(now)
         self._reached = max(self._reached, now)
         self._is_busy = False
 

@@ -111,7 +111,7 @@ def test_four_senders_that_flood_one_output_lose_nothing_and_keep_their_order(ra
         assert is_lossless(cluster, outcome)
         stops = [link["forward"]["stops"] for name, link in reported(cluster)["links"].items() if "n1:" not in name]
         assert len(stops) == 4
-        assert all(stops)
+        assert all(stops) or not rate, "at full speed it is the window that holds NICs back"
 
 
 async def astray(endpoint: CourierEndpoint, _node: Here) -> None:

@@ -103,6 +103,10 @@ class Channel(Direction):
         if self.is_cut:
             self.lost += 1
             return None
+        injected = self._injected
+        if self._uneventful and (injected is None or injected.version == self._version):
+            self._counters.offered += 1  # flows count from when something can happen to their frames
+            return frame
         self._accepted = None
         self.offer(now, frame)
         return self._accepted
