@@ -14,9 +14,9 @@ NOBODY: Final = -1
 class NicMemory:
     """frames: endpoint frames, each of a page. bound: the endpoint that each is bound to, or NOBODY. pages: host memory
     behind the frames, by endpoint. reachable: DMA mappings, by region (`page`). wanted: regions that the NIC has asked
-    for."""
+    for. absent: those of which the host has none."""
 
-    __slots__ = ("bound", "frames", "pages", "reachable", "wanted")
+    __slots__ = ("absent", "bound", "frames", "pages", "reachable", "wanted")
 
     def __init__(self, frames: int) -> None:
         self.frames: Final = [memoryview(bytearray(page.SIZE)) for _ in range(frames)]
@@ -24,3 +24,4 @@ class NicMemory:
         self.pages: Final[dict[int, memoryview]] = {}
         self.reachable: Final[dict[int, memoryview]] = {}
         self.wanted: Final[deque[int]] = deque()
+        self.absent: Final[set[int]] = set()

@@ -175,6 +175,7 @@ class Receiver:
         region = endpoint.number << layout.SUBJECTS | subject
         view = card.memory.reachable.get(region)
         if view is None:
+            card.memory.absent.discard(region)
             self._counters.unmapped += 1
             if region not in card.memory.wanted:
                 card.memory.wanted.append(region)

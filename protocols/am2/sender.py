@@ -130,6 +130,12 @@ class Sender:
             memory, base = card.memory, endpoint.number << layout.SUBJECTS
             region = base | (layout.STAGED if form == FORM_MEDIUM else slot)
             whole = memory.reachable.get(region)
+            if whole is None and region in memory.absent:
+                memory.absent.remove(region)
+                self._counters.invalid += 1
+                page[at - _MESSAGE] = _UNDER_WAY
+                self._give_back(endpoint, slot, BAD_ARGUMENTS)
+                return None
             if whole is None:
                 # "The message refers to memory that has no DMA mapping": it waits for one.
                 self._unmapped.append((endpoint, slot))

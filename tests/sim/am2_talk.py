@@ -1,7 +1,7 @@
 """Endpoints that ask each other things by active messages of all forms, and note what became of every request.
 
-A task for each endpoint, as a program has threads: it sends requests to endpoints chosen by a seed, handles what arrives, and
-goes on until all endpoints' requests have come to an end.
+A task for each endpoint, as a program has threads: it sends requests to endpoints chosen by a seed, handles what arrives,
+and goes on until all endpoints' requests have come to an end.
 """
 
 from __future__ import annotations

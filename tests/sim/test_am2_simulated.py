@@ -11,6 +11,7 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.profile import IDEAL, Profile
 from testbed.sim.simulation import Simulation
+from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
 
 PRICED = Profile(
@@ -52,5 +53,24 @@ def test_more_endpoints_than_frames_take_turns_in_them(frames: int) -> None:
         talk(simulation, notes, endpoints=9, requests=12)
         simulation.run(timeout=120 * SECOND)
         assert counted(simulation, "unloaded") > 0
+        assert not notes.returned
+    notes.check()
+
+
+def test_on_myrinet_the_mappers_find_the_routes_that_messages_wait_for() -> None:
+    notes = Notes()
+    cluster = Description(
+        name="line",
+        nodes=[Node(name=f"n{number}") for number in range(1, 5)],
+        switches=[Switch(name=name, kind="myrinet") for name in ("s1", "s2")],
+        links=[
+            Link(ends=ends)
+            for ends in (("n1", "s1:1"), ("n2", "s1:2"), ("n3", "s2:1"), ("n4", "s2:2"), ("s1:3", "s2:3"))
+        ],
+    )
+    with Simulation(cluster, plug(witness=notes.witness)) as simulation:
+        talk(simulation, notes, endpoints=2, requests=20)
+        simulation.run(timeout=20 * SECOND)
+        assert counted(simulation, "mapper_tables_installed") >= 4
         assert not notes.returned
     notes.check()

@@ -190,7 +190,9 @@ class SegmentDriver:
             for endpoint in self._states:
                 if endpoint.name.endpoint == number:
                     view = endpoint.region(region & layout.SUBJECT)
-            if view is not None:
+            if view is None:
+                memory.absent.add(region)
+            else:
                 memory.reachable[region] = view
                 pages += -(-len(view) // PAGE)
                 while len(memory.reachable) > self._settings.mappings:

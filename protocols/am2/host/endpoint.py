@@ -281,8 +281,6 @@ class Endpoint:
             if self.outbox.has_room(_REQUEST):
                 return
             self.outbox.want()
-        elif self.inbox.replies or self.inbox.requests:
-            return
         if self.outbox.page is None or not (self._correspondent(place).credits and self.outbox.has_room(_REQUEST)):
             await self._change("a credit, or room, to send to endpoint %s of node %s", place)
 

@@ -1,0 +1,285 @@
+"""AM-II's messages that cannot be delivered: they come back to their sender's error handler, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.errors import Returned, ReturnedError, RuleError, Status
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.names import ANY, EndpointName
+from protocols.am2.host.token import Token
+from protocols.am2.plug import plug
+from protocols.am2.receiver import Delivered
+from protocols.am2.settings import MILLISECOND, SECOND, Settings
+from testbed.sim.node import SimNode
+from testbed.sim.simulation import Simulation
+from testbed.spec.model import Description
+
+QUICK = Settings(timeout=1 * MILLISECOND, longest_timeout=4 * MILLISECOND, retries=5)
+TAG = 5
+HOME, AWAY = EndpointName(0, 0), EndpointName(1, 0)
+
+
+class Pair:
+    """An endpoint on each of two nodes; the first one asks, and notes what comes of it."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.delivered: list[Delivered] = []
+        cluster = Description.back_to_back(delay="5us", rate="1gbit")
+        self.simulation = Simulation(cluster, plug(settings, witness=self.delivered.append))
+        self.asker, self.asked = (self._endpoint(name) for name in ("n1", "n2"))
+        self.asked.tag = TAG
+        self.returned: list[Returned] = []
+        self.data: list[bytes] = []
+        self.answers: list[int] = []
+        self.asker.error_handler = self.came_back
+        self.asker.set_handler(2, lambda _, word: self.answers.append(word))
+        self.asked.set_handler(1, lambda token, word: token.reply(2, word + 1))
+        self.link = self.simulation.layout.links[0].name
+
+    def _endpoint(self, name: str) -> Endpoint:
+        return cast(ActiveMessages, self.simulation.nodes[name].agent.host).allocate_bundle().allocate_endpoint()
+
+    def came_back(self, returned: Returned) -> None:
+        self.returned.append(returned)
+        self.data.append(bytes(returned.data))
+
+    def run(self, ask: Callable[[Endpoint], object] | None = None, until: Callable[[], object] | None = None) -> None:
+        """Ask, and let both poll until that is so."""
+        done = until or (lambda: self.returned or self.answers)
+
+        async def poll(am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG001
+            endpoint = self.asker if node.number == 0 else self.asked
+            if ask is not None and node.number == 0:
+                while not ask(endpoint):
+                    await endpoint.wait_for_room(0)
+            while not done():
+                endpoint.poll()
+                await node.sleep(100_000)
+
+        self.simulation.spawn("n1", poll)
+        self.simulation.spawn("n2", poll)
+        self.simulation.run(timeout=5 * SECOND)
+
+    def counted(self, node: str, name: str) -> int:
+        return self.simulation.nodes[node].agent.firmware.counted()[name]
+
+
+def test_a_request_under_a_wrong_tag_is_never_delivered_and_comes_back() -> None:
+    pair = Pair()
+    pair.asker.map(0, AWAY, TAG + 1)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
+    assert pair.returned[0].status is Status.BAD_TAG
+    assert (pair.returned[0].destination, pair.returned[0].handler, pair.returned[0].arguments) == (AWAY, 1, (41,))
+    assert pair.delivered == []
+    assert pair.asker.credits(0) == 4
+
+
+def test_an_endpoint_without_a_tag_takes_nothing_and_one_with_any_takes_all() -> None:
+    pair = Pair()
+    pair.asked.tag = 0
+    pair.asker.map(0, AWAY, 0)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
+    assert pair.returned[0].status is Status.BAD_TAG
+    pair.returned.clear()
+    pair.asked.tag = ANY
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
+    assert pair.answers == [42]
+
+
+def test_a_request_to_an_endpoint_that_there_is_not_comes_back() -> None:
+    pair = Pair()
+    pair.asker.map(0, EndpointName(1, 9), TAG)
+    pair.run(lambda endpoint: endpoint.try_request_medium(0, 1, b"with data", 41))
+    assert pair.returned[0].status is Status.BAD_ENDPOINT
+    assert pair.data == [b"with data"]
+
+
+def test_a_bulk_message_beyond_the_segment_comes_back_once_with_all_its_data() -> None:
+    pair = Pair()
+    pair.asked.segment = bytearray(10_000)
+    pair.asker.map(0, AWAY, TAG)
+    pair.run(lambda endpoint: endpoint.try_request_bulk(0, 1, bytes(9_000), 2_000, 41))
+    pair.run(until=lambda: pair.simulation.now() > 50 * MILLISECOND)
+    assert [one.status for one in pair.returned] == [Status.BAD_SEGMENT]
+    assert pair.data == [bytes(9_000)]
+    assert pair.asker.outbox.sources == {}
+
+
+def test_a_bulk_message_to_an_endpoint_without_a_segment_comes_back() -> None:
+    pair = Pair()
+    pair.asker.map(0, AWAY, TAG)
+    pair.run(lambda endpoint: endpoint.try_request_bulk(0, 1, b"x", 0, 41))
+    assert pair.returned[0].status is Status.BAD_SEGMENT
+
+
+def test_a_request_for_a_handler_that_there_is_not_comes_back_from_the_library() -> None:
+    pair = Pair()
+    pair.asker.map(0, AWAY, TAG)
+    pair.run(lambda endpoint: endpoint.try_request(0, 99, 41, 42))
+    returned = pair.returned[0]
+    assert (returned.status, returned.handler, returned.arguments) == (Status.BAD_HANDLER, 99, (41, 42))
+    assert pair.asker.credits(0) == 4
+
+
+def test_what_nobody_answers_comes_back_as_unreachable_and_was_not_delivered() -> None:
+    pair = Pair(QUICK)
+    pair.simulation.cut(pair.link)
+    pair.asker.map(0, AWAY, TAG)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
+    assert pair.returned[0].status is Status.UNREACHABLE
+    assert pair.delivered == []
+    pair.simulation.mend(pair.link)
+    pair.returned.clear()
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 50))
+    assert pair.answers == [51]
+
+
+def test_of_a_message_whose_answers_were_lost_the_witness_knows_that_it_was_delivered_after_all() -> None:
+    pair = Pair(QUICK)
+    pair.asker.map(0, AWAY, TAG)
+    way = pair.simulation.network.ways[pair.link, "backward"]
+    way.is_cut = True
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.returned)
+    returned = pair.returned[0]
+    assert returned.status is Status.UNREACHABLE
+    assert Delivered(0, 1, 0, returned.message) in pair.delivered
+
+
+def test_a_peer_that_has_started_again_has_forgotten_what_it_was_asked_and_the_credits_are_back() -> None:
+    pair = Pair(QUICK)
+    pair.asker.map(0, AWAY, TAG)
+    pair.asked.set_handler(1, lambda _, __: pair.simulation.cut(pair.link))
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.asked.is_empty and pair.delivered)
+    pair.simulation.mend(pair.link)
+    pair.simulation.restart("n2")
+    pair.asked = pair._endpoint("n2")
+    pair.asked.tag = TAG
+    pair.asked.set_handler(1, lambda token, word: token.reply(2, word + 1))
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 50), until=lambda: pair.returned)
+    assert pair.returned[0].status is Status.UNREACHABLE  # it was for the one that is gone
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 60), until=lambda: pair.answers)
+    assert pair.answers == [61]
+    assert pair.asker.credits(0) == 4
+    assert pair.counted("n1", "restarts") == 1
+
+
+def test_a_reply_that_is_rejected_comes_back_to_who_replied() -> None:
+    pair = Pair()
+    pair.asker.map(0, AWAY, TAG)
+    back: list[Returned] = []
+    pair.asked.error_handler = back.append
+
+    def late(token: Token, word: int) -> None:
+        pair.asker.free()
+        token.reply(2, word)
+
+    pair.asked.set_handler(1, late)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: back)
+    assert (back[0].status, back[0].is_reply, back[0].destination) == (Status.REPLY_REJECTED, True, HOME)
+
+
+def test_a_reply_that_nobody_has_asked_for_is_dropped() -> None:
+    pair = Pair()
+    pair.asker.map(0, AWAY, TAG)
+    pair.asked.map(0, HOME, TAG)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
+    assert pair.asked.outbox.short(1, 0, 0, TAG, 2, (99,))  # as a program that does not keep to the rules
+    pair.run(until=lambda: pair.asker.inbox.strays)
+    assert pair.answers == [42]
+    assert pair.asker.credits(0) == 4
+
+
+def test_a_message_that_finds_no_room_for_too_long_comes_back_where_that_is_asked_for() -> None:
+    pair = Pair(Settings(congestion=3, credits=16))
+    pair.asker.map(0, AWAY, TAG)
+    pair.asker.map(1, AWAY, ANY - 1)
+    pair.asked.tag = ANY
+
+    async def ask(am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG001
+        for serial in range(16):
+            await pair.asker.request(0, 1, serial)
+        await node.sleep(10 * MILLISECOND)
+        await pair.asker.request(1, 1, 16)
+        while not pair.returned:
+            await pair.asker.wait()
+            pair.asker.poll()
+
+    pair.simulation.spawn("n1", ask)
+    pair.simulation.run(timeout=SECOND)
+    assert [one.status for one in pair.returned] == [Status.CONGESTION]
+    assert pair.counted("n2", "overruns") == 3
+
+
+def test_without_an_error_handler_poll_raises_what_has_come_back() -> None:
+    pair = Pair()
+    pair.asker.error_handler = None
+    pair.asker.map(0, EndpointName(1, 9), TAG)
+    with pytest.raises(ReturnedError, match="endpoint 9 of node 1, handler 1, has come back: bad endpoint"):
+        pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
+
+
+@pytest.mark.parametrize("forbidden", ["request", "poll", "second reply"])
+def test_a_handler_may_only_reply_and_once(forbidden: str) -> None:
+    pair = Pair()
+    pair.asker.map(0, AWAY, TAG)
+    pair.asked.map(0, HOME, TAG)
+    caught: list[RuleError] = []
+
+    def handler(token: Token, word: int) -> None:
+        token.reply(2, word)
+        try:
+            if forbidden == "request":
+                pair.asked.try_request(0, 1, 1)
+            elif forbidden == "poll":
+                pair.asked.inbox.requests += 1
+                try:
+                    pair.asked.poll()
+                finally:
+                    pair.asked.inbox.requests -= 1
+            else:
+                token.reply(2, word)
+        except RuleError as error:
+            caught.append(error)
+
+    pair.asked.set_handler(1, handler)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.answers)
+    assert len(caught) == 1
+
+
+def test_a_reply_handler_may_send_nothing() -> None:
+    pair = Pair()
+    pair.asker.map(0, AWAY, TAG)
+    caught: list[str] = []
+
+    def handler(token: Token, word: int) -> None:
+        pair.answers.append(word)
+        for send in (lambda: token.reply(1, 1), lambda: pair.asker.try_request(0, 1, 1)):
+            try:
+                send()
+            except RuleError as error:
+                caught.append(str(error))
+
+    pair.asker.set_handler(2, handler)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
+    assert caught[0] == "a reply's handler may send nothing"
+    assert len(caught) == 2
+
+
+def test_what_a_handler_raises_comes_to_who_polls_and_the_credit_is_back() -> None:
+    pair = Pair()
+    pair.asker.map(0, AWAY, TAG)
+
+    def handler(_: Token, __: int) -> None:
+        raise ZeroDivisionError
+
+    pair.asked.set_handler(1, handler)
+    with pytest.raises(ZeroDivisionError):
+        pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
+    pair.simulation.programs("n1")[0].cancel()
+    pair.run(until=lambda: pair.asker.credits(0) == 4)
+    assert pair.counted("n2", "messages_delivered") == 1
