@@ -1,0 +1,120 @@
+"""NICs that run nothing but a mapper, which knows its own NIC's number and address only; and the truth it has to find."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
+from protocols.am2.mapper.tables import Table
+from protocols.core.firmware import Adapter, Agent, Nic
+from testbed.runtime.nodes.places import Here
+from testbed.spec.layout import End, Layout
+from testbed.wire.myrinet.route import delta
+
+LIVE = Settings(
+    timeout=100 * MILLISECOND,
+    interval=200_000,
+    window=32,
+    watch=200 * MILLISECOND,
+    patience=3 * SECOND,
+    stagger=100 * MILLISECOND,
+)
+"""For real interfaces on a machine that has other things to do: a probe's answer may be tens of milliseconds late."""
+
+
+class MapperFirmware:
+    def __init__(self, adapter: Adapter, nic: Nic) -> None:
+        assert adapter.routed
+        station = Station(adapter.number, adapter.incarnation, adapter.address)
+        self.mapper = Mapper(station, nic.send, lambda _: None, LIVE)
+        self._begun = False
+
+    @property
+    def deadline(self) -> int | None:
+        return self.mapper.deadline if self._begun else 1
+
+    def receive(self, now: int, frame: bytes) -> None:
+        self._begin(now)
+        self.mapper.receive(now, frame)
+
+    def tick(self, now: int) -> None:
+        self._begin(now)
+        deadline = self.mapper.deadline
+        if deadline is not None and deadline <= now:
+            self.mapper.tick(now)
+
+    def _begin(self, now: int) -> None:
+        if not self._begun:
+            self._begun = True
+            self.mapper.start(now)
+
+    def ring(self, _now: int, _index: int) -> None:
+        raise AssertionError("its host asks for nothing")
+
+    def counted(self) -> Mapping[str, int]:
+        return self.mapper.counted()
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+@dataclass
+class MapperHost:
+    mapper: Mapper
+
+    def completed(self, _index: int) -> None:
+        raise AssertionError("it shows nothing")
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+def plug(adapter: Adapter, nic: Nic) -> Agent:
+    firmware = MapperFirmware(adapter, nic)
+    return Agent(firmware, MapperHost(firmware.mapper))
+
+
+async def tell(host: MapperHost, node: Here, folder: Path) -> dict[str, int]:
+    """Until there is a file called stop, keep one with the routes that the NIC has, by number; the leader says what it knows
+    of the network."""
+    told: Table | None = None
+    while not (folder / "stop").exists():
+        table = host.mapper.table
+        if table is not told and table is not None:
+            told = table
+            draft = folder / f".{node.number}"
+            draft.write_text(json.dumps({number: path.route.hex() for number, path in table.paths.items()}))
+            os.replace(draft, folder / str(node.number))
+        await node.loop.sleep(20 * MILLISECOND)
+    topology = host.mapper.topology
+    return {} if topology is None else {"hosts": len(topology.hosts), "switches": len(topology.ends)}
+
+
+def are_right(layout: Layout, folder: Path, cut: str = "") -> bool:
+    """Every NIC has a route to every other one, and each leads there without the cable that is cut."""
+    beyond = {end: other for link in layout.links if link.name != cut for end, other in _ways(link.a, link.b)}
+    numbers = {End(node.name, node.nics[0].name): number for number, node in enumerate(layout.nodes)}
+    for source, number in numbers.items():
+        try:
+            routes = json.loads((folder / str(number)).read_text())
+        except FileNotFoundError:
+            return False
+        others = {str(other) for other in numbers.values() if other != number}
+        if not others <= routes.keys():
+            return False
+        for other in others:
+            at: End | None = beyond.get(source)
+            for byte in bytes.fromhex(routes[other]):
+                at = at and beyond.get(End(at.owner, str(int(at.port) + delta(byte))))
+            if at is None or numbers.get(at) != int(other):
+                return False
+    return True
+
+
+def _ways(a: End, b: End) -> tuple[tuple[End, End], tuple[End, End]]:
+    return (a, b), (b, a)

@@ -1,0 +1,34 @@
+"""Mappers that were given no description find the network between real interfaces, and find it again when a cable is cut."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from couriers import ETHERTYPE
+from machine import eventually
+from mapping import are_right, plug, tell
+from test_myrinet_live import described
+
+from testbed.controller.agents import agents
+from testbed.runtime.nodes.places import Program
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 20.0  # s
+CUT = "s1:2--s2:3"
+
+
+def test_mappers_find_a_ring_and_the_rest_of_it_when_a_cable_is_cut(tmp_path: Path) -> None:
+    ring = [f"s{number}:2 s{number % 4 + 1}:3" for number in range(1, 5)]
+    with described(*ring, *(f"n{number} s{number}:{number + 3}" for number in range(1, 5))).up() as cluster:
+        layout = cluster.state.layout
+        programs: dict[str, Program] = {node.name: partial(tell, folder=tmp_path) for node in layout.nodes}
+        with agents(cluster, plug, ETHERTYPE, programs) as run:
+            eventually(lambda: are_right(layout, tmp_path), "everybody has right routes to everybody", PATIENCE)
+            with cluster.cut(CUT):
+                eventually(lambda: are_right(layout, tmp_path, CUT), "everybody has routes without the cable", PATIENCE)
+                (tmp_path / "stop").touch()
+                outcome = run.wait(PATIENCE)
+    assert [found for found in outcome.results.values() if found] == [{"hosts": 3, "switches": 4}]
