@@ -2,23 +2,31 @@
 
 It is some hundred times slower and serves to show that both say the same, down to whole exchanges on a wire. Nothing that
 runs imports this module; who wants it asks for it by name.
+
+Firmware that can be given a codec is given this one (`scapy_codec`). For any other there are NICs between whose firmware
+and the wire Scapy dissects each frame, and builds it anew of its fields, with lengths and checks of its own (`by_scapy`):
+if firmware and layers differ in anything, so do the frames on the wire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial, reduce
 from operator import truediv
 from types import ModuleType
 
-from scapy.packet import Raw
+from scapy.layers.l2 import Ether
+from scapy.packet import NoPayload, Packet, Raw
 
 from protocols.core.codegen import Format, Part, Stack, Word
-from protocols.core.firmware import Buffer
+from protocols.core.firmware import Adapter, Agent, Buffer, Firmware, Nic, Plug
 from protocols.core.frames import trailing
 from protocols.core.malformed import MalformedError
 
 Value = int | bytes
+Made = Callable[[Buffer], bytes]
+
+_ETHERNET = 14
 
 
 def scapy_codec(frames: ModuleType) -> ModuleType:
@@ -105,3 +113,95 @@ def _select(stack: Stack, word: Word, part: Part, raw: Buffer) -> int:
     if len(raw) < word.offset + word.size:
         raise MalformedError("short")
     return int(_dissected(stack, bytes(raw).ljust(stack.size, b"\0"))[part])
+
+
+# NICs.
+
+
+def by_scapy(plug: Plug, *frames: ModuleType) -> Plug:
+    """The same NICs. frames: modules with the layers of all that they send."""
+    make = partial(made, {module.__name__ for module in frames})
+
+    def build(adapter: Adapter, nic: Nic) -> Agent:
+        agent = plug(adapter, _Sending(nic, make))
+        return Agent(_Receiving(agent.firmware, make), agent.host)
+
+    return build
+
+
+def made(modules: Container[str], frame: Buffer) -> bytes:
+    """What Scapy builds of the fields that it finds in a frame, but for what the layers of these modules compute."""
+    raw = bytes(frame)
+    if len(raw) < _ETHERNET:
+        return raw
+    packet: Packet = Ether(raw)
+    layer = packet.payload
+    while not isinstance(layer, NoPayload):
+        layer.raw_packet_cache = None
+        for field in layer.fields_desc if layer.__module__ in modules else ():
+            if field.default is None:
+                layer.fields.pop(field.name, None)
+        layer = layer.payload
+    return bytes(packet)
+
+
+class _Sending:
+    """A NIC on which the firmware acts."""
+
+    __slots__ = ("_made", "_nic")
+
+    def __init__(self, nic: Nic, made: Made) -> None:
+        self._nic = nic
+        self._made = made
+
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+        return self._nic.fetch(pieces)
+
+    def send(self, frame: Buffer) -> None:
+        self._nic.send(self._made(frame))
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self._nic.send_later(lambda: self._made(make()))
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        self._nic.store(piece, data)
+
+    def show(self, index: int) -> None:
+        self._nic.show(index)
+
+    def interrupt(self, index: int) -> None:
+        self._nic.interrupt(index)
+
+    def doorbell(self, index: int, written: int, translated: int) -> None:
+        self._nic.doorbell(index, written, translated)
+
+
+class _Receiving:
+    """Firmware to which frames come as Scapy builds them. One that Scapy would have built otherwise, since something is
+    wrong with it, comes as it is."""
+
+    __slots__ = ("_firmware", "_made")
+
+    def __init__(self, firmware: Firmware, made: Made) -> None:
+        self._firmware = firmware
+        self._made = made
+
+    @property
+    def deadline(self) -> int | None:
+        return self._firmware.deadline
+
+    def receive(self, now: int, frame: bytes) -> None:
+        read = self._made(frame)
+        self._firmware.receive(now, read if read == frame else frame)
+
+    def ring(self, now: int, index: int) -> None:
+        self._firmware.ring(now, index)
+
+    def tick(self, now: int) -> None:
+        self._firmware.tick(now)
+
+    def counted(self) -> Mapping[str, int]:
+        return self._firmware.counted()
+
+    def waiting(self) -> list[str]:
+        return self._firmware.waiting()

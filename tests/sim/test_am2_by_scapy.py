@@ -1,0 +1,65 @@
+"""AM-II's NICs whose frames Scapy makes and reads do the same, to the byte, as those that have the codec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from am2_talk import Notes, talk
+
+from protocols.am2 import codec, frames
+from protocols.am2.mapper import codec as mapper
+from protocols.am2.mapper import frames as mapping
+from protocols.am2.plug import plug
+from protocols.core.scapy_codec import by_scapy, made
+from protocols.myrinet import frames as myrinet_layer
+from protocols.myrinet.envelope import sealed
+from testbed.sim.recording import CAPTURE
+from testbed.sim.simulation import Simulation
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.model import Description
+
+MACS = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
+SECOND = 1_000_000_000
+
+
+def myrinet() -> Description:
+    nodes = [Node(name=f"n{number}") for number in (1, 2, 3)]
+    links = [Link(ends=(f"n{number}", f"s1:{number}"), corrupt="2%", loss="1%") for number in (1, 2, 3)]
+    return Description(name="three", nodes=nodes, switches=[Switch(name="s1", kind="myrinet")], links=links, seed=5)
+
+
+CLUSTERS = {"ethernet": Description.star(3, delay="5us", loss="2%", corrupt="3%", seed=4), "myrinet": myrinet()}
+
+
+def capture(cluster: Description, scapy: bool, folder: Path) -> bytes:
+    notes = Notes()
+    nics = plug(witness=notes.witness)
+    with Simulation(
+        cluster, by_scapy(nics, frames, mapping, myrinet_layer) if scapy else nics, folder=folder
+    ) as simulation:
+        talk(simulation, notes, endpoints=1, requests=12)
+        simulation.run(timeout=60 * SECOND)
+    notes.check()
+    return (folder / CAPTURE).read_bytes()
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path, cluster: str) -> None:
+    expected = capture(CLUSTERS[cluster], False, tmp_path / "codec")
+    assert expected.count(codec.ETHERTYPE.to_bytes(2, "big")) > 100
+    assert capture(CLUSTERS[cluster], True, tmp_path / "scapy") == expected
+
+
+def test_a_frame_that_is_not_what_its_fields_say_is_made_otherwise() -> None:
+    """So a mistake of the firmware's would be seen on the wire."""
+    modules = {module.__name__ for module in (frames, mapping, myrinet_layer)}
+    hint = sealed(mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b"\x81")
+    ack = sealed(codec.pack_answer(*MACS, codec.KIND_ACK, codec.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8), b"")
+    for frame in (hint, ack):
+        assert made(modules, frame) == frame
+        for place in (-3, -1):  # in the check, and the CRC-8
+            wrong = bytearray(frame)
+            wrong[place] ^= 4
+            assert made(modules, wrong) == frame
+    assert made(modules, b"short") == b"short"
