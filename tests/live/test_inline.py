@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import os
 import random
 import socket
 import time
@@ -25,7 +26,9 @@ from testbed.errors import TestbedError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.inline import InlineNic
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.node import assembled
+from testbed.runtime.nodes.patience import Patience
+from testbed.runtime.nodes.places import Here, Orders
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -138,6 +141,18 @@ def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier:
     nic = InlineNic(cast("FrameSocket", Wire()))
     nic.send(b"frame")
     assert (nic.down, nic.unsent) == (down, unsent)
+
+
+@pytest.mark.parametrize(("more", "look"), [(0, Patience.LOOK), (1, 0)])
+def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more: int, look: int) -> None:
+    numbers = {f"n{number}": number for number in range(len(os.sched_getaffinity(0)) + more)}
+    orders = Orders(plug, ETHERTYPE, (), {}, numbers)
+    adapter = Adapter(0, [bytes((2, 0, 0, 0, 0, number)) for number in numbers.values()])
+    with Cluster.star(1).up() as cluster, namespaces.staying(), open(cluster["n1"].namespace) as namespace:
+        syscalls.setns(namespace.fileno(), syscalls.CLONE_NEWNET)
+        wire, _, _, driver = assembled(orders, cluster["n1"].layout.nics[0].name, adapter)
+        with contextlib.closing(wire), contextlib.closing(driver):
+            assert driver.patience.budget() == look
 
 
 def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:

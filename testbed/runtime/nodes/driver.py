@@ -30,17 +30,17 @@ _PROMPT: Final = 100_000
 class Driver:
     """Drives one inline NIC and the loop of its host's program, on the machine's monotonic clock.
 
-    spin: nanoseconds to look for a frame again and again before sleeping; 0: for no longer than pays.
+    spin: nanoseconds to look for a frame again and again before sleeping; 0: as patience says.
     """
 
-    def __init__(self, wire: FrameSocket, nic: InlineNic, firmware: Firmware, spin: int) -> None:
+    def __init__(self, wire: FrameSocket, nic: InlineNic, firmware: Firmware, spin: int, patience: Patience) -> None:
         self.loop = Loop(self)
         self.spin = spin
         self._wire = wire
         self._nic = nic
         self._firmware = firmware
         self._frames_in_a_row = 0
-        self._patience = Patience()
+        self.patience: Final = patience
         self._deadline: int | None = None  # the one that the kernel knows
         self._others = select.poll()
         self._has_others = False  # or had
@@ -76,7 +76,7 @@ class Driver:
         )
         woken, heap, later = loop.woken, loop.heap, nic.later
         due: int | None = 0  # what the firmware's deadline was; 0: it is looked at again
-        until, spin, patience = 0, self.spin, self._patience
+        until, spin, patience = 0, self.spin, self.patience
         while True:
             try:
                 frame = receive(longest, _DONTWAIT)

@@ -30,6 +30,7 @@ from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.driver import Driver
 from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.places import Here, Orders, Place
 from testbed.runtime.nodes.progress import Progress
 from testbed.runtime.nodes.routed import RoutedNic
@@ -102,7 +103,8 @@ def assembled(orders: Orders, device: str, adapter: Adapter) -> tuple[FrameSocke
     nic = RoutedNic(wire, _head(orders, adapter)) if adapter.routed else InlineNic(wire)
     agent = orders.plug(adapter, nic)
     nic.attach(agent)
-    driver = Driver(wire, nic, agent.firmware, orders.spin)
+    patience = Patience.among(len(orders.places) or len(orders.numbers))  # who attaches has orders of its own
+    driver = Driver(wire, nic, agent.firmware, orders.spin, patience)
     if isinstance(nic, RoutedNic):
         nic.begin(driver.loop)
     return wire, nic, agent, driver

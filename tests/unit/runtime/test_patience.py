@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -36,16 +37,16 @@ def looks(patience: Patience, waits: Sequence[bool]) -> list[bool]:
 
 
 def test_while_frames_come_soon_every_wait_begins_with_a_look() -> None:
-    assert all(looks(Patience(), [True] * 1_000))
+    assert all(looks(Patience(LOOK), [True] * 1_000))
 
 
 def test_after_each_look_in_vain_twice_as_many_waits_begin_asleep() -> None:
-    found = looks(Patience(), [False] * 100)
+    found = looks(Patience(LOOK), [False] * 100)
     assert [number for number, looked in enumerate(found) if looked] == [0, 2, 6, 14, 30, 62]
 
 
 def test_one_frame_that_comes_while_it_is_looked_for_and_every_wait_begins_with_a_look_again() -> None:
-    patience = Patience()
+    patience = Patience(LOOK)
     looks(patience, [False] * 1_000)
     found = looks(patience, [True] * 1_000)
     first = found.index(True)
@@ -55,7 +56,7 @@ def test_one_frame_that_comes_while_it_is_looked_for_and_every_wait_begins_with_
 
 @given(st.lists(st.booleans(), max_size=400))
 def test_looks_in_vain_are_few_however_frames_come(waits: list[bool]) -> None:
-    found = looks(Patience(), waits)
+    found = looks(Patience(LOOK), waits)
     vain = sum(looked and not soon for looked, soon in zip(found, waits, strict=True))
     good = sum(looked and soon for looked, soon in zip(found, waits, strict=True))
     # Between two that are not in vain the n-th costs 2**n - 1 waits without one, up to MOST.
@@ -65,9 +66,14 @@ def test_looks_in_vain_are_few_however_frames_come(waits: list[bool]) -> None:
         assert vain <= longest
 
 
-def test_who_shall_sleep_at_once_never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Patience, "LOOK", 0)
-    assert not any(looks(Patience(), [True, False] * 100))
+def test_who_shall_sleep_at_once_never_looks() -> None:
+    assert not any(looks(Patience(0), [True, False] * 100))
+
+
+def test_nobody_looks_where_processes_are_more_than_processors() -> None:
+    processors = len(os.sched_getaffinity(0))
+    assert Patience.among(processors).budget() == LOOK
+    assert Patience.among(processors + 1).budget() == 0
 
 
 class Machine:
@@ -117,7 +123,7 @@ class Machine:
         """Drive a NIC until all frames have come."""
         monkeypatch.setattr("testbed.runtime.nodes.driver.time", self)
         wire = cast("FrameSocket", self)
-        driver = Driver(wire, InlineNic(wire), cast("Firmware", self), 0)
+        driver = Driver(wire, InlineNic(wire), cast("Firmware", self), 0, Patience(LOOK))
         monkeypatch.setattr(driver, "_sleep", self.sleep)
         with closing(driver), closing(self._end), closing(self._other):
             driver.wait(None)
