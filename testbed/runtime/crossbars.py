@@ -38,6 +38,7 @@ LARGEST_WINDOW: Final = 1024
 
 _MANY: Final = 16  # frames that wait here, from which on a NIC is told STOP
 _FEW: Final = 4  # up to which it is told GO
+_TOGETHER: Final = 8  # frames that leave in one go: more of them would make the first ones late
 _HEAD: Final = slice(6, 14)  # of a frame: its sender, its EtherType
 
 
@@ -143,12 +144,17 @@ class CrossbarWay:
 
     def _receive(self, now: int, frame: bytes) -> None:
         self._due.append((now, frame))
-        self._crossbars.left(self)
+        if len(self._due) == _TOGETHER:
+            self.send()
+        else:
+            self._crossbars.left(self)
 
     def send(self) -> None:
         """What has come to its end leaves."""
         assert self._out is not None
         due, self._due = self._due, []
+        if not due:
+            return
         self.lateness.count(max(self._crossbars.now(), due[-1][0]), due)
         self._out.send([frame for _, frame in due])
 

@@ -1,0 +1,117 @@
+"""Clusters with Myrinet's switches: what is the kernel's of them, and what the relay is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed.cluster.deciding import Decisions, decide
+from testbed.cluster.injections import Injection
+from testbed.cluster.operations import MakeCable, MakeSwitch, SetDown, SetOffloads
+from testbed.cluster.planning import Existing, plan
+from testbed.cluster.wiring import Wiring, free_ends
+from testbed.errors import UnsupportedError
+from testbed.kernel import abilities
+from testbed.kernel.datapaths import Abilities, Asked
+from testbed.kernel.offloads import Offloads
+from testbed.runtime.orders import Orders, Plug
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.layout import Layout
+from testbed.spec.layout_json import from_json, to_json
+from testbed.spec.model import Description
+from testbed.spec.resolving import resolve
+from testbed.spec.slowing import slowed
+
+TRUNK = "s1:3--s2:2"
+
+
+def layout() -> Layout:
+    """n1 and n2 at two of Myrinet's switches; n3 and n4 at one of Ethernet."""
+    kinds = {"s1": "myrinet", "s2": "myrinet", "s3": "ethernet"}
+    return resolve(
+        Description(
+            name="mixed",
+            nodes=[Node(name=f"n{number}") for number in range(1, 5)],
+            switches=[
+                Switch(name=name, kind="ethernet" if kind == "ethernet" else "myrinet") for name, kind in kinds.items()
+            ],
+            links=[Link(ends=pair.split()) for pair in ("n1 s1:1", "n2 s2:1", "s1:3 s2:2", "n3 s3", "n4 s3")],
+        )
+    )
+
+
+@pytest.fixture(autouse=True)
+def _relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that has it."""
+    monkeypatch.setattr(abilities, "abilities", lambda: Abilities(relay=True))
+
+
+def decided(whole: Layout, *injected: Injection, asked: Asked = "auto") -> Decisions:
+    return decide(whole, injected, asked, Path())
+
+
+def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> None:
+    operations = plan(layout(), Existing(), decided(layout()).treatments)
+    assert [one.name for one in operations if isinstance(one, MakeSwitch)] == ["s3"]
+    cables = {one.label: one for one in operations if isinstance(one, MakeCable)}
+    assert set(cables) == {"n1:eth0--s1:1", "n2:eth0--s2:1", "n3:eth0--s3:1", "n4:eth0--s3:2"}
+    assert not cables["n1:eth0--s1:1"].switch
+    assert free_ends(layout(), "n1:eth0--s1:1") == ("n1.eth0", "")
+    assert free_ends(layout(), TRUNK) == ("", "")
+    lowered = [
+        (one.key, one.device) for one in operations if isinstance(one, SetOffloads) and one.taken is Offloads.NONE
+    ]
+    assert sorted(lowered) == [("n1", "eth0"), ("n2", "eth0")]
+    assert set(Wiring(layout()).ports) == {"s3"}
+
+
+def test_the_relay_is_told_which_ports_its_links_have_and_one_process_has_them_all() -> None:
+    orders = decided(layout()).orders
+    assert {link.name: (link.a, link.b, link.plugs) for link in orders.links} == {
+        "n1:eth0--s1:1": ("n1.eth0", "", (None, Plug("s1", 1))),
+        "n2:eth0--s2:1": ("n2.eth0", "", (None, Plug("s2", 1))),
+        TRUNK: ("", "", (Plug("s1", 3), Plug("s2", 2))),
+    }
+    for processes in range(1, 9):
+        assert len(set(replace(orders, processes=processes).processes_of().values())) == 1
+    assert Orders.from_json(orders.to_json()) == orders
+
+
+def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
+    cut = Injection(1, "down", down=(TRUNK, "n1:eth0--s1:1"))
+    decisions = decided(layout(), cut)
+    assert {link.name: link.is_cut for link in decisions.orders.links} == {
+        "n1:eth0--s1:1": True, "n2:eth0--s2:1": False, TRUNK: True,
+    }  # fmt: skip
+    assert Orders.from_json(decisions.orders.to_json()) == decisions.orders
+    operations = plan(layout(), Existing(), decisions.treatments)
+    assert not [one for one in operations if isinstance(one, SetDown)], "what is made down is not set down"
+    (first,) = [one for one in operations if isinstance(one, MakeCable) and one.label == "n1:eth0--s1:1"]
+    assert not first.up
+
+
+@pytest.mark.parametrize("asked", ["direct", "netem", "tc"])
+def test_nobody_but_the_relay_carries_them(asked: Asked) -> None:
+    with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: the datapath .* cannot carry this: Myrinet's switches"):
+        decided(layout(), asked=asked)
+
+
+def test_who_is_routed_and_what_keeps_order_follows_from_the_layout() -> None:
+    whole = layout()
+    assert whole.routed() == {"n1", "n2"}
+    assert whole.keeps_order()
+    for link in (
+        Link(ends=["n1", "n2"], delay="1ms", reorder="1%"),
+        Link(ends=["n1", "n2"], rules=["delay 1ms nth(3)"]),
+    ):
+        other = resolve(Description(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[link]))
+        assert not other.keeps_order()
+        assert not other.routed()
+
+
+def test_a_slowed_cluster_tells_its_relay_by_how_much() -> None:
+    slow = slowed(layout(), 20)
+    assert decided(slow).orders.slowed == 20
+    assert from_json(to_json(slow)) == slow
