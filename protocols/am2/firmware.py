@@ -1,8 +1,9 @@
 """AM-II's firmware: what happens to a frame, to what the host writes, and when it is time to look at what is not answered.
 
 A frame is looked at in this order, and dropped (and counted) by the first that it fails: its route is used up; it is long
-enough; its checks fit; it is for this NIC, from a known peer; it belongs to this incarnation of both. Messages are the
-receiver's (`receiver`), answers the sender's (`sender`), mapping packets the mapper's, where the network goes by routes.
+enough; its check fits (Myrinet's CRC-8 covers nothing else, and is left alone); it is for this NIC, from a known peer; it
+belongs to this incarnation of both. Messages are the receiver's (`receiver`), answers the sender's (`sender`), mapping
+packets the mapper's, where the network goes by routes.
 
 A NIC that starts again has a greater incarnation. A frame names the incarnation that it is meant for, 0 as long as its
 sender has heard of none. Only incarnation 1 takes a frame with 0; any later one says first who it is, as the frame may be
@@ -27,7 +28,7 @@ from protocols.am2.mapper.mapper import Mapper, Station
 from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.mapper.tables import Table
 from protocols.am2.nic_memory import NicMemory
-from protocols.am2.packets import PREFIX_SIZE, answered, is_closed, unpack_answer, unpack_body
+from protocols.am2.packets import PREFIX_SIZE, answered, unpack_answer, unpack_body
 from protocols.am2.peers import Lane, Peer
 from protocols.am2.receiver import MALFORMED, Receiver, Witness
 from protocols.am2.sender import Sender
@@ -118,14 +119,9 @@ class Firmware:
     def receive(self, now: int, frame: bytes) -> None:
         counters = self._counters
         counters.packets_received += 1
-        lane = self._lanes.get(frame[:PREFIX_SIZE])
-        if not is_closed(frame):
-            counters.corrupt += 1
-            return
+        lane = self._lanes.get(frame[:PREFIX_SIZE]) or self._lane(now, frame)
         if lane is None:
-            lane = self._lane(now, frame)
-            if lane is None:
-                return
+            return
         peer = lane.peer
         try:
             if lane.kind == KIND_MESSAGE:

@@ -8,7 +8,6 @@ from typing import Final
 from zlib import crc32
 
 from protocols.am2.codec import ANSWER_SIZE, MESSAGE_SIZE, pack_answer
-from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import ETHERNET, crc8
 
@@ -80,8 +79,3 @@ def unpack_answer(frame: bytes) -> tuple[int, int, int, int]:
     if crc32(frame[:CHECKED]) != check:
         raise MalformedError("check")
     return channel, generation, sequence, stamp
-
-
-def is_closed(frame: Buffer) -> bool:
-    """Whether an envelope's CRC-8 is right."""
-    return not crc8(memoryview(frame)[ETHERNET:])

@@ -64,6 +64,7 @@ class SegmentDriver:
         self._tell(endpoint, layout.CREATE)
         if not self._settings.virtual:
             self.fault(endpoint)
+            self.remap(endpoint, layout.STAGING)
 
     def destroy(self, endpoint: Endpoint) -> None:
         number, memory = endpoint.name.endpoint, self._memory
@@ -89,8 +90,11 @@ class SegmentDriver:
             self._serve()
 
     def remap(self, endpoint: Endpoint, subject: int) -> None:
-        """That memory of its is another one now."""
-        self._memory.reachable.pop(endpoint.name.endpoint << layout.SUBJECTS | subject, None)
+        """That memory of its is another one now. It is mapped when it is needed; at once where nothing is virtual."""
+        region = endpoint.name.endpoint << layout.SUBJECTS | subject
+        self._memory.reachable.pop(region, None)
+        if not self._settings.virtual and (view := endpoint.region(subject)) is not None:
+            self._memory.reachable[region] = view
 
     def told(self, endpoint: Endpoint, subject: int) -> None:
         """The NIC interrupts."""

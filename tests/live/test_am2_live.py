@@ -1,0 +1,86 @@
+"""AM-II's NICs on real interfaces, each inline in its host's process."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.am2.codec import ETHERTYPE
+from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.names import EndpointName
+from protocols.am2.host.token import Token
+from protocols.am2.plug import plug
+from protocols.am2.settings import MILLISECOND, Settings
+from testbed import Cluster
+from testbed.controller.agents import agents
+from testbed.runtime.nodes.places import Here
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 20.0  # s
+TAG = 7
+ROUNDS = 60
+SHORT, MEDIUM, BULK, ANSWER, BYE = range(1, 6)
+
+
+def opened(am: ActiveMessages, number: int) -> tuple[list[Endpoint], list[int]]:
+    """So many endpoints, each of which serves; and how many peers have said that they want no more."""
+    bundle, gone = am.allocate_bundle(), [0]
+    endpoints = [bundle.allocate_endpoint() for _ in range(number)]
+
+    def bye(_: Token) -> None:
+        gone[0] += 1
+
+    for endpoint in endpoints:
+        endpoint.tag = TAG
+        endpoint.segment = bytearray(40_000)
+        endpoint.set_handler(SHORT, lambda token, word: token.reply(ANSWER, word, 0))
+        endpoint.set_handler(MEDIUM, lambda token, data, word: token.reply(ANSWER, word, sum(data)))
+        endpoint.set_handler(BULK, lambda token, data, word: token.reply(ANSWER, word, sum(data)))
+        endpoint.set_handler(BYE, bye)
+    return endpoints, gone
+
+
+async def everybody(am: ActiveMessages, node: Here) -> list[tuple[int, int]]:
+    """Ask all other nodes' endpoints things of all forms; the answers."""
+    answers: list[tuple[int, int]] = []
+    endpoints, gone = opened(am, 3)
+    for endpoint in endpoints:
+        endpoint.set_handler(ANSWER, lambda _, word, total: answers.append((word, total)))
+    others = [number for number in range(am.size) if number != am.node]
+    await node.loop.sleep(100 * MILLISECOND)  # until everybody has endpoints
+    for endpoint in endpoints:
+        for place, number in enumerate(others):
+            endpoint.map(place, EndpointName(number, endpoint.name.endpoint), TAG)
+    for word in range(ROUNDS):
+        for endpoint in endpoints:
+            place = word % len(others)
+            if word % 3 == 0:
+                await endpoint.request(place, SHORT, word)
+            elif word % 3 == 1:
+                await endpoint.request_medium(place, MEDIUM, bytes([1]) * 700, word)
+            else:
+                await endpoint.request_bulk(place, BULK, bytes([2]) * 5_000, am.node * 10_000, word)
+    while len(answers) < len(endpoints) * ROUNDS:
+        await endpoints[0].bundle.wait()
+        endpoints[0].bundle.poll()
+    for endpoint in endpoints:
+        for place in range(len(others)):
+            await endpoint.request(place, BYE)
+    while gone[0] < len(endpoints) * len(others):
+        await endpoints[0].bundle.wait()
+        endpoints[0].bundle.poll()
+    return sorted(answers)
+
+
+@pytest.mark.parametrize("frames", [2, 7])
+def test_nodes_ask_each_other_everything_over_a_bridge(frames: int) -> None:
+    expected = sorted(3 * [(word, (0, 700, 10_000)[word % 3]) for word in range(ROUNDS)])
+    with Cluster.star(3).up() as cluster:
+        programs = dict.fromkeys(("n1", "n2", "n3"), everybody)
+        with agents(cluster, plug(Settings(frames=frames)), ETHERTYPE, programs) as run:
+            outcome = run.wait(PATIENCE)
+    assert all(result == expected for result in outcome.results.values())
+    for report in outcome.reports.values():
+        assert report.counted["returned"] == 0
+        assert (report.counted["unloaded"] > 0) is (frames == 2)

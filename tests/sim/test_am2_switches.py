@@ -1,0 +1,110 @@
+"""What GAM did without: AM-II without acknowledgements, without protection, without virtual networks; and its shares."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import cast
+
+import pytest
+from am2_talk import Notes, counted, talk
+from test_am2_errors import AWAY, TAG, Pair
+
+from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.library import ActiveMessages, ResourceError
+from protocols.am2.host.names import EndpointName
+from protocols.am2.plug import plug
+from protocols.am2.receiver import Delivered
+from protocols.am2.settings import SECOND, Settings
+from testbed.sim.node import SimNode
+from testbed.sim.simulation import Simulation
+from testbed.spec.model import Description
+
+GAM = Settings(reliable=False, guarded=False, virtual=False)
+
+
+def test_without_any_of_it_messages_go_there_and_back_and_nothing_else_does() -> None:
+    notes = Notes()
+    with Simulation(Description.back_to_back(delay="5us"), plug(GAM, witness=notes.witness)) as simulation:
+        talk(simulation, notes, endpoints=2, requests=40)
+        simulation.run(timeout=SECOND)
+        assert counted(simulation, "acknowledgements_sent") == 0
+        assert counted(simulation, "dropped") == 0
+        assert counted(simulation, "packets_sent") == counted(simulation, "packets_received")
+    notes.check()
+
+
+def test_without_acknowledgements_what_is_lost_is_lost() -> None:
+    pair = Pair(Settings(reliable=False, virtual=False))
+    pair.asker.map(0, AWAY, TAG)
+    pair.simulation.cut(pair.link)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.simulation.now() > SECOND)
+    assert (pair.returned, pair.answers, pair.delivered) == ([], [], [])
+    assert pair.asker.outbox.is_idle
+    assert pair.counted("n1", "packets_resent") == 0
+
+
+def test_without_protection_a_wrong_tag_is_no_matter() -> None:
+    pair = Pair(Settings(guarded=False))
+    pair.asker.map(0, AWAY, TAG + 1)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
+    assert pair.answers == [42]
+
+
+def test_without_virtual_networks_there_are_as_many_endpoints_as_frames_and_they_stay() -> None:
+    notes = Notes()
+    settings = Settings(virtual=False, frames=3)
+    with Simulation(Description.back_to_back(delay="5us"), plug(settings, witness=notes.witness)) as simulation:
+        talk(simulation, notes, endpoints=3, requests=10)
+        simulation.run(timeout=SECOND)
+        assert counted(simulation, "not_resident") == counted(simulation, "unloaded") == 0
+        with pytest.raises(ResourceError, match="3 endpoints"):
+            cast(ActiveMessages, simulation.nodes["n1"].agent.host).allocate_bundle().allocate_endpoint()
+    notes.check()
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 3])
+def test_a_flood_from_one_endpoint_leaves_the_others_their_share(exponent: int) -> None:
+    """Section "Endpoint scheduling". One channel, so that all wait for it; two endpoints of four have always something to
+    send, the third asks now and then, and the fourth never."""
+    delivered: list[Delivered] = []
+    settings = Settings(channels=1, attempts=exponent, frames=4, credits=16)
+    with Simulation(
+        Description.back_to_back(delay="2us", rate="1gbit"), plug(settings, witness=delivered.append)
+    ) as one:
+        ours, theirs = (cast(ActiveMessages, one.nodes[name].agent.host) for name in ("n1", "n2"))
+        bundle = ours.allocate_bundle()
+        asking = [bundle.allocate_endpoint() for _ in range(4)]
+        served = theirs.allocate_bundle().allocate_endpoint()
+        served.tag = TAG
+        served.set_handler(1, lambda _: None)
+        for endpoint in asking:
+            endpoint.map(0, EndpointName(1, 0), TAG)
+
+        async def flood(am: ActiveMessages, node: SimNode, endpoint: Endpoint, pause: int) -> None:  # noqa: ARG001
+            while len(delivered) < 2_000:
+                await endpoint.request(0, 1)
+                if pause:
+                    await node.sleep(pause)
+
+        async def serve(am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG001
+            while len(delivered) < 2_000:
+                await served.wait()
+                served.poll()
+
+        for endpoint, pause in zip(asking, (0, 0, 300_000), strict=False):
+            one.spawn("n1", flood, endpoint, pause)
+        one.spawn("n2", serve)
+        one.run_until(SECOND)
+    requests = [each.endpoint for each in delivered if each.node == 0]
+    shares = Counter(requests)
+    assert shares[2] >= 20
+    assert 0.8 < shares[0] / shares[1] < 1.25
+    # Between two packets of one that has something to send, others have their attempts, and no more. What is under way
+    # already when it begins is one packet, as there is one channel.
+    longest = {0: 0, 1: 0}
+    waited = {0: 0, 1: 0}
+    for asker in requests[100:]:
+        for endpoint in waited:
+            waited[endpoint] = 0 if asker == endpoint else waited[endpoint] + 1
+            longest[endpoint] = max(longest[endpoint], waited[endpoint])
+    assert max(longest.values()) <= (3 << exponent) + 1

@@ -1,0 +1,86 @@
+"""AM-II's packets as the firmware puts them together are those of the codec, in Myrinet's envelope."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.am2 import codec, page
+from protocols.am2.packets import HEADER, answered, packed, prefix, unpack_answer, unpack_body
+from protocols.core.malformed import MalformedError
+from protocols.myrinet.envelope import opened, sealed
+
+TO, OWN = b"\2\0\0\0\0\1", b"\2\0\0\0\0\2"
+BYTE, SHORT, WORD = st.integers(0, 255), st.integers(0, 0xFFFF), st.integers(0, 0xFFFF_FFFF)
+IDENTITY = st.tuples(SHORT, SHORT, WORD, WORD)
+SENDING = st.tuples(BYTE, BYTE, SHORT, WORD)
+ROUTE = st.binary(max_size=5).map(lambda raw: bytes(byte | 0x80 for byte in raw))
+
+
+@given(
+    IDENTITY, SENDING, ROUTE, st.tuples(BYTE, SHORT, SHORT, st.integers(0, (1 << 64) - 1), WORD, WORD, WORD),
+    st.lists(WORD, max_size=16), st.integers(0, 2), st.booleans(), st.binary(max_size=50),
+)  # fmt: skip
+def test_what_the_host_writes_into_its_page_is_the_codecs_message(
+    identity: tuple[int, int, int, int],
+    sending: tuple[int, int, int, int],
+    route: bytes,
+    about: tuple[int, int, int, int, int, int, int],
+    arguments: list[int],
+    form: int,
+    is_reply: bool,
+    data: bytes,
+) -> None:
+    handler, origin, endpoint, tag, message, offset, total = about
+    memory = memoryview(bytearray(page.SIZE))
+    at, count = page.PLACES[21], len(arguments)
+    page.WRITE[count](
+        memory, at, page.READY, 0, 3, len(data), 0, 0, form, is_reply, handler, count, origin, endpoint, tag, message,
+        offset, total, *arguments,
+    )  # fmt: skip
+    body = bytes(memory[at + page.MESSAGE : at + page.ARGUMENTS + 4 * count]) + data
+    frame = packed(prefix(TO, OWN, codec.KIND_MESSAGE, 0, *identity), *sending, route, body)
+    payload = b"".join(word.to_bytes(4, "big") for word in arguments) + data
+    whole = codec.pack_message(
+        TO, OWN, 0, *identity, *sending, form, int(is_reply), handler, count, origin, endpoint, tag, message, offset, total,
+        payload,
+    )  # fmt: skip
+    assert frame == sealed(whole, route)
+    assert unpack_body(whole) == (*sending, body)
+    assert page.READ_ARGUMENTS[count](memory, at + page.ARGUMENTS) == tuple(arguments)
+    assert len(body) == HEADER + 4 * count + len(data)
+
+
+@given(IDENTITY, SENDING, st.integers(0, 7), ROUTE)
+def test_an_answer_is_the_codecs(
+    identity: tuple[int, int, int, int], sending: tuple[int, int, int, int], reason: int, route: bytes
+) -> None:
+    kind = codec.KIND_NACK if reason else codec.KIND_ACK
+    frame = answered(prefix(TO, OWN, kind, reason, *identity), *sending, route)
+    whole = codec.pack_answer(TO, OWN, kind, reason, *identity, *sending)
+    assert frame == sealed(whole, route)
+    if not route:
+        assert unpack_answer(opened(frame)) == unpack_answer(frame) == sending
+
+
+@given(st.integers(0, 8 * 60 - 1), st.booleans())
+def test_a_bit_that_was_changed_is_found(bit: int, is_answer: bool) -> None:
+    begin = prefix(TO, OWN, codec.KIND_ACK if is_answer else codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
+    frame = answered(begin, 1, 2, 3, 4, b"") if is_answer else packed(begin, 1, 2, 3, 4, b"", bytes(HEADER + 8))
+    changed = bytearray(frame)
+    place = bit // 8 % (len(frame) - 1)
+    changed[place] ^= 1 << bit % 8
+    with pytest.raises(MalformedError):
+        (unpack_answer if is_answer else unpack_body)(bytes(changed))
+
+
+def test_frames_that_are_cut_off_are_malformed() -> None:
+    begin = prefix(TO, OWN, codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
+    frame = packed(begin, 1, 2, 3, 4, b"", bytes(HEADER + 8))
+    for end in range(30, len(frame) - 1):
+        with pytest.raises(MalformedError):
+            unpack_body(frame[:end])
+    for end in range(30, codec.ANSWER_SIZE):
+        with pytest.raises(MalformedError):
+            unpack_answer(answered(begin, 1, 2, 3, 4, b"")[:end])
