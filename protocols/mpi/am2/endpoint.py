@@ -98,7 +98,7 @@ class Am2Endpoint(MatchingByLibrary):
 
     def _hello(self, token: Token, *words: int) -> None:
         pair = self._pair(token.source.node)
-        self._meet(pair, words[:2])
+        self._meet(pair, (words[0], words[1]))
         token.reply(lines.MEET, *words, *pair.ours)
 
     def _short(

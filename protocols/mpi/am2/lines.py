@@ -82,7 +82,7 @@ class Lines:
         self._credits = host.settings.credits
         self._most_eager = host.settings.credits * host.most_medium
         self._placed: dict[Pair, None] = {}  # whom places of the translation table lead to
-        self._placeless: deque[Pair] = deque()  # for whom there was none
+        self._placeless: dict[Pair, None] = {}  # for whom there was none, in turn
         self._ready: deque[Pair] = deque()  # who may be sent something, in turn
         self._is_sending = False
         self._is_seeking = False  # room
@@ -105,10 +105,15 @@ class Lines:
 
     def answered(self, pair: Pair) -> None:
         """It has answered a request."""
+        placeless = self._placeless
+        while placeless and pair.is_evictable:
+            first = next(iter(placeless))
+            del placeless[first]
+            if first.has_more:
+                self.wake(first)
+                break
         if pair.queue:
             self.wake(pair)
-        elif self._placeless and pair.is_idle:
-            self.wake(self._placeless.popleft())
 
     def advance(self) -> None:
         """Send what can be sent, unless a handler runs, or this is at it already."""
@@ -123,7 +128,7 @@ class Lines:
                 if put is _FULL:
                     break
                 ready.popleft()
-                if put is _SENT and (pair.queue or pair.tellings):
+                if put is _SENT and pair.has_more:
                     ready.append(pair)
                 else:
                     pair.is_ready = False
@@ -146,13 +151,13 @@ class Lines:
 
     def _try(self, pair: Pair) -> Put:
         """Try to send a peer what is first in its line."""
-        if pair.place < 0 and not self._lead(pair):
+        if not pair.has_more or (pair.place < 0 and not self._lead(pair)):
+            return _HELD
+        if not pair.is_open:
+            return _HELD if pair.is_told else self._tell(pair)
+        if pair.run >= WINDOW:
             return _HELD
         queue = pair.queue
-        if not pair.is_open:
-            return _HELD if pair.is_told or not (queue or pair.tellings) else self._tell(pair)
-        if not queue or pair.run >= WINDOW:
-            return _HELD
         what = queue.popleft()
         if isinstance(what, Outgoing):
             size = len(what.data)
@@ -243,27 +248,19 @@ class Lines:
     def _not_sent(self, pair: Pair) -> Put:
         """Why a request was not."""
         pair.has_not_asked()
-        endpoint = self._endpoint
-        if endpoint.credits(pair.place):
-            return _FULL
-        if pair.unanswered:
-            return _HELD
-        # All credits are with requests of former sessions, whose answers may be lost: mapped anew, it has all.
-        endpoint.unmap(pair.place)
-        endpoint.map(pair.place, EndpointName(pair.peer, NUMBER), TAG)
-        return _FULL
+        return _FULL if self._endpoint.credits(pair.place) else _HELD
 
     def _lead(self, pair: Pair) -> bool:
         """Have a place of the translation table lead to a peer. There may be fewer than peers: then they take turns."""
         endpoint = self._endpoint
         if len(self._placed) == endpoint.translations:
-            idle = next((one for one in self._placed if one.is_idle), None)
-            if idle is None:
-                self._placeless.append(pair)
+            other = next((one for one in self._placed if one.is_evictable), None)
+            if other is None:
+                self._placeless[pair] = None
                 return False
-            del self._placed[idle]
-            endpoint.unmap(idle.place)
-            idle.place = -1
+            del self._placed[other]
+            endpoint.unmap(other.place)
+            other.place = -1
         pair.place = endpoint.map_any(EndpointName(pair.peer, NUMBER), TAG)
         self._placed[pair] = None
         return True

@@ -188,9 +188,14 @@ class Pair:
         return ahead if ahead < _HALF else -1
 
     @property
-    def is_idle(self) -> bool:
-        """Nothing of it is under way here, or waits to be."""
-        return not (self.queue or self.unanswered or self.former or self.is_ready)
+    def has_more(self) -> bool:
+        """Whether there is something to be sent to it."""
+        return bool(self.queue or self.tellings)
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether nothing comes for the place that leads to it."""
+        return not (self.unanswered or self.former)
 
     def _head(self, head: Head) -> None:
         self.outgoing = head

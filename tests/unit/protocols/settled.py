@@ -75,13 +75,13 @@ def _post(adapter: Adapter, nic: Nic) -> Agent:
 class LibraryRanks(Ranks):
     """As `Ranks`, and matched by the library."""
 
-    def __init__(self, count: int = 2) -> None:
-        self.wires = Wires(_post, count)
+    def __init__(self, count: int = 2, mtu: int = 1500) -> None:
+        self.wires = Wires(_post, count, mtu)
         self.devices = [Device(agent.host.endpoint) for agent in self.wires.agents]  # type: ignore[attr-defined]
         self.world = self.communicators(0)
 
 
-by_library: Callable[[int], Ranks] = LibraryRanks
+by_library: Callable[..., Ranks] = LibraryRanks
 
 
 class DescriptorsOnly:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from devices import RanksOf, everywhere
 from ranks import Ranks
-from settled import by_library
 
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, ERR_REQUEST, Comm, Request, Status
 from protocols.mpi.errors import MPIError
-
-both = pytest.mark.parametrize("ranks_of", [Ranks, by_library], ids=["emp", "by library"])
 
 
 async def nothing(_: Comm) -> None:
     """A rank that takes no part."""
 
 
-@both
+@everywhere
 def test_a_receive_that_is_cancelled_says_so_and_the_next_one_gets_the_message(ranks_of: type[Ranks]) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
@@ -40,7 +38,7 @@ def test_a_receive_that_is_cancelled_says_so_and_the_next_one_gets_the_message(r
     assert ranks.at_rest()
 
 
-@both
+@everywhere
 def test_a_receive_that_has_its_message_is_not_cancelled(ranks_of: type[Ranks]) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"hello", 1, 3)
@@ -101,7 +99,7 @@ def test_a_send_that_the_nic_has_goes_on_and_one_that_waits_for_a_descriptor_doe
     assert got == [0, 1, 2, 3, 100]
 
 
-@both
+@everywhere
 @pytest.mark.parametrize("size", [1, 10_000])
 def test_a_receive_for_an_object_is_cancelled_or_gets_all_of_it(ranks_of: type[Ranks], size: int) -> None:
     async def sender(comm: Comm) -> None:
@@ -127,7 +125,8 @@ def test_a_receive_for_an_object_is_cancelled_or_gets_all_of_it(ranks_of: type[R
     assert ranks.at_rest()
 
 
-def test_whoever_waits_for_a_receive_goes_on_when_another_task_cancels_it() -> None:
+@everywhere
+def test_whoever_waits_for_a_receive_goes_on_when_another_task_cancels_it(ranks_of: RanksOf) -> None:
     requests: list[Request] = []
 
     async def program(comm: Comm) -> bool:
@@ -142,4 +141,4 @@ def test_whoever_waits_for_a_receive_goes_on_when_another_task_cancels_it() -> N
         await requests[0].Cancel()
         return True
 
-    assert Ranks(2).run(program, other) == [True, True]
+    assert ranks_of(2).run(program, other) == [True, True]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from ranks import Ranks
+from devices import RanksOf, everywhere
 
 from protocols.mpi import ANY_SOURCE, COMM_NULL, ERR_ARG, ERR_COMM, ERR_OTHER, UNDEFINED, Comm, Message, Status
 from protocols.mpi.errors import MPIError
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
-def test_nobody_leaves_a_barrier_before_all_have_come(count: int) -> None:
+@everywhere
+def test_nobody_leaves_a_barrier_before_all_have_come(count: int, ranks_of: RanksOf) -> None:
     come: list[int] = []
 
     async def program(comm: Comm) -> None:
@@ -21,13 +22,14 @@ def test_nobody_leaves_a_barrier_before_all_have_come(count: int) -> None:
             await comm.Barrier()
             assert come.count(round_) == comm.size
 
-    ranks = Ranks(count)
+    ranks = ranks_of(count)
     ranks.run(*[program] * count)
     assert ranks.at_rest()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
-def test_a_duplicate_has_the_same_ranks_and_messages_of_its_own(count: int) -> None:
+@everywhere
+def test_a_duplicate_has_the_same_ranks_and_messages_of_its_own(count: int, ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         copy = await comm.Dup()
         assert (copy.rank, copy.size) == (comm.rank, comm.size)
@@ -41,12 +43,13 @@ def test_a_duplicate_has_the_same_ranks_and_messages_of_its_own(count: int) -> N
         for request in requests:
             await request.Wait()
 
-    ranks = Ranks(count)
+    ranks = ranks_of(count)
     ranks.run(*[program] * count)
     assert ranks.at_rest()
 
 
-def test_a_split_orders_by_key_and_then_by_rank_and_statuses_have_its_ranks() -> None:
+@everywhere
+def test_a_split_orders_by_key_and_then_by_rank_and_statuses_have_its_ranks(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> tuple[int, int] | None:
         color = UNDEFINED if comm.rank == 4 else comm.rank % 2
         part = await comm.Split(color, key=-(comm.rank // 2))
@@ -71,11 +74,12 @@ def test_a_split_orders_by_key_and_then_by_rank_and_statuses_have_its_ranks() ->
             await part.Send(b"", part.size)
         return part.rank, part.size
 
-    got = Ranks(6).run(*[program] * 6)
+    got = ranks_of(6).run(*[program] * 6)
     assert got == [(1, 2), (2, 3), (0, 2), (1, 3), None, (0, 3)]
 
 
-def test_a_split_of_a_split_and_its_duplicate() -> None:
+@everywhere
+def test_a_split_of_a_split_and_its_duplicate(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> int:
         half = await comm.Split(comm.rank // 2)
         assert half is not None
@@ -90,10 +94,11 @@ def test_a_split_of_a_split_and_its_duplicate() -> None:
         assert isinstance(got, int)
         return got
 
-    assert Ranks(4).run(*[program] * 4) == [1, 0, 3, 2]
+    assert ranks_of(4).run(*[program] * 4) == [1, 0, 3, 2]
 
 
-def test_contexts_are_used_again_when_they_have_been_freed_and_run_out_when_not() -> None:
+@everywhere
+def test_contexts_are_used_again_when_they_have_been_freed_and_run_out_when_not(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> int:
         for _ in range(300):
             (await comm.Dup()).Free()
@@ -103,10 +108,11 @@ def test_contexts_are_used_again_when_they_have_been_freed_and_run_out_when_not(
             await comm.Dup()
         return raised.value.Get_error_class()
 
-    assert Ranks(2).run(program, program) == [ERR_OTHER] * 2
+    assert ranks_of(2).run(program, program) == [ERR_OTHER] * 2
 
 
-def test_what_is_free_at_one_rank_only_is_not_taken() -> None:
+@everywhere
+def test_what_is_free_at_one_rank_only_is_not_taken(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         if comm.rank:
             comm.alone()
@@ -115,10 +121,11 @@ def test_what_is_free_at_one_rank_only_is_not_taken() -> None:
         await copy.Send(None, 1 - comm.rank)
         await request.Wait()
 
-    Ranks(2).run(program, program)
+    ranks_of(2).run(program, program)
 
 
-def test_a_freed_communicator_and_a_color_below_zero_are_errors() -> None:
+@everywhere
+def test_a_freed_communicator_and_a_color_below_zero_are_errors(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         copy = await comm.Dup()
         copy.Free()
@@ -129,4 +136,4 @@ def test_a_freed_communicator_and_a_color_below_zero_are_errors() -> None:
             await comm.Split(-1)
         assert raised.value.Get_error_class() == ERR_ARG
 
-    Ranks(1).run(program)
+    ranks_of(1).run(program)

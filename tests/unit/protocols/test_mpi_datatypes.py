@@ -6,10 +6,10 @@ from array import array
 
 import numpy as np
 import pytest
+from devices import everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 from ranks import Ranks
-from settled import by_library
 
 from protocols.emp.host import Endpoint
 from protocols.emp.settings import Settings
@@ -29,8 +29,6 @@ from protocols.mpi import (
 from protocols.mpi.buffers import readable
 from protocols.mpi.errors import MPIError
 from protocols.mpi.pieces import gathered
-
-both = pytest.mark.parametrize("ranks_of", [Ranks, by_library], ids=["emp", "by library"])
 
 
 @pytest.mark.parametrize(
@@ -135,7 +133,7 @@ def test_the_bytes_of_a_message_are_those_of_the_type_map(made: tuple[Datatype, 
     assert datatype.size == len(places)
 
 
-@both
+@everywhere
 @pytest.mark.parametrize("rows", [3, 500])  # columns of short pieces are copied, blocks of long ones are not
 @pytest.mark.parametrize("width", [1, 100])
 def test_columns_go_to_rows_and_rows_to_columns(ranks_of: type[Ranks], rows: int, width: int) -> None:
@@ -162,7 +160,7 @@ def test_columns_go_to_rows_and_rows_to_columns(ranks_of: type[Ranks], rows: int
     assert ranks.at_rest()
 
 
-@both
+@everywhere
 @pytest.mark.parametrize("length", [2, 700])
 def test_a_message_longer_than_its_pieces_fills_them_and_is_an_error(ranks_of: type[Ranks], length: int) -> None:
     pieces = BYTE.Create_indexed([length, length], [0, 2 * length]).Commit()

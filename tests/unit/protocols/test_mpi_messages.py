@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from devices import RanksOf, everywhere
 from programs import StuckError
 from ranks import Ranks
 
@@ -29,6 +30,9 @@ from protocols.mpi import (
 )
 from protocols.mpi.errors import MPIError
 
+TOO_GREAT = 1 << 40
+"""Stands for the first tag that a device has not."""
+
 
 async def nothing(_: Comm) -> None:
     """A rank that takes no part."""
@@ -36,8 +40,9 @@ async def nothing(_: Comm) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 1456, 1457, 4096, 4097, 30_000, 1_000_000])
 @pytest.mark.parametrize("mtu", [1500, 9000])
-def test_a_message_arrives_with_its_status(size: int, mtu: int) -> None:
-    ranks = Ranks(mtu=mtu)
+@everywhere
+def test_a_message_arrives_with_its_status(size: int, mtu: int, ranks_of: RanksOf) -> None:
+    ranks = ranks_of(mtu=mtu)
     data = np.random.default_rng(size).bytes(size)
 
     async def sender(comm: Comm) -> None:
@@ -54,7 +59,8 @@ def test_a_message_arrives_with_its_status(size: int, mtu: int) -> None:
     assert ranks.at_rest()
 
 
-def test_numpy_arrays_go_from_one_to_the_other() -> None:
+@everywhere
+def test_numpy_arrays_go_from_one_to_the_other(ranks_of: RanksOf) -> None:
     matrix = np.arange(3000, dtype=np.float64).reshape(30, 100)
 
     async def sender(comm: Comm) -> None:
@@ -70,10 +76,11 @@ def test_numpy_arrays_go_from_one_to_the_other() -> None:
         assert status.Get_count(DOUBLE) == 100
         assert status.count == 800
 
-    Ranks().run(sender, receiver)
+    ranks_of().run(sender, receiver)
 
 
-def test_a_count_of_items_that_are_not_whole_is_undefined() -> None:
+@everywhere
+def test_a_count_of_items_that_are_not_whole_is_undefined(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"12345", 1)
 
@@ -82,10 +89,11 @@ def test_a_count_of_items_that_are_not_whole_is_undefined() -> None:
         await comm.Recv(bytearray(5), status=status)
         assert status.Get_count(DOUBLE) == UNDEFINED
 
-    Ranks().run(sender, receiver)
+    ranks_of().run(sender, receiver)
 
 
-def test_messages_of_one_tag_do_not_overtake_and_tags_are_received_in_any_order() -> None:
+@everywhere
+def test_messages_of_one_tag_do_not_overtake_and_tags_are_received_in_any_order(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await Request.Waitall([await comm.Isend(bytes([number]), 1, tag=number % 3) for number in range(30)])
 
@@ -98,10 +106,11 @@ def test_messages_of_one_tag_do_not_overtake_and_tags_are_received_in_any_order(
                 got.append(buffer[0])
         return got
 
-    assert Ranks().run(sender, receiver)[1] == [*range(2, 30, 3), *range(0, 30, 3), *range(1, 30, 3)]
+    assert ranks_of().run(sender, receiver)[1] == [*range(2, 30, 3), *range(0, 30, 3), *range(1, 30, 3)]
 
 
-def test_any_source_and_any_tag_take_what_comes_and_say_what_it_was() -> None:
+@everywhere
+def test_any_source_and_any_tag_take_what_comes_and_say_what_it_was(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(bytes([comm.rank] * 3), 0, tag=10 + comm.rank)
 
@@ -113,12 +122,13 @@ def test_any_source_and_any_tag_take_what_comes_and_say_what_it_was() -> None:
             got.add((status.source, status.tag, bytes(buffer)))
         return got
 
-    got = Ranks(4).run(receiver, sender, sender, sender)[0]
+    got = ranks_of(4).run(receiver, sender, sender, sender)[0]
     assert got == {(1, 11, b"\1\1\1"), (2, 12, b"\2\2\2"), (3, 13, b"\3\3\3")}
 
 
-def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator() -> None:
-    ranks = Ranks()
+@everywhere
+def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator(ranks_of: RanksOf) -> None:
+    ranks = ranks_of()
     first, second = ranks.world, ranks.communicators(1)
 
     async def sender(comm: Comm) -> None:
@@ -135,8 +145,9 @@ def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator() -> None:
     ranks.run(sender, receiver)
 
 
-def test_the_greatest_tag_is_told_from_the_next_communicators_least() -> None:
-    ranks = Ranks()
+@everywhere
+def test_the_greatest_tag_is_told_from_the_next_communicators_least(ranks_of: RanksOf) -> None:
+    ranks = ranks_of()
     other = ranks.communicators(1)
 
     async def sender(comm: Comm) -> None:
@@ -151,7 +162,8 @@ def test_the_greatest_tag_is_told_from_the_next_communicators_least() -> None:
     ranks.run(sender, receiver)
 
 
-def test_a_message_to_oneself() -> None:
+@everywhere
+def test_a_message_to_oneself(ranks_of: RanksOf) -> None:
     async def alone(comm: Comm) -> None:
         buffer, status = bytearray(5000), Status()
         request = await comm.Irecv(buffer, comm.rank)
@@ -162,12 +174,13 @@ def test_a_message_to_oneself() -> None:
         await comm.Sendrecv(b"y", comm.rank, 1, buffer, comm.rank, 1)
         assert buffer[:2] == b"yx"
 
-    ranks = Ranks(1)
+    ranks = ranks_of(1)
     ranks.run(alone)
     assert ranks.at_rest()
 
 
-def test_everybody_exchanges_with_a_neighbour_at_once() -> None:
+@everywhere
+def test_everybody_exchanges_with_a_neighbour_at_once(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         got, status = bytearray(10_000), Status()
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -175,10 +188,11 @@ def test_everybody_exchanges_with_a_neighbour_at_once() -> None:
         assert got == bytes([left]) * 10_000
         assert status.source == left
 
-    Ranks(4).run(program, program, program, program)
+    ranks_of(4).run(program, program, program, program)
 
 
-def test_nobody_takes_and_gives_at_once() -> None:
+@everywhere
+def test_nobody_takes_and_gives_at_once(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         buffer, status = bytearray(b"as it was"), Status()
         await comm.Send(b"abc", PROC_NULL)
@@ -189,10 +203,11 @@ def test_nobody_takes_and_gives_at_once() -> None:
         assert await comm.recv(source=PROC_NULL) is None
         assert await comm.sendrecv({}, PROC_NULL, source=PROC_NULL) is None
 
-    Ranks(1).run(program)
+    ranks_of(1).run(program)
 
 
-def test_a_message_longer_than_its_receive_is_the_receivers_error_alone() -> None:
+@everywhere
+def test_a_message_longer_than_its_receive_is_the_receivers_error_alone(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"0123456789", 1, 6)
         await comm.Send(b"next", 1, 6)
@@ -207,19 +222,23 @@ def test_a_message_longer_than_its_receive_is_the_receivers_error_alone() -> Non
         await comm.Recv(buffer)
         assert buffer == b"next|"
 
-    ranks = Ranks()
+    ranks = ranks_of()
     ranks.run(sender, receiver)
     assert ranks.at_rest()
 
 
 @pytest.mark.parametrize(
-    ("dest", "tag", "error_class"),
-    [(2, 0, ERR_RANK), (ANY_SOURCE, 0, ERR_RANK), (-3, 0, ERR_RANK), (1, ANY_TAG, ERR_TAG), (1, 1 << 24, ERR_TAG)],
+    ("dest", "number", "error_class"),
+    [(2, 0, ERR_RANK), (ANY_SOURCE, 0, ERR_RANK), (-3, 0, ERR_RANK), (1, ANY_TAG, ERR_TAG), (1, TOO_GREAT, ERR_TAG)],
 )
-def test_a_send_to_what_cannot_be_is_refused_and_nothing_is_sent(dest: int, tag: int, error_class: int) -> None:
-    ranks = Ranks()
+@everywhere
+def test_a_send_to_what_cannot_be_is_refused_and_nothing_is_sent(
+    dest: int, number: int, error_class: int, ranks_of: RanksOf
+) -> None:
+    ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
+        tag = comm.tag_ub + 1 if number == TOO_GREAT else number
         for send in (comm.Send, comm.Isend, comm.send, comm.isend, comm.Sendrecv, comm.sendrecv):
             with pytest.raises(MPIError) as raised:
                 await send(b"", dest, tag)
@@ -230,12 +249,15 @@ def test_a_send_to_what_cannot_be_is_refused_and_nothing_is_sent(dest: int, tag:
 
 
 @pytest.mark.parametrize(
-    ("source", "tag", "error_class"), [(2, 0, ERR_RANK), (-3, 0, ERR_RANK), (0, -2, ERR_TAG), (0, 1 << 24, ERR_TAG)]
+    ("source", "number", "error_class"),
+    [(2, 0, ERR_RANK), (-3, 0, ERR_RANK), (0, -2, ERR_TAG), (0, TOO_GREAT, ERR_TAG)],
 )
-def test_a_receive_of_what_cannot_be_is_refused(source: int, tag: int, error_class: int) -> None:
-    ranks = Ranks()
+@everywhere
+def test_a_receive_of_what_cannot_be_is_refused(source: int, number: int, error_class: int, ranks_of: RanksOf) -> None:
+    ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
+        tag = comm.tag_ub + 1 if number == TOO_GREAT else number
         for receive in (comm.Recv(bytearray(1), source, tag), comm.recv(source=source, tag=tag)):
             with pytest.raises(MPIError) as raised:
                 await receive
@@ -245,8 +267,9 @@ def test_a_receive_of_what_cannot_be_is_refused(source: int, tag: int, error_cla
     assert ranks.at_rest()
 
 
-def test_an_exchange_with_a_buffer_that_is_none_sends_and_receives_nothing() -> None:
-    ranks = Ranks()
+@everywhere
+def test_an_exchange_with_a_buffer_that_is_none_sends_and_receives_nothing(ranks_of: RanksOf) -> None:
+    ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
         with pytest.raises(MPIError) as raised:
@@ -260,8 +283,9 @@ def test_an_exchange_with_a_buffer_that_is_none_sends_and_receives_nothing() -> 
     assert ranks.at_rest()
 
 
-def test_there_are_128_communicators() -> None:
-    ranks = Ranks()
+@everywhere
+def test_there_are_128_communicators(ranks_of: RanksOf) -> None:
+    ranks = ranks_of()
     ranks.communicators(127)
     for context in (-1, 128):
         with pytest.raises(MPIError, match=f"a context of {context}: 0 to 127") as raised:
@@ -269,8 +293,9 @@ def test_there_are_128_communicators() -> None:
         assert raised.value.Get_error_class() == ERR_COMM
 
 
-def test_a_message_longer_than_any_can_be_is_refused() -> None:
-    ranks = Ranks()
+@everywhere
+def test_a_message_longer_than_any_can_be_is_refused(ranks_of: RanksOf) -> None:
+    ranks = ranks_of()
     ranks.devices[0].most_bytes = 10
 
     async def program(comm: Comm) -> None:
@@ -291,15 +316,17 @@ def test_a_peer_that_never_answers_is_an_error_of_the_send() -> None:
     ranks.run(sender, nothing)
 
 
-def test_two_ranks_that_wait_for_each_other_are_told_so() -> None:
+@everywhere
+def test_two_ranks_that_wait_for_each_other_are_told_so(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         await comm.Recv(bytearray(4), 1 - comm.rank, 3)
 
     with pytest.raises(StuckError, match="program 0: <Completion of a receive from rank 1, tag 3, 4 bytes: waiting>"):
-        Ranks().run(program, program)
+        ranks_of().run(program, program)
 
 
-def test_a_test_is_false_until_the_message_is_there_and_lets_others_go_on() -> None:
+@everywhere
+def test_a_test_is_false_until_the_message_is_there_and_lets_others_go_on(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
         await comm.Send(b"there", 1, 2)
@@ -316,10 +343,11 @@ def test_a_test_is_false_until_the_message_is_there_and_lets_others_go_on() -> N
             assert tests < 10
         assert (buffer, status.source, status.count) == (b"there", 0, 5)
 
-    Ranks().run(sender, receiver)
+    ranks_of().run(sender, receiver)
 
 
-def test_a_request_that_is_over_answers_at_once_and_with_nothing() -> None:
+@everywhere
+def test_a_request_that_is_over_answers_at_once_and_with_nothing(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         receive = await comm.Irecv(bytearray(5), 0)
         send = await comm.Isend(b"hello", 0)
@@ -334,7 +362,7 @@ def test_a_request_that_is_over_answers_at_once_and_with_nothing() -> None:
         assert await Request.Waitany([receive, send], status) == UNDEFINED
         assert await Request.Waitany([]) == UNDEFINED
 
-    Ranks(1).run(program)
+    ranks_of(1).run(program)
 
 
 def test_waiting_for_any_gives_each_once_in_the_order_in_which_they_are_over() -> None:
@@ -361,7 +389,8 @@ def test_waiting_for_any_gives_each_once_in_the_order_in_which_they_are_over() -
     assert ranks.run(sender, receiver, deliver=deliver)[1] == [(2, 2), (0, 0), (3, 3), (1, 1)]
 
 
-def test_waiting_for_all_waits_for_all_even_where_one_fails() -> None:
+@everywhere
+def test_waiting_for_all_waits_for_all_even_where_one_fails(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         for size in (1, 20, 3):
             await comm.Send(bytes(size), 1)
@@ -376,7 +405,7 @@ def test_waiting_for_all_waits_for_all_even_where_one_fails() -> None:
         assert [status.count for status in statuses] == [1, 10, 3]
         assert not any(request.active for request in requests)
 
-    Ranks().run(sender, receiver)
+    ranks_of().run(sender, receiver)
 
 
 def test_an_error_is_what_mpi4py_calls_one() -> None:

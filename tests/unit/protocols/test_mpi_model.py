@@ -10,11 +10,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from devices import Am2Ranks
 from hypothesis import event, given
 from hypothesis import strategies as st
 from ranks import Ranks
 from settled import by_library
 
+from protocols.am2.settings import MOST_SEQUENCES
+from protocols.am2.settings import Settings as Am2Settings
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Message, Request, Status
 from protocols.mpi.requests import Turn
@@ -179,19 +182,27 @@ def check(seen: Sequence[Seen]) -> None:
                 assert any(sender == found[0] and sent == found[1] for (sender, _), sent in messages.items())
 
 
-@given(trials(), st.booleans())
+def ranks_on(device: str, count: int, descriptors: int) -> Ranks:
+    if device == "by library":
+        return by_library(count)
+    if device == "am2":
+        return Am2Ranks(count, Am2Settings(sequences=MOST_SEQUENCES))
+    return Ranks(count, Settings(descriptors=descriptors))
+
+
+@given(trials(), st.sampled_from(["emp", "am2", "by library"]))
 def test_random_programs_match_as_the_standard_says(
-    trial: tuple[int, list[list[Step]], float, int, int], library: bool
+    trial: tuple[int, list[list[Step]], float, int, int], device: str
 ) -> None:
     count, steps, faults, seed, descriptors = trial
-    ranks = by_library(count) if library else Ranks(count, Settings(descriptors=descriptors))
+    ranks = ranks_on(device, count, descriptors)
     chance, wires, late = random.Random(seed), ranks.wires, []
 
     def deliver() -> None:
         """On NICs that repair it, some frames are lost, some come twice, some late."""
         for number in range(count):
             for frame in wires.take(number):
-                fate = chance.random() / faults if faults and not library else 3.0
+                fate = chance.random() / faults if faults and device != "by library" else 3.0
                 if fate < 1:
                     late.append(frame)
                 elif fate >= 2:
@@ -206,4 +217,4 @@ def test_random_programs_match_as_the_standard_says(
     ranks.run(*programs, deliver=deliver)  # type: ignore[arg-type]
     check(seen)
     assert ranks.at_rest()
-    event(f"by library: {library}, cancelled: {sum(one.got is None for mine in seen for one in mine.received) > 0}")
+    event(f"{device}, cancelled: {sum(one.got is None for mine in seen for one in mine.received) > 0}")

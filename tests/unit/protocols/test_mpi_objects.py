@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from devices import RanksOf, everywhere
 from programs import StuckError
 from ranks import Ranks
 
@@ -32,7 +33,8 @@ LARGEST_IN_ONE = FIRST - HEAD - (len(pickle.dumps(bytes(3000), protocol=5)) - 30
     ],
     ids=lambda obj: f"{type(obj).__name__} of {len(pickle.dumps(obj))}",
 )
-def test_an_object_arrives_with_its_status(obj: object) -> None:
+@everywhere
+def test_an_object_arrives_with_its_status(obj: object, ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.send(obj, dest=1, tag=11)
 
@@ -42,7 +44,7 @@ def test_an_object_arrives_with_its_status(obj: object) -> None:
         size = len(pickle.dumps(obj, protocol=5))
         assert (status.source, status.tag, status.count) == (0, 11, size)
 
-    ranks = Ranks()
+    ranks = ranks_of()
     ranks.run(sender, receiver)
     assert ranks.at_rest()
 
@@ -78,7 +80,8 @@ def test_a_continuation_finds_its_receive() -> None:
     assert counted["messages_received"] == 10
 
 
-def test_large_and_small_objects_of_all_tags_keep_their_order_under_wildcards() -> None:
+@everywhere
+def test_large_and_small_objects_of_all_tags_keep_their_order_under_wildcards(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await Request.waitall(
             [await comm.isend((comm.rank, number, bytes(number % 3 * 5000)), 0, number % 2) for number in range(12)]
@@ -95,14 +98,15 @@ def test_large_and_small_objects_of_all_tags_keep_their_order_under_wildcards() 
             got.append((rank, number))
         return got
 
-    ranks = Ranks(3)
+    ranks = ranks_of(3)
     got = ranks.run(receiver, sender, sender)[0]
     for rank in (1, 2):
         assert [number for who, number in got if who == rank] == list(range(12))
     assert ranks.at_rest()
 
 
-def test_an_object_may_change_as_soon_as_its_send_has_begun() -> None:
+@everywhere
+def test_an_object_may_change_as_soon_as_its_send_has_begun(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         numbers = [1, 2, 3]
         request = await comm.isend(numbers, 1)
@@ -112,20 +116,22 @@ def test_an_object_may_change_as_soon_as_its_send_has_begun() -> None:
     async def receiver(comm: Comm) -> object:
         return await comm.recv()
 
-    assert Ranks().run(sender, receiver)[1] == [1, 2, 3]
+    assert ranks_of().run(sender, receiver)[1] == [1, 2, 3]
 
 
-def test_arrays_and_large_objects_are_exchanged_at_once_and_with_oneself() -> None:
+@everywhere
+def test_arrays_and_large_objects_are_exchanged_at_once_and_with_oneself(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         other = 1 - comm.rank
         got = await comm.sendrecv(np.full(10_000, comm.rank), other, 3, source=other, recvtag=3)
         assert (got == np.full(10_000, other)).all()
         assert await comm.sendrecv("x" * 10_000, comm.rank, source=comm.rank) == "x" * 10_000
 
-    Ranks().run(program, program)
+    ranks_of().run(program, program)
 
 
-def test_a_receive_for_any_tag_does_not_take_a_continuation() -> None:
+@everywhere
+def test_a_receive_for_any_tag_does_not_take_a_continuation(ranks_of: RanksOf) -> None:
     """The continuation comes while a receive for anything waits."""
 
     async def sender(comm: Comm) -> None:
@@ -141,11 +147,12 @@ def test_a_receive_for_any_tag_does_not_take_a_continuation() -> None:
         assert (status.tag, status.count) == (2, 6)
         assert await obj == bytes(20_000)
 
-    Ranks().run(sender, receiver)
+    ranks_of().run(sender, receiver)
 
 
 @pytest.mark.parametrize("data", [b"", b"short", bytes(100), bytes(FIRST), bytes(FIRST + 1), bytes(50_000)], ids=len)
-def test_a_buffer_received_as_an_object_is_an_error_that_says_so(data: bytes) -> None:
+@everywhere
+def test_a_buffer_received_as_an_object_is_an_error_that_says_so(data: bytes, ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(data, 1, 8)
         await comm.send("an object", 1, 8)
@@ -158,7 +165,7 @@ def test_a_buffer_received_as_an_object_is_an_error_that_says_so(data: bytes) ->
         assert (status.source, status.tag, status.error) == (0, 8, ERR_TYPE)
         assert await comm.recv() == "an object"
 
-    ranks = Ranks()
+    ranks = ranks_of()
     ranks.run(sender, receiver)
     assert ranks.at_rest()
 
@@ -188,8 +195,9 @@ def test_two_large_objects_whose_beginnings_are_acknowledged_in_the_other_order(
     assert ranks.at_rest()
 
 
-def test_what_cannot_be_pickled_is_not_sent() -> None:
-    ranks = Ranks(1)
+@everywhere
+def test_what_cannot_be_pickled_is_not_sent(ranks_of: RanksOf) -> None:
+    ranks = ranks_of(1)
 
     async def program(comm: Comm) -> None:
         with pytest.raises((pickle.PicklingError, AttributeError)):
@@ -210,7 +218,8 @@ class Unwilling:
         return _refuse, (1,)
 
 
-def test_what_cannot_be_unpickled_raises_where_it_is_waited_for() -> None:
+@everywhere
+def test_what_cannot_be_unpickled_raises_where_it_is_waited_for(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.send(Unwilling(), 1)
         await comm.send("next", 1)
@@ -220,11 +229,12 @@ def test_what_cannot_be_unpickled_raises_where_it_is_waited_for() -> None:
             await comm.recv()
         assert await comm.recv() == "next"
 
-    Ranks().run(sender, receiver)
+    ranks_of().run(sender, receiver)
 
 
-def test_an_object_longer_than_a_continuation_can_be_is_refused() -> None:
-    ranks = Ranks(1)
+@everywhere
+def test_an_object_longer_than_a_continuation_can_be_is_refused(ranks_of: RanksOf) -> None:
+    ranks = ranks_of(1)
     ranks.devices[0].most_bytes = 5000
 
     async def program(comm: Comm) -> None:
@@ -249,9 +259,10 @@ def test_a_peer_that_never_answers_is_an_error_of_the_objects_send(size: int) ->
     Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, nothing)
 
 
-def test_a_receive_for_an_object_that_nobody_sends_says_what_it_waits_for() -> None:
+@everywhere
+def test_a_receive_for_an_object_that_nobody_sends_says_what_it_waits_for(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         await comm.recv(tag=9)
 
     with pytest.raises(StuckError, match="a receive from any rank, tag 9"):
-        Ranks(1).run(program)
+        ranks_of(1).run(program)

@@ -6,15 +6,20 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
+from devices import Am2Ranks
 from hypothesis import event, given
 from hypothesis import strategies as st
 from ranks import Ranks
 
+from protocols.am2.settings import MOST_SEQUENCES
+from protocols.am2.settings import Settings as Am2Settings
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Request, Status
 
 SIZES = [0, 1, 4, 1456, 1457, 4070, 4096, 4097, 10_000]
+AM2_SIZES = [0, 1, 33, 35, 511, 1400, 4096, 10_000, 140_000]
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,12 @@ class Trial:
     """What ranks send and receive, each in its order. any_source, any_tag: of a receiving rank and context, for all of its
     receives alike: else a wildcard could take the message that another receive waits for, and rightly so.
 
-    actions: for each rank, what it begins: a message that it sends, or (context, source, tag) of a receive.
+    build: makes the ranks. actions: for each rank, what it begins: a message that it sends, or (context, source, tag) of a
+    receive.
     """
 
     ranks: int
-    settings: Settings
-    mtu: int
+    build: Callable[[], Ranks]
     actions: list[list[Message | tuple[int, int, int]]]
     faults: float
     chance: random.Random
@@ -52,14 +57,15 @@ class Trial:
 
 @st.composite
 def trials(draw: st.DrawFn) -> Trial:
-    count = draw(st.integers(2, 4))
+    count, on_am2 = draw(st.integers(2, 4)), draw(st.booleans())
+    sizes = AM2_SIZES if on_am2 else SIZES
     rank = st.integers(0, count - 1)
     messages = [
         Message(number, *fields)
         for number, fields in enumerate(
             draw(
                 st.lists(
-                    st.tuples(rank, rank, st.integers(0, 1), st.integers(0, 2), st.sampled_from(SIZES)),
+                    st.tuples(rank, rank, st.integers(0, 1), st.integers(0, 2), st.sampled_from(sizes)),
                     min_size=1,
                     max_size=24,
                 )
@@ -81,11 +87,28 @@ def trials(draw: st.DrawFn) -> Trial:
         order = draw(st.permutations([True] * len(sends) + [False] * len(receives)))
         upcoming = (iter(sends), iter(receives))
         actions.append([next(upcoming[0]) if send else next(upcoming[1]) for send in order])
-    # Giving up, which loss alone does not lead to, ends a program that cannot end otherwise.
-    settings = Settings(unit=draw(st.integers(1, 4)), window=draw(st.integers(1, 16)), give_up=20_000_000_000)
+    build = draw(am2_ranks(count) if on_am2 else emp_ranks(count))
     faults = draw(st.sampled_from([0, 0.02, 0.1, 0.3]))
-    mtu = draw(st.sampled_from([200, 1500, 9000]))
-    return Trial(count, settings, mtu, actions, faults, random.Random(draw(st.integers(0, 1 << 32))), messages)
+    return Trial(count, build, actions, faults, random.Random(draw(st.integers(0, 1 << 32))), messages)
+
+
+def emp_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
+    # Giving up, which loss alone does not lead to, ends a program that cannot end otherwise.
+    settings = st.builds(Settings, unit=st.integers(1, 4), window=st.integers(1, 16), give_up=st.just(20_000_000_000))
+    return st.builds(partial(partial, Ranks), st.just(count), settings, st.sampled_from([200, 1500, 9000]))
+
+
+def am2_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
+    """On links that let frames overtake each other."""
+    settings = st.builds(
+        Am2Settings,
+        sequences=st.just(MOST_SEQUENCES),
+        channels=st.sampled_from([1, 3, 32]),
+        credits=st.sampled_from([1, 2, 4, 16]),
+        medium=st.sampled_from([512, 8192]),
+        translations=st.sampled_from([1, 2, 256]),
+    )
+    return st.builds(partial(partial, Am2Ranks), st.just(count), settings, st.sampled_from([1500, 9000]))
 
 
 @dataclass
@@ -123,7 +146,7 @@ def program(
                     requests.append(await objects.isend((action.number, action.data), action.destination, action.tag))
                 continue
             context, source, tag = action
-            buffer = bytearray(max(SIZES) + 2)
+            buffer = bytearray(max(AM2_SIZES) + 2)
             if context == 0:
                 receives.append((action, await buffers.Irecv(buffer, source, tag), buffer))
             else:
@@ -148,7 +171,7 @@ def program(
 
 @given(trials())
 def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
-    ranks = Ranks(trial.ranks, trial.settings, trial.mtu)
+    ranks = trial.build()
     worlds = (ranks.communicators(0), ranks.communicators(1))
     chance, wires = trial.chance, ranks.wires
     late: list[bytes] = []
@@ -174,7 +197,7 @@ def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
         program(actions, (worlds[0][rank], worlds[1][rank]), by_number) for rank, actions in enumerate(trial.actions)
     ]
     matches = [match for found in ranks.run(*programs, deliver=deliver) for match in found]
-    event(f"{trial.ranks} ranks, faults {trial.faults}")
+    event(f"{trial.ranks} {type(ranks).__name__}, faults {trial.faults}")
 
     assert sorted(match.message.number for match in matches) == list(range(len(trial.messages)))
     assert ranks.at_rest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ranks import Ranks
+from devices import RanksOf, everywhere
 
 from protocols.mpi import (
     ANY_SOURCE,
@@ -23,7 +23,8 @@ from protocols.mpi.errors import MPIError
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
-def test_persistent_requests_move_what_the_buffers_have_each_time(synchronous: bool) -> None:
+@everywhere
+def test_persistent_requests_move_what_the_buffers_have_each_time(synchronous: bool, ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         buffer = bytearray(1)
         request = await (comm.Ssend_init if synchronous else comm.Send_init)(buffer, 1, 3)
@@ -47,12 +48,13 @@ def test_persistent_requests_move_what_the_buffers_have_each_time(synchronous: b
             got.append(buffer[0])
         return got
 
-    ranks = Ranks()
+    ranks = ranks_of()
     assert ranks.run(sender, receiver)[1] == list(range(5))
     assert ranks.at_rest()
 
 
-def test_all_persistent_requests_are_started_in_their_order_and_waited_for_together() -> None:
+@everywhere
+def test_all_persistent_requests_are_started_in_their_order_and_waited_for_together(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> list[int]:
         other = 1 - comm.rank
         data, buffers = bytearray(b"ab"), [bytearray(1), bytearray(1)]
@@ -70,12 +72,13 @@ def test_all_persistent_requests_are_started_in_their_order_and_waited_for_toget
             order.append(place)
         return sorted(order)
 
-    ranks = Ranks()
+    ranks = ranks_of()
     assert ranks.run(program, program) == [[0, 1, 2, 3, 4]] * 2
     assert ranks.at_rest()
 
 
-def test_a_persistent_request_that_is_active_cannot_be_started_and_can_be_cancelled() -> None:
+@everywhere
+def test_a_persistent_request_that_is_active_cannot_be_started_and_can_be_cancelled(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         request = await comm.Recv_init(bytearray(1))
         with pytest.raises(MPIError) as raised:
@@ -91,22 +94,24 @@ def test_a_persistent_request_that_is_active_cannot_be_started_and_can_be_cancel
             await request.Wait(status)
             assert status.Is_cancelled()
 
-    ranks = Ranks(1)
+    ranks = ranks_of(1)
     ranks.run(program)
     assert ranks.at_rest()
 
 
-def test_a_persistent_request_for_what_cannot_be_is_refused_when_it_is_made() -> None:
+@everywhere
+def test_a_persistent_request_for_what_cannot_be_is_refused_when_it_is_made(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         for make in (comm.Send_init, comm.Ssend_init, comm.Recv_init):
             with pytest.raises(MPIError) as raised:
                 await make(bytearray(1), 0, -5)
             assert raised.value.Get_error_class() == ERR_TAG
 
-    Ranks(1).run(program)
+    ranks_of(1).run(program)
 
 
-def test_testing_all_takes_all_or_none() -> None:
+@everywhere
+def test_testing_all_takes_all_or_none(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"1", 1, 1)
         await comm.Recv(None, 1)
@@ -125,10 +130,11 @@ def test_testing_all_takes_all_or_none() -> None:
         assert [status.tag for status in statuses] == [1, 2]
         assert await Request.testall(requests) == (True, [None, None])
 
-    Ranks().run(sender, receiver)
+    ranks_of().run(sender, receiver)
 
 
-def test_testing_any_tells_which_and_whether_any_is_left() -> None:
+@everywhere
+def test_testing_any_tells_which_and_whether_any_is_left(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         status = Status()
         assert await Request.Testany([], status) == (UNDEFINED, True)
@@ -142,10 +148,11 @@ def test_testing_any_tells_which_and_whether_any_is_left() -> None:
         assert await Request.Testany(requests) == (0, True)
         assert await Request.Testany(requests) == (UNDEFINED, True)
 
-    Ranks(1).run(program)
+    ranks_of(1).run(program)
 
 
-def test_waiting_for_some_gives_all_that_are_over() -> None:
+@everywhere
+def test_waiting_for_some_gives_all_that_are_over(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         requests = [await comm.irecv(source=0, tag=tag) for tag in range(4)]
         assert await Request.Testsome(requests) == []
@@ -163,10 +170,11 @@ def test_waiting_for_some_gives_all_that_are_over() -> None:
         assert await Request.testsome(requests) == (None, None)
         await Request.Waitall(sends)
 
-    Ranks(1).run(program)
+    ranks_of(1).run(program)
 
 
-def test_of_some_that_are_over_one_that_failed_is_told_when_all_have_been_taken() -> None:
+@everywhere
+def test_of_some_that_are_over_one_that_failed_is_told_when_all_have_been_taken(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         requests = [await comm.Irecv(bytearray(2), 0, tag) for tag in range(3)]
         for tag, size in ((0, 1), (1, 3)):
@@ -180,10 +188,11 @@ def test_of_some_that_are_over_one_that_failed_is_told_when_all_have_been_taken(
         await requests[2].Cancel()
         await requests[2].Wait()
 
-    Ranks(1).run(program)
+    ranks_of(1).run(program)
 
 
-def test_looking_at_a_request_leaves_it_to_be_waited_for() -> None:
+@everywhere
+def test_looking_at_a_request_leaves_it_to_be_waited_for(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         status = Status()
         request = await comm.irecv(source=0)
@@ -195,4 +204,4 @@ def test_looking_at_a_request_leaves_it_to_be_waited_for() -> None:
         assert await request.Get_status(status)
         assert status.source == ANY_SOURCE
 
-    Ranks(1).run(program)
+    ranks_of(1).run(program)
