@@ -73,7 +73,7 @@ class Network:
             for number, port in self._ports(switch, macs).items():
                 way = self._to[End(switch.name, str(number))]
                 assert isinstance(way, Way)
-                way.lead_on(port.receive)
+                way.lead_on(port)
 
     def leaving(self, end: End) -> AnyWay:
         """The direction that begins there."""

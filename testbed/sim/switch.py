@@ -37,6 +37,10 @@ class Port:
         elif way is not self.out:
             way.enter(now, frame, known)
 
+    def toward(self, destination: bytes) -> Way | None:
+        """Where a frame for that MAC leaves now, if that is known."""
+        return self._table.get(destination)
+
     def _flood(self, now: int, frame: bytes) -> None:
         if frame[:5] == _RESERVED and frame[5] < 16:
             return

@@ -19,7 +19,7 @@ from testbed.wire.counters import Counters, Outcome
 from testbed.wire.direction import Direction
 from testbed.wire.fates import Record
 from testbed.wire.fields import Fields
-from testbed.wire.flows import Classifier, Flows, Known
+from testbed.wire.flows import MOST_AHEAD, Classifier, Flows, Known, look_ahead
 from testbed.wire.rules import RuleSet
 
 NEVER: Final = 1 << 63
@@ -28,8 +28,6 @@ NEVER: Final = 1 << 63
 DirectionName = Literal["forward", "backward"]
 Receive = Callable[[int, bytes], object]
 """A frame has come, at a time in nanoseconds."""
-Onward = Callable[[int, bytes, Known | None], object]
-"""The same, to a switch, with the frame's flow where somebody has asked for it already."""
 
 _BITS: Final = 40
 _FRAME: Final = 1 << _BITS  # frames and bytes are added up in one number: each that changes is one more place in memory
@@ -40,6 +38,18 @@ class Outlet(Protocol):
 
     def enter(self, now: int, frame: bytes) -> object:
         """A frame leaves the NIC at that time."""
+        ...
+
+
+class Onward(Protocol):
+    """Where a switch takes frames in."""
+
+    def receive(self, now: int, frame: bytes, known: Known | None) -> object:
+        """A frame has come; its flow, where somebody has asked for it already."""
+        ...
+
+    def toward(self, destination: bytes) -> Way | None:
+        """Where a frame for that MAC leaves now, if that is known."""
         ...
 
 
@@ -70,8 +80,8 @@ class Way(Direction):
     """
 
     __slots__ = (
-        "_arrive", "_clears", "_heap", "_is_cut", "_losing", "_next", "_onward", "_quick", "_said", "_taken",
-        "_under_way", "_wake", "end", "link", "lost", "receive", "sequence", "source",
+        "_arrive", "_clears", "_heap", "_is_cut", "_losing", "_next", "_onward", "_quick", "_said", "_switch",
+        "_taken", "_under_way", "_wake", "end", "link", "lost", "receive", "sequence", "source",
     )  # fmt: skip
 
     def __init__(self, link: Link, direction: DirectionName, shared: Shared) -> None:
@@ -99,7 +109,8 @@ class Way(Direction):
         self.source: Final = link.a if forward else link.b
         self.end: Final = link.b if forward else link.a
         self.receive: Receive = ignore
-        self._onward: Onward | None = None
+        self._switch: Onward | None = None
+        self._onward: Callable[[int, bytes, Known | None], object] | None = None  # what takes frames into it
         self.lost = 0
         """Frames that entered a cable that was out."""
         self._is_cut = False
@@ -136,6 +147,8 @@ class Way(Direction):
                 return
             if known is None:
                 known = losing.known(frame)
+                if known.ahead is None:
+                    look_ahead(known, self._path(known.destination))
             counted = losing.lost(known, self._loss)
             if counted is not None:
                 self._n += 1
@@ -175,11 +188,11 @@ class Way(Direction):
     def lead_to(self, receive: Receive) -> None:
         """From now on the frames come there."""
         self.receive = receive
-        self._onward = None
+        self._switch = self._onward = None
 
-    def lead_on(self, onward: Onward) -> None:
+    def lead_on(self, switch: Onward) -> None:
         """From now on the frames come to a switch."""
-        self._onward = onward
+        self._switch, self._onward = switch, switch.receive
 
     def change(
         self,
@@ -210,6 +223,19 @@ class Way(Direction):
             if due > now:
                 heappush(self._heap, (due, self._next(), self._arrive, NOW))
                 return
+
+    def _path(self, destination: bytes) -> list[Flows]:
+        """The directions through which a frame for that MAC would go now, from here on, as far as nothing but loss can
+        happen to it there."""
+        path: list[Flows] = []
+        way: Way | None = self
+        while way is not None and len(path) < MOST_AHEAD:
+            losing, switch = way._losing, way._switch
+            if losing is None or losing in path:
+                break
+            path.append(losing)
+            way = switch.toward(destination) if switch is not None else None
+        return path
 
     # Everything else goes the base's ways.
 

@@ -16,7 +16,7 @@ frame carries beyond its flow key never enters.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
@@ -82,12 +82,15 @@ class Known:
     """A flow as its classifier knows it: the same object whenever it comes, so that finding what a direction remembers of it
     compares nothing. destination: the MAC, as bytes. located: what `locate` says of its frames, of those at least that a
     shortcut finds. first: the words that lead to its first draw for losses. flow: put together when it is first asked for,
-    where the words say all of it."""
+    where the words say all of it. ahead: where its first frame will come to and what is drawn for it there, the next place
+    last, as far as that is known; None: nobody has looked."""
 
-    __slots__ = ("destination", "first", "flow", "located")
+    __slots__ = ("ahead", "destination", "first", "flow", "located")
     flow: Flow
+    ahead: list[tuple[Flows, int]] | None
 
     def __init__(self, destination: bytes, located: Located, first: tuple[int, ...]) -> None:
+        self.ahead = None
         self.destination: Final = destination
         self.located: Final = located
         self.first: Final = first
@@ -135,6 +138,11 @@ class Counted:
 _NO_FLOW: Final = Known(b"", NOWHERE, (0, 0, 0, 0))
 _UNSEEN: Final = Counted(_NO_FLOW, 0, 0, 0)  # stands for a flow of which there was no frame
 _ONCE: Final = Counted(_NO_FLOW, 0, 0, 1)  # and for one of which there was one
+
+_NOTHING_AHEAD: Final[list[tuple[Flows, int]]] = []
+_LEAST_AHEAD: Final = 3  # below, one by one is as fast
+MOST_AHEAD: Final = 16
+"""Directions of a path at most, for `look_ahead`."""
 
 Ordinary = tuple[bytes, int, int, int, int]
 """What is read of a frame as usual; the same for all frames of a flow, but for the bit that says "don't fragment"."""
@@ -305,11 +313,12 @@ class Flows:
     that there was one.
     """
 
-    __slots__ = ("_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key")
+    __slots__ = ("_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key", "_lane")
 
     def __init__(self, key: int, classifier: Classifier, epoch: int = 0) -> None:
         """key: the direction's, see `hashing.direction_key`. epoch: how often the direction has counted from 1 again."""
         self._key = key
+        self._lane = key.to_bytes(hashing.LANE, "little")
         self._epoch = epoch
         self._find = classifier.find
         self._by_port = classifier.by_port
@@ -353,7 +362,14 @@ class Flows:
         counted = self._counted.get(known, _UNSEEN)
         if counted is _UNSEEN:
             self._counted[known] = _ONCE
-            if hashing.chain(self._key, known.first) >> 11 >= limit:
+            ahead = known.ahead
+            if ahead and ahead[-1][0] is self:
+                drawn = ahead.pop()[1]
+                if not ahead:
+                    known.ahead = _NOTHING_AHEAD
+            else:
+                drawn = hashing.chain(self._key, known.first)
+            if drawn >> 11 >= limit:
                 return None
             return Counted(known, self._key, self._epoch, 1)
         if counted is _ONCE:
@@ -361,6 +377,17 @@ class Flows:
             counted.loss = hashing.chain(self._key, known.first[:-1])
         counted.n = n = counted.n + 1
         return counted if hashing.draw(counted.loss, n) >> 11 < limit else None
+
+
+def look_ahead(known: Known, path: Sequence[Flows]) -> None:
+    """The first frame of a flow is about to come to these directions, in this order: all that is drawn for it there in one
+    go. Where it takes another way, what is drawn is found as ever."""
+    if len(path) < _LEAST_AHEAD:
+        known.ahead = _NOTHING_AHEAD
+        return
+    drawn = hashing.chains(b"".join([flows._lane for flows in path]), known.first)
+    known.ahead = list(zip(path, drawn, strict=True))
+    known.ahead.reverse()
 
 
 def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | None = None) -> Flow:

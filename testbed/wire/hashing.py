@@ -20,7 +20,10 @@ needs the direction key, and per flow a start and n. Test vectors: tests/unit/wi
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Callable
+from functools import cache
+from struct import Struct
+from typing import Final, NamedTuple
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
@@ -42,6 +45,9 @@ TRANSITION: Final = 7
 """Gilbert-Elliott: whether the state changes. Steps with the direction."""
 STATE_LOSS: Final = 8
 """Gilbert-Elliott: whether the frame is lost in its state. Steps with the direction."""
+
+LANE: Final = 16
+"""Bytes for a state among many, see `chains`."""
 
 CERTAIN: Final = 1 << 53
 """The threshold of probability 1."""
@@ -70,6 +76,35 @@ def chain(state: int, words: tuple[int, ...]) -> int:
         word = ((word ^ (word >> 27)) * SECOND) & MASK
         state = word ^ (word >> 31)
     return state
+
+
+class _Lanes(NamedTuple):
+    """So many words in one number, each in a lane of twice its width, so that products stay in theirs. ones: a 1 in each."""
+
+    ones: int
+    mask: int
+    golden: int
+    size: int
+    unpack: Callable[[bytes], tuple[int, ...]]
+
+
+@cache
+def _lanes(count: int) -> _Lanes:
+    ones = sum([1 << 8 * LANE * place for place in range(count)])
+    return _Lanes(ones, ones * MASK, ones * GOLDEN, LANE * count, Struct("<" + "Q8x" * count).unpack)
+
+
+def chains(states: bytes, words: tuple[int, ...]) -> tuple[int, ...]:
+    """`chain` from many states over the same words, in one go: for six of them a third of the time. states: LANE bytes for
+    each, in little-endian order."""
+    ones, mask, golden, size, unpack = _lanes(len(states) // LANE)
+    state = int.from_bytes(states, "little")
+    for word in words:
+        state = ((state + golden) & mask) ^ word * ones
+        state = (((state ^ (state >> 30)) & mask) * FIRST) & mask
+        state = (((state ^ (state >> 27)) & mask) * SECOND) & mask
+        state = (state ^ (state >> 31)) & mask
+    return unpack(state.to_bytes(size, "little"))
 
 
 def draw(start: int, n: int) -> int:

@@ -115,3 +115,9 @@ def test_flipped_bits_are_as_many_as_asked_and_within_the_frame(start: int, n: i
     chosen = choose(start, n, flips, size)
     assert len(set(chosen)) == len(chosen) == min(flips, size * 8)
     assert all(0 <= position < size * 8 for position in chosen)
+
+
+@given(st.lists(WORDS, min_size=1, max_size=12), st.lists(WORDS, max_size=6).map(tuple))
+def test_many_chains_in_one_go_are_those_one_by_one(states: list[int], words: tuple[int, ...]) -> None:
+    together = b"".join([state.to_bytes(hashing.LANE, "little") for state in states])
+    assert hashing.chains(together, words) == tuple([hashing.chain(state, words) for state in states])
