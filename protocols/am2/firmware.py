@@ -287,7 +287,7 @@ class Firmware:
                     self._look(now)
                     return
             elif subject == layout.RELEASED:
-                if endpoint.is_leaving:
+                if endpoint.is_leaving and not endpoint.is_released:
                     endpoint.is_released = True
                     self._look(now)
                     return

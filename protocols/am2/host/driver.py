@@ -50,8 +50,9 @@ class SegmentDriver:
         self._states: dict[Endpoint, Residence] = {}  # in the order in which they were created
         self._queue: deque[Endpoint] = deque()  # faulting
         self._loaded: list[Endpoint] = []  # in the order in which they came into their frames
-        self.releases: list[Endpoint] = []
-        """Whose handler runs, and which are to be released then (`handled`)."""
+        self._releases: list[Endpoint] = []  # whose handler runs, and which are to be released then
+        self.unsettled = False
+        """Something waits for the end of the handler that runs (`handled`)."""
         self._is_serving = False
         self.faults = 0
 
@@ -70,7 +71,7 @@ class SegmentDriver:
         number, memory = endpoint.name.endpoint, self._memory
         del self._states[endpoint]
         endpoint.moved(None)
-        for listed in (self._queue, self._loaded, self.releases):
+        for listed in (self._queue, self._loaded, self._releases):
             if endpoint in listed:
                 listed.remove(endpoint)
         del memory.pages[number]
@@ -105,7 +106,8 @@ class SegmentDriver:
             self._serve()
         elif subject == layout.RELEASE:
             if self._library.handling is endpoint:
-                self.releases.append(endpoint)
+                self._releases.append(endpoint)
+                self.unsettled = True
             else:
                 self._release(endpoint)
         elif subject == layout.UNLOADED:
@@ -117,8 +119,10 @@ class SegmentDriver:
 
     def handled(self) -> None:
         """No handler runs any more."""
-        while self.releases:
-            self._release(self.releases.pop())
+        self.unsettled = False
+        while self._releases:
+            self._release(self._releases.pop())
+        self._serve()
 
     def gone(self, subject: int) -> None:
         """The NIC interrupts about an endpoint that there is not any more."""
@@ -147,6 +151,7 @@ class SegmentDriver:
                 self._loaded.remove(victim)
                 vacated += 1
                 self._tell(victim, layout.UNLOAD)
+            self.unsettled |= len(self._queue) > vacated and self._library.handling is not None
         finally:
             self._is_serving = False
         if self._queue and NOBODY in bound:

@@ -160,7 +160,7 @@ class Inbox:
             if token.state == MAY_REPLY:
                 token.reply(_EMPTY)
             token.state = OVER
-            if library.driver.releases:
+            if library.driver.unsettled:
                 library.driver.handled()
 
     def _unknown(self, token: Token, number: int, message: int, arguments: tuple[int, ...]) -> None:

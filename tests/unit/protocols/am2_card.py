@@ -1,0 +1,151 @@
+"""One AM-II firmware alone: a test is its host, which writes into pages by hand, and its only peer, which has frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from protocols.am2 import codec
+from protocols.am2 import page as layout
+from protocols.am2.firmware import Firmware
+from protocols.am2.nic_memory import NOBODY, NicMemory
+from protocols.am2.packets import HEADER, answered, packed, prefix
+from protocols.am2.settings import Settings
+from protocols.core.firmware import Adapter, Buffer
+
+ADDRESSES = (b"\2\0\0\0\0\1", b"\2\0\0\0\0\2")
+TAG = 9
+
+
+class Card:
+    """Node 0's. sent: frames. told: what the host was shown, or interrupted with: endpoint and subject."""
+
+    def __init__(self, settings: Settings | None = None, incarnation: int = 1) -> None:
+        own = settings or Settings()
+        self.now = 0
+        self.sent: list[bytes] = []
+        self.told: list[tuple[int, int]] = []
+        self.memory = NicMemory(own.frames)
+        self.firmware = Firmware(Adapter(0, ADDRESSES, incarnation=incarnation), self, self.memory, own)
+
+    # Its surroundings.
+
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+        return b"".join(pieces)
+
+    def send(self, frame: Buffer) -> None:
+        self.sent.append(bytes(frame))
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self.sent.append(make())
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        piece[:] = data
+
+    def show(self, index: int) -> None:
+        self.told.append((index >> layout.SUBJECTS, index & layout.SUBJECT))
+
+    interrupt = show
+
+    # Its host.
+
+    def ring(self, endpoint: int, subject: int) -> None:
+        self.firmware.ring(self.now, endpoint << layout.SUBJECTS | subject)
+
+    def create(self, endpoint: int, *, load: bool = True) -> None:
+        page = memoryview(bytearray(layout.SIZE))
+        layout.set_tag(page, TAG)
+        self.memory.pages[endpoint] = page
+        self.ring(endpoint, layout.CREATE)
+        if load:
+            self.load(endpoint)
+            self.told.clear()
+
+    def load(self, endpoint: int) -> None:
+        frame = self.memory.bound.index(NOBODY)
+        self.memory.bound[frame] = endpoint
+        self.memory.frames[frame][:] = self.memory.pages[endpoint]
+        self.ring(endpoint, layout.LOAD)
+
+    def page(self, endpoint: int) -> memoryview:
+        """Its frame."""
+        return self.memory.frames[self.memory.bound.index(endpoint)]
+
+    def write(self, endpoint: int, slot: int = 0, *arguments: int, form: int = 0, data: int = 0) -> None:
+        """A message for endpoint 3 of node 1. data: bytes of it, from the beginning of its memory."""
+        page = self.page(endpoint)
+        total = data if form == codec.FORM_BULK else 0
+        layout.WRITE[len(arguments)](
+            page, layout.PLACES[slot], layout.READY, 0, 1, data, 0, 0, form, slot >> 4, 1, len(arguments), endpoint, 3, TAG,
+            slot + 100, 0, total, *arguments,
+        )  # fmt: skip
+
+    def request(self, endpoint: int, slot: int = 0, *arguments: int, form: int = 0, data: int = 0) -> None:
+        self.write(endpoint, slot, *arguments, form=form, data=data)
+        self.ring(endpoint, slot)
+
+    def owner(self, endpoint: int, slot: int) -> int:
+        return self.page(endpoint)[layout.PLACES[slot]]
+
+    # Its peer.
+
+    def taken(self) -> list[tuple[int, ...]]:
+        """What has been sent, which is nobody's now but the test's: of messages (MESSAGE, channel, generation, sequence,
+        stamp, origin, message, offset), of answers (kind, reason, channel, generation, sequence, stamp)."""
+        out: list[tuple[int, ...]] = []
+        for frame in self.sent:
+            if codec.kind_of(frame) == codec.KIND_MESSAGE:
+                fields = codec.unpack_message(frame[:-1])
+                out.append((codec.KIND_MESSAGE, *fields[7:11], fields[15], fields[18], fields[19]))
+            else:
+                kind, reason = codec.unpack_answer(frame[:-1])[2:4]
+                out.append((kind, reason, *codec.unpack_answer(frame[:-1])[8:12]))
+        self.sent.clear()
+        return out
+
+    def answer(self, sending: Sequence[int], reason: int = 0, *, stamp: int | None = None) -> None:
+        """A message's packet, as `taken` has it, is answered so."""
+        _, channel, generation, sequence, last, *_ = sending
+        kind = codec.KIND_NACK if reason else codec.KIND_ACK
+        begin = prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
+        sent = last if stamp is None else stamp
+        self.firmware.receive(self.now, answered(begin, channel, generation, sequence, sent, b""))
+
+    def arrive(
+        self,
+        endpoint: int,
+        *arguments: int,
+        channel: int = 0,
+        sequence: int = 0,
+        stamp: int = 1,
+        tag: int = TAG,
+        form: int = 0,
+        data: bytes = b"",
+        total: int = 0,
+        offset: int = 0,
+        sender: int = 1,
+        receiver: int = 1,
+        message: int = 1,
+        reply: bool = False,
+    ) -> list[tuple[int, ...]]:
+        """A message's packet comes from endpoint 3 of node 1; what it is answered."""
+        begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_MESSAGE, 0, 1, 0, sender, receiver)
+        whole = codec.pack_message(
+            ADDRESSES[0], ADDRESSES[1], 0, 1, 0, sender, receiver, channel, 0, sequence, stamp, form, int(reply), 1,
+            len(arguments), 3, endpoint, tag, message, offset, total,
+            b"".join(word.to_bytes(4, "big") for word in arguments) + data,
+        )  # fmt: skip
+        body = whole[codec.ANSWER_SIZE :]
+        assert len(body) >= HEADER
+        self.firmware.receive(self.now, packed(begin, channel, 0, sequence, stamp, b"", body))
+        return self.taken()
+
+    def elapse(self, span: int) -> None:
+        """So many nanoseconds go by."""
+        end = self.now + span
+        while (deadline := self.firmware.deadline) is not None and deadline <= end:
+            self.now = max(self.now, deadline)
+            self.firmware.tick(self.now)
+        self.now = end
+
+    def counted(self, name: str) -> int:
+        return self.firmware.counted()[name]
