@@ -1,11 +1,10 @@
-"""The Scapy layers of all registered protocols, and a frame as they show it: for decoding in full, which is slow."""
+"""The Scapy layers of all registered protocols, and a frame as they show it: for decoding in full."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
-from typing import Final
 
 from scapy.layers import inet, inet6  # noqa: F401  importing them binds what stands above Ethernet
 from scapy.layers.l2 import Ether
@@ -13,9 +12,8 @@ from scapy.packet import NoPayload, Packet, Raw
 
 from testbed import registry
 from testbed.errors import TestbedError
+from testbed.observe.fixed_layers import FixedLayers, UnfitError, as_bytes, printable
 from testbed.wire.fields import ETHERNET_HEADER
-
-_SHOWN: Final = 32  # bytes of what no layer explains
 
 
 @cache
@@ -30,19 +28,27 @@ def frame_modules() -> dict[str, ModuleType]:
     return found
 
 
-def shown(frame: bytes) -> Iterator[str]:
+def shown(frame: bytes) -> Iterable[str]:
     """A line for each layer, with all its fields. Raises TestbedError where the layers of a protocol cannot be imported."""
+    try:
+        return _fixed().shown(frame)
+    except UnfitError:
+        return shown_by_scapy(frame)
+
+
+def shown_by_scapy(frame: bytes) -> Iterator[str]:
+    """The same, of any frame, and slowly."""
     if len(frame) < ETHERNET_HEADER:
-        yield f"no Ethernet frame: {_bytes(frame)}"
+        yield f"no Ethernet frame: {as_bytes(frame)}"
         return
     frame_modules()
     layer: Packet = Ether(frame)
     while not isinstance(layer, NoPayload):
         if isinstance(layer, Raw):
-            yield f"{layer.name}: {_bytes(bytes(layer))}"
+            yield f"{layer.name}: {as_bytes(bytes(layer.load))}"
         else:
             fields = [
-                f"{field.name} {_printable(field.i2repr(layer, layer.getfieldval(field.name)))}"
+                f"{field.name} {printable(field.i2repr(layer, layer.getfieldval(field.name)))}"
                 for field in layer.fields_desc
                 if field.name in layer.fields
             ]
@@ -50,11 +56,6 @@ def shown(frame: bytes) -> Iterator[str]:
         layer = layer.payload
 
 
-def _bytes(rest: bytes) -> str:
-    more = " ..." if len(rest) > _SHOWN else ""
-    return f"{len(rest)} bytes, {rest[:_SHOWN].hex(' ')}{more}"
-
-
-def _printable(value: object) -> str:
-    text = str(value)
-    return text if text.isprintable() and text else repr(text)
+@cache
+def _fixed() -> FixedLayers:
+    return FixedLayers({module.__name__ for module in frame_modules().values()})

@@ -1,0 +1,188 @@
+"""Frames with all fields, as Scapy's layers show them, without Scapy's packets: many times as fast.
+
+For layers of fixed fields, as our protocols have: they are unpacked together, and each value's text is what its field makes
+of it. Whatever does not fit in with that, such as a frame that is cut off, is left to Scapy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from typing import Any, Final
+
+from scapy.fields import (
+    AnyField,
+    BitEnumField,
+    BitField,
+    ByteField,
+    EnumField,
+    Field,
+    FlagsField,
+    IntField,
+    LongField,
+    MACField,
+    ShortField,
+)
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from protocols.core.frames import Counted, LastByteField, RouteField
+from testbed.wire.fields import behind_route
+
+Show = Callable[[Any], str]
+
+_BITS: Final = (BitField, BitEnumField, FlagsField)
+_WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
+_WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
+_SHOWN: Final = 32  # bytes of what no layer explains
+_TEXTS: Final = 1 << 12  # kept of a field's values
+
+
+class UnfitError(Exception):
+    """It is left to Scapy."""
+
+
+class FixedLayers:
+    """Of the layers in these modules, and what stands below them."""
+
+    def __init__(self, modules: Collection[str]) -> None:
+        self._modules = modules
+        self._ethernet = _Shape(Ether)
+        self._above: dict[type[Packet], _Shape | None] = {}
+
+    def shown(self, frame: bytes) -> list[str]:
+        """A line for each layer. Raises UnfitError."""
+        shape, at, end, padding = self._ethernet, 0, len(frame), b""
+        lines = []
+        while True:
+            first, at = at, behind_route(frame, at) if shape.route is not None else at
+            last = end - 1 if shape.last is not None else end
+            if last < at + shape.size:
+                raise UnfitError
+            values = shape.unpack(frame, at)
+            texts = [
+                show(values[word] >> shift & mask if mask else values[word]) for word, shift, mask, show in shape.parts
+            ]
+            if shape.route is not None:
+                texts.insert(0, f"{shape.route.name} {shape.route.i2repr(None, frame[first:at])}")
+            if shape.last is not None:
+                shape.probe.pre_dissect(frame[first:end])
+                texts.append(f"{shape.last.name} {shape.last.i2repr(shape.probe, frame[last])}")
+            lines.append(f"{shape.name}: {', '.join(texts)}")
+            at, end = at + shape.size, last
+            above = shape.above(values)
+            if shape is self._ethernet and above is None:
+                raise UnfitError
+            following = None if above is None else self._shape(above)
+            if shape.length is not None:
+                inner = following.size if following is not None and above.__module__ == shape.layer.__module__ else 0
+                whole = min(end, at + inner + values[shape.length])
+                padding, end = frame[whole:end], whole
+            if following is None:
+                break
+            shape = following
+        lines += [f"{what}: {as_bytes(rest)}" for what, rest in (("Raw", frame[at:end]), ("Padding", padding)) if rest]
+        return lines
+
+    def _shape(self, layer: type[Packet]) -> _Shape:
+        if layer not in self._above:
+            try:
+                self._above[layer] = _Shape(layer) if layer.__module__ in self._modules else None
+            except UnfitError:
+                self._above[layer] = None
+        shape = self._above[layer]
+        if shape is None:
+            raise UnfitError
+        return shape
+
+
+class _Shape:
+    """A layer: how it is unpacked, and each of its fields as word, shift, mask (0: the whole word) and what shows it.
+    length: the word that says how long the payload is. route, last: fields in front of the others and behind everything."""
+
+    __slots__ = ("_guess", "last", "layer", "length", "name", "parts", "probe", "route", "size", "unpack")
+
+    def __init__(self, layer: type[Packet]) -> None:
+        """Raises UnfitError."""
+        self.layer: Final = layer
+        self.probe: Final = layer()
+        self.name: Final = str(self.probe.name)
+        fields = list(layer.fields_desc)
+        self.route = fields.pop(0) if isinstance(fields[0], RouteField) else None
+        self.last = fields.pop() if isinstance(fields[-1], LastByteField) else None
+        self.parts: list[tuple[int, int, int, Show]] = []
+        places: dict[str, tuple[int, int, int]] = {}
+        format_, bits = "!", list[tuple[str, int]]()
+        for field in fields:
+            word = len(format_) - 1
+            if isinstance(field, _BITS) and not field.rev:
+                bits.append((field.name, field.size))
+                shift = sum(size for _, size in bits)
+                if shift in _WORDS:
+                    format_ += _WORDS[shift]
+                    for name, size in bits:
+                        shift -= size
+                        places[name] = word, shift, (1 << size) - 1
+                    bits = []
+            elif not bits and isinstance(field, _WHOLE) and field.fmt in ("!B", "!H", "!I", "!Q", "!6s", "6s"):
+                places[field.name] = word, 0, 0
+                format_ += "s" if isinstance(field, MACField) else field.fmt[-1]
+            else:
+                raise UnfitError
+        if bits or not self._is_plain():
+            raise UnfitError
+        self.parts = [(*places[field.name], _text(field)) for field in fields]
+        made = struct.Struct(format_.replace("s", "6s"))
+        self.size: Final = made.size
+        self.unpack: Final = made.unpack_from
+        self.length = places["length"][0] if issubclass(layer, Counted) else None
+        self._guess = [
+            ([(*places[name], value) for name, value in values.items()], above) for values, above in layer.payload_guess
+        ]
+
+    def above(self, values: tuple[Any, ...]) -> type[Packet] | None:
+        """Which layer these announce."""
+        for wanted, layer in self._guess:
+            if all(
+                (values[word] >> shift & mask if mask else values[word]) == value for word, shift, mask, value in wanted
+            ):
+                return layer
+        return None
+
+    def _is_plain(self) -> bool:
+        """It dissects as all layers do, but for what is known here."""
+        layer = self.layer
+        if layer is Ether:
+            return True
+        known = Counted if issubclass(layer, Counted) else Packet
+        names = ["do_dissect", "guess_payload_class", "do_dissect_payload"]
+        names += [] if self.last is not None else ["pre_dissect", "post_dissect"]
+        return layer.extract_padding is known.extract_padding and all(
+            getattr(layer, name) is getattr(Packet, name) for name in names
+        )
+
+
+def _text(field: AnyField) -> Show:
+    name = field.name
+    if isinstance(field, MACField):
+        return lambda raw: f"{name} {raw.hex(':')}"
+    if isinstance(field, Field) and type(field).i2repr is Field.i2repr and type(field).i2h is Field.i2h:
+        return lambda value: f"{name} {value}"
+
+    @lru_cache(maxsize=_TEXTS)
+    def show(value: int) -> str:
+        return f"{name} {printable(field.i2repr(None, field.any2i(None, value)))}"
+
+    return show
+
+
+def as_bytes(rest: bytes) -> str:
+    """How many, and what they begin with."""
+    more = " ..." if len(rest) > _SHOWN else ""
+    return f"{len(rest)} bytes, {rest[:_SHOWN].hex(' ')}{more}"
+
+
+def printable(value: object) -> str:
+    text = str(value)
+    return text if text.isprintable() and text else repr(text)

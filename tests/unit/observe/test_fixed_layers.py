@@ -1,0 +1,89 @@
+"""Layers of fixed fields are shown as Scapy's packets show them, of every frame that is left to nobody else."""
+
+from __future__ import annotations
+
+import pytest
+from frame_strategies import PACKAGES, drawn_frames, frames_of, on_a_link
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.fields import BitField, ByteField, ConditionalField, FlagsField, ShortField, XShortField
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw, bind_layers, split_layers
+
+from protocols.myrinet.envelope import sealed
+from testbed.observe.fixed_layers import FixedLayers, UnfitError
+from testbed.observe.layers import frame_modules, shown, shown_by_scapy
+
+STACKS = [(package, stack) for package in PACKAGES for stack in frames_of(package).STACKS]
+FIXED = FixedLayers({module.__name__ for module in frame_modules().values()})
+ROUTES = st.sampled_from([b"", b"\x81", b"\xbf\x80"])
+
+
+@pytest.mark.parametrize(("package", "stack"), STACKS)
+@given(data=st.data(), route=ROUTES, padding=st.sampled_from([b"", bytes(3), b"more than that" * 4]))
+def test_whole_frames_are_shown_alike_and_none_is_left_to_scapy(
+    package: str, stack: str, data: st.DataObject, route: bytes, padding: bytes
+) -> None:
+    drawn = data.draw(drawn_frames(frames_of(package), stack))
+    raw = on_a_link(drawn.layers, drawn.raw + padding)
+    if raw != drawn.raw + padding:  # it is Myrinet's
+        raw = sealed(drawn.raw + padding, route)
+    assert FIXED.shown(raw) == list(shown_by_scapy(raw))
+
+
+@pytest.mark.parametrize(("package", "stack"), STACKS)
+@given(data=st.data(), cut=st.integers(0, 90), flips=st.lists(st.integers(0, 799), max_size=3))
+def test_broken_frames_are_shown_alike(
+    package: str, stack: str, data: st.DataObject, cut: int, flips: list[int]
+) -> None:
+    drawn = data.draw(drawn_frames(frames_of(package), stack))
+    frame = bytearray(on_a_link(drawn.layers, drawn.raw))
+    for bit in flips:
+        frame[12 + (bit >> 3) % (len(frame) - 12)] ^= 1 << (bit & 7)
+    for raw in (bytes(frame), bytes(frame[: max(14, len(frame) - cut)])):
+        assert list(shown(raw)) == list(shown_by_scapy(raw))
+
+
+@given(st.sampled_from([b"\x88\xb5", b"\x88\xb6", b"\x08\x00", b"\x00\x20"]), st.binary(max_size=90))
+def test_any_bytes_are_shown_alike(ethertype: bytes, rest: bytes) -> None:
+    raw = bytes(12) + ethertype + rest
+    assert list(shown(raw)) == list(shown_by_scapy(raw))
+
+
+class Small(Packet):
+    fields_desc = [  # noqa: RUF012
+        BitField("high", 1, 3),
+        FlagsField("low", 0, 5, ["ONE", "TWO"]),
+        XShortField("key", 0x10),
+        ShortField("size", 7),
+    ]
+
+
+class Moody(Packet):
+    fields_desc = [ByteField("kind", 0), ConditionalField(ByteField("more", 0), lambda packet: packet.kind)]  # noqa: RUF012
+
+
+class Stubborn(Packet):
+    fields_desc = [ByteField("kind", 0)]  # noqa: RUF012
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        return s[:1], s[1:]
+
+
+@pytest.mark.parametrize(("layer", "fits"), [(Small, True), (Moody, False), (Stubborn, False)])
+def test_a_layer_that_does_more_than_have_fields_is_left_to_scapy(layer: type[Packet], fits: bool) -> None:
+    fixed = FixedLayers({__name__})
+    bind_layers(Ether, layer, type=0x9A9D)
+    try:
+        frame = bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / layer() / Raw(b"payload"))
+        expected = list(shown_by_scapy(frame))
+        if fits:
+            assert FixedLayers({__name__}).shown(frame) == expected
+            assert expected[1] == "Small: high 1, low '', key 0x10, size 7"
+        else:
+            with pytest.raises(UnfitError):
+                fixed.shown(frame)
+        with pytest.raises(UnfitError):
+            FixedLayers(set()).shown(frame)
+    finally:
+        split_layers(Ether, layer, type=0x9A9D)
