@@ -7,14 +7,14 @@ from functools import partial
 
 from benchmarks import session
 from benchmarks.contenders import ContenderError
-from benchmarks.links import injecting, kernel, lateness, relay, throughput
+from benchmarks.links import injecting, kernel, lateness, myrinet, relay, throughput
 from benchmarks.links.clusters import Clusters
 from benchmarks.links.targets import targets
 from benchmarks.links.traffic import Traffic
 from benchmarks.rows import REPOSITORY, Row
 from benchmarks.session import Session
 
-SUBJECTS = ("relay", "throughput", "lateness", "unimpaired", "links", "inject", "kernel")
+SUBJECTS = ("relay", "throughput", "lateness", "unimpaired", "links", "inject", "kernel", "myrinet")
 OUTPUT = REPOSITORY / "results" / "bench-links.jsonl"
 
 
@@ -44,6 +44,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         "links": lambda clusters: relay.many_links(clusters, traffic, repeat, seconds, progress),
         "inject": lambda clusters: injecting.measure(clusters, sizes, repeat, progress),
         "kernel": lambda clusters: kernel.measure(clusters, traffic, repeat, seconds, progress),
+        "myrinet": lambda _: myrinet.measure(repeat, progress),
     }
     for subject in SUBJECTS:
         if subject in options.subjects:

@@ -1,0 +1,153 @@
+"""Frames through one of Myrinet's crossbars in the relay: how many, what each costs the relay, and round trips."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from benchmarks.rows import Row
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Agent, Nic
+from testbed import Cluster
+from testbed.cluster import carrying
+from testbed.cluster.state import Store
+from testbed.controller.agents import agents
+from testbed.runtime.nodes.places import Here
+from testbed.spec.elements import Link, Node, Switch
+from testbed.wire.myrinet.route import closed, route_byte
+
+ETHERTYPE = 0x88B6
+TYPE = b"\0\4"
+ROUTES = {0: bytes([route_byte(1)]), 1: bytes([route_byte(-1)])}  # from port 1 to 2 of the only switch, and back
+SIZES = (64, 1500)
+FRAMES = 20_000
+TRIPS = 2_000
+PATIENCE = 60.0  # s
+ROUND_TRIP, FLOOD, COST = "round trip", "frames of {} bytes", "relay's processor time for a frame of {} bytes"
+
+
+class Firmware:
+    """Sends what its host asks for, counts what comes, and sends it back if it is to."""
+
+    deadline: int | None = None
+
+    def __init__(self, adapter: Adapter, nic: Nic) -> None:
+        self.head = bytes(6) + adapter.address + ETHERTYPE.to_bytes(2, "big")
+        self.route = ROUTES[adapter.number]
+        self.echoes = False
+        self.wanted = self.came = self.began = 0
+        self.order = (0, 0)
+        self._nic = nic
+
+    def receive(self, now: int, frame: bytes) -> None:
+        if not self.came:
+            self.began = now
+        self.came += 1
+        if self.echoes:
+            self._nic.send(closed(self.head, self.route + frame[14:-1]))
+        if self.came == self.wanted:
+            self._nic.show(0)
+
+    def ring(self, _now: int, _index: int) -> None:
+        count, size = self.order
+        frame = closed(self.head, (self.route + TYPE).ljust(size - 15, b"\x55"))
+        for _ in range(count):
+            self._nic.send(frame)
+
+    def tick(self, _now: int) -> None:
+        raise AssertionError("it has no deadline")
+
+    def counted(self) -> Mapping[str, int]:
+        return {"received": self.came}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class Host:
+    def __init__(self, nic: Nic, firmware: Firmware) -> None:
+        self.firmware = firmware
+        self._nic = nic
+        self._open = Completion[None]("frames")
+
+    def send(self, count: int, size: int) -> None:
+        self.firmware.order = count, size
+        self._nic.doorbell(1, size, 0)
+
+    def frames(self, count: int) -> Completion[None]:
+        self._open = Completion[None](f"{count} frames")
+        self.firmware.wanted = count
+        return self._open
+
+    def completed(self, _index: int) -> None:
+        self._open.complete(None)
+
+    def waiting(self) -> list[str]:
+        return [self._open.what]
+
+
+def plug(adapter: Adapter, nic: Nic) -> Agent:
+    firmware = Firmware(adapter, nic)
+    return Agent(firmware, Host(nic, firmware))
+
+
+async def trips(host: Host, _node: Here) -> float:
+    """The median of round trips, in nanoseconds."""
+    took = []
+    for number in range(1, TRIPS + 1):
+        begun = time.monotonic_ns()
+        came = host.frames(number)
+        host.send(1, SIZES[0])
+        await came
+        took.append(time.monotonic_ns() - begun)
+    return sorted(took)[TRIPS // 2]
+
+
+async def echo(host: Host, _node: Here) -> None:
+    host.firmware.echoes = True
+    await host.frames(TRIPS)
+
+
+def flooding(size: int) -> dict[str, Callable[..., object]]:
+    async def flood(host: Host, _node: Here) -> None:
+        host.send(FRAMES, size)
+
+    async def take(host: Host, _node: Here) -> float:
+        await host.frames(FRAMES)
+        return (FRAMES - 1) * 1e9 / (time.monotonic_ns() - host.firmware.began)
+
+    return {"n1": flood, "n2": take}
+
+
+def measure(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """Each turn on the same cluster, one measure after the other."""
+    description = Cluster(
+        name="crossbar",
+        nodes=[Node(name="n1"), Node(name="n2")],
+        switches=[Switch(name="s1", kind="myrinet")],
+        links=[Link(ends=["n1", "s1:1"]), Link(ends=["n2", "s1:2"])],
+    )
+    found: dict[tuple[str, str], list[float]] = {}
+    with description.up() as cluster:
+
+        def used() -> int:
+            said = carrying.report(Store(), cluster.state)
+            return said["processor"]["used"] if said is not None else 0
+
+        def ran(programs: dict[str, Callable[..., object]]) -> Mapping[str, float]:
+            with agents(cluster, plug, ETHERTYPE, programs) as run:
+                outcome = run.wait(PATIENCE)
+            return outcome.results
+
+        for turn in range(repeat):
+            progress(f"myrinet: {turn + 1} of {repeat}")
+            found.setdefault((ROUND_TRIP, "s"), []).append(ran({"n1": trips, "n2": echo})["n1"] / 1e9)
+            for size in SIZES:
+                before = used()
+                found.setdefault((FLOOD.format(size), "1/s"), []).append(ran(flooding(size))["n2"])
+                found.setdefault((COST.format(size), "s"), []).append((used() - before) / FRAMES / 1e9)
+    settings = {
+        "frames": FRAMES,
+        "trips": TRIPS,
+        "from": "one program to the other, through both NICs and one crossbar",
+    }
+    for (measured, unit), samples in found.items():
+        yield Row("myrinet", "testbed", measured, 2, unit, tuple(samples), settings)
