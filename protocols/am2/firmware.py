@@ -198,7 +198,8 @@ class Firmware:
         except MalformedError as error:
             self._dropped(error)
             return None
-        if to not in (card.address, BROADCAST) or destination != card.number or source >= self._nodes:
+        is_own = source == card.number and not self._looping  # come back from a wire
+        if to not in (card.address, BROADCAST) or destination != card.number or source >= self._nodes or is_own:
             counters.strangers += 1  # a switch that has not learned yet sends frames to all
             return None
         peer = card.peers.get(source) or card.peer(source)

@@ -1,0 +1,350 @@
+"""AM-II's transport: channels, answers, times, incarnations, and all that may come by a wire."""
+
+from __future__ import annotations
+
+import pytest
+from am2_card import ADDRESSES, TAG, Card
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.am2 import codec
+from protocols.am2 import page as layout
+from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_BAD_TAG, REASON_OVERRUN, REASON_RESTARTED
+from protocols.am2.firmware import Firmware
+from protocols.am2.host.errors import Status
+from protocols.am2.mapper.tables import Path, Table
+from protocols.am2.packets import answered, prefix
+from protocols.am2.settings import MILLISECOND, Settings
+from protocols.core.firmware import Adapter
+from protocols.myrinet.envelope import sealed
+
+FEW = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3)
+
+
+def ready(own: Settings | None = None, incarnation: int = 1) -> Card:
+    card = Card(own, incarnation)
+    card.create(4)
+    return card
+
+
+# Sending.
+
+
+def test_messages_are_on_channels_of_their_own_until_these_are_all_taken() -> None:
+    card = ready(Settings(channels=3))
+    for slot in range(5):
+        card.request(4, slot, slot)
+    first = card.taken()
+    assert [(one[1], one[6]) for one in first] == [(0, 100), (1, 101), (2, 102)]
+    card.answer(first[1])
+    assert [(one[1], one[3], one[6]) for one in card.taken()] == [(1, 1, 103)]
+    assert [card.owner(4, slot) for slot in range(5)] == [2, 0, 2, 2, 2]
+
+
+def test_a_packet_is_sent_again_ever_later_until_the_peer_is_given_up_and_the_message_comes_back() -> None:
+    card = ready(FEW)
+    card.request(4, 0, 1)
+    times = [0] * len(card.taken())
+    while not card.told:
+        deadline = card.firmware.deadline
+        assert deadline is not None
+        card.elapse(deadline - card.now)
+        times += [card.now // MILLISECOND] * len(card.taken())
+    assert times == [0, 1, 3, 7]
+    assert card.told == [(4, layout.ARRIVED_REPLIES)]
+    assert layout.HEAD.unpack_from(card.page(4), layout.PLACES[layout.ARRIVED_REPLIES])[1] == Status.UNREACHABLE
+    assert card.owner(4, 0) == layout.RETURNED
+    assert card.firmware.deadline is None
+    assert card.firmware.waiting() == []
+
+
+def test_nothing_is_looked_at_when_everything_is_answered() -> None:
+    card = ready()
+    card.request(4, 0, 1)
+    card.answer(card.taken()[0])
+    card.elapse(2 * MILLISECOND)
+    assert card.firmware.deadline is None
+
+
+def test_an_answer_that_comes_twice_or_late_is_counted_and_nothing_else() -> None:
+    card = ready(Settings(channels=1))
+    card.request(4, 0, 1)
+    (sent,) = card.taken()
+    card.answer(sent)
+    card.request(4, 1, 1)
+    (second,) = card.taken()
+    card.answer(sent)
+    card.answer(sent, REASON_OVERRUN)
+    card.answer(sent, REASON_BAD_TAG)
+    assert card.counted("late_answers") == 3
+    assert card.owner(4, 1) == layout.UNDER_WAY
+    card.answer(second)
+    assert card.owner(4, 1) == layout.FREE
+
+
+def test_what_was_refused_is_sent_again_after_a_while_as_the_same_packet_of_another_stamp() -> None:
+    card = ready()
+    card.request(4, 0, 1)
+    (sent,) = card.taken()
+    card.answer(sent, REASON_OVERRUN)
+    card.elapse(2 * MILLISECOND)
+    (again,) = card.taken()
+    assert again[1:4] == sent[1:4]
+    assert again[4] != sent[4]
+
+
+@pytest.mark.parametrize("reply", [False, True])
+def test_what_is_undone_comes_back_with_its_reason(reply: bool) -> None:
+    card = ready()
+    slot = 16 if reply else 0
+    card.request(4, slot, 1)
+    card.answer(card.taken()[0], REASON_BAD_TAG)
+    entry = layout.HEAD.unpack_from(card.page(4), layout.PLACES[layout.ARRIVED_REPLIES])
+    assert entry[:4] == (layout.READY, Status.REPLY_REJECTED if reply else Status.BAD_TAG, 0, slot)
+
+
+def test_messages_come_back_as_far_as_there_is_room_and_the_rest_later() -> None:
+    card = ready(Settings(scan=MILLISECOND))
+    for slot in range(20):
+        card.request(4, slot, 1)
+    for sent in card.taken():
+        card.answer(sent, REASON_BAD_TAG)
+    assert len(card.told) == 16
+    card.page(4)[layout.PLACES[layout.ARRIVED_REPLIES]] = layout.FREE
+    card.elapse(2 * MILLISECOND)
+    assert len(card.told) == 17
+
+
+def test_the_host_is_told_of_a_free_slot_only_if_it_wants_one() -> None:
+    card = ready()
+    card.request(4, 0, 1)
+    card.request(4, 1, 1)
+    first, second = card.taken()
+    card.answer(first)
+    assert card.told == []
+    card.page(4)[layout.WANTS] = 1
+    card.answer(second)
+    assert card.told == [(4, 1)]
+    assert not card.page(4)[layout.WANTS]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(2, 99), (23, 17), (20, 3), (21, 1), (25, 5)], ids=["node", "count", "form", "ring", "origin"]
+)
+def test_an_entry_that_makes_no_sense_comes_back_and_is_not_sent(place: int, value: int) -> None:
+    card = ready()
+    card.write(4, 0, 1)
+    card.page(4)[layout.PLACES[0] + place] = value
+    card.ring(4, 0)
+    assert card.taken() == []
+    assert card.counted("invalid") == 1
+    assert layout.HEAD.unpack_from(card.page(4), layout.PLACES[layout.ARRIVED_REPLIES])[1] == Status.BAD_ARGUMENTS
+
+
+def test_a_nic_that_loiters_stays_with_an_endpoint_for_its_attempts_and_then_sends_what_others_have() -> None:
+    card = ready(Settings(attempts=2, attempt=1_000))
+    card.create(5)
+    card.request(4, 0, 1)
+    card.request(5, 0, 1)
+    card.elapse(1_000)
+    card.request(4, 1, 1)
+    assert [one[5] for one in card.taken()] == [4, 4]
+    assert card.firmware.deadline == 4_000
+    card.elapse(3_000)
+    assert [one[5] for one in card.taken()] == [5]
+    card.request(4, 2, 1)
+    assert card.taken() == []
+    card.elapse(4_000)
+    assert [one[5] for one in card.taken()] == [4]
+
+
+# Receiving.
+
+
+def test_a_packet_that_comes_again_is_answered_as_before_and_not_delivered() -> None:
+    card = ready()
+    first = card.arrive(4, 1)
+    assert card.arrive(4, 1, stamp=2) == [(*first[0][:5], 2)]
+    wrong = card.arrive(4, 1, tag=TAG + 1, channel=1)
+    assert wrong[0][:2] == (KIND_NACK, REASON_BAD_TAG)
+    assert card.arrive(4, 1, tag=TAG + 1, channel=1, stamp=2)[0][:2] == (KIND_NACK, REASON_BAD_TAG)
+    assert len(card.told) == 1
+    assert card.counted("duplicates") == 2
+
+
+def test_a_message_to_itself_needs_no_wire() -> None:
+    card = ready()
+    card.write(4, 0, 42)
+    place = layout.PLACES[0]
+    card.page(4)[place + 3] = 0
+    card.page(4)[place + layout.MESSAGE + 6 : place + layout.MESSAGE + 8] = b"\0\4"
+    card.ring(4, 0)
+    assert card.sent == []
+    assert card.told == [(4, layout.ARRIVED_REQUESTS)]
+    assert card.owner(4, 0) == layout.FREE
+
+
+def test_a_frame_of_its_own_that_comes_back_by_a_wire_is_a_strangers() -> None:
+    card = ready()
+    frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[0], KIND_ACK, 0, 0, 0, 1, 1, 0, 0, 0, 1)
+    card.firmware.receive(0, sealed(frame, b""))
+    assert card.counted("strangers") == 1
+
+
+# Incarnations.
+
+
+def test_a_nic_that_has_started_again_tells_who_did_not_know_and_takes_what_is_sent_then() -> None:
+    card = ready(incarnation=5)
+    assert card.arrive(4, 1, receiver=0)[0][:2] == (KIND_NACK, REASON_RESTARTED)
+    assert card.arrive(4, 1, receiver=4)[0][:2] == (KIND_NACK, REASON_RESTARTED)
+    assert card.told == []
+    assert card.arrive(4, 1, receiver=5)[0][0] == KIND_ACK
+
+
+def test_the_first_incarnation_takes_what_knows_of_none() -> None:
+    card = ready()
+    assert card.arrive(4, 1, receiver=0)[0][0] == KIND_ACK
+
+
+def introduce(card: Card, incarnation: int, receiver: int = 1) -> None:
+    """Node 1 says that it is that incarnation, to whom it takes for the other."""
+    begin = prefix(ADDRESSES[0], ADDRESSES[1], KIND_NACK, REASON_RESTARTED, 1, 0, incarnation, receiver)
+    card.firmware.receive(card.now, answered(begin, 0, 0, 0, 1, b""))
+
+
+def test_what_was_sent_before_a_peer_has_said_who_it_is_is_sent_again_to_that_incarnation() -> None:
+    card = ready()
+    card.request(4, 0, 1)
+    before = card.sent[0]
+    card.taken()
+    introduce(card, 7)
+    assert codec.unpack_message(before[:-1])[6] == 0
+    assert codec.unpack_message(card.sent[0][:-1])[6] == 7
+    assert card.told == []
+
+
+def test_a_peer_that_has_started_again_has_all_messages_to_it_come_back_and_later_ones_go_there() -> None:
+    card = ready()
+    introduce(card, 7)
+    card.request(4, 0, 1)
+    card.taken()
+    introduce(card, 8)
+    assert card.told == [(4, layout.ARRIVED_REPLIES), (1, layout.RESTARTED)]
+    assert card.counted("restarts") == 1
+    card.request(4, 1, 1)
+    assert codec.unpack_message(card.sent.pop()[:-1])[6] == 8
+    introduce(card, 7)
+    assert card.counted("restarts") == 1
+    assert card.arrive(4, 1, sender=7) == []
+    assert card.arrive(4, 1, sender=8)[0][0] == KIND_ACK
+
+
+def test_parts_of_a_bulk_message_from_an_incarnation_that_is_gone_are_forgotten() -> None:
+    card = ready()
+    layout.set_segment(card.page(4), 100)
+    card.memory.reachable[4 << layout.SUBJECTS | layout.SEGMENT] = memoryview(bytearray(100))
+    card.arrive(4, form=2, data=b"abc", total=6)
+    card.arrive(4, form=2, data=b"def", total=6, offset=3, sender=2)
+    assert card.told == [(1, layout.RESTARTED)]
+    card.arrive(4, form=2, data=b"abc", total=6, sender=2, channel=1)
+    assert card.told[-1] == (4, layout.ARRIVED_REQUESTS)
+
+
+# Routes.
+
+
+def routed() -> Card:
+    card = Card()
+    card.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), card, card.memory, Settings())
+    card.create(4)
+    return card
+
+
+def test_messages_wait_for_the_first_map_and_go_by_its_routes() -> None:
+    card = routed()
+    card.request(4, 0, 1)
+    assert card.sent == []
+    card.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
+    assert card.sent[0][14:18] == b"\x81\x82\x00\x04"
+    assert card.sent[0][:6] == ADDRESSES[1]
+
+
+def test_without_a_route_a_message_is_unreachable_at_once_and_one_under_way_soon() -> None:
+    card = routed()
+    card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
+    card.request(4, 0, 1)
+    card.firmware.install(0, Table(2, 1, {}))
+    card.request(4, 1, 1)
+    assert card.told == [(4, layout.ARRIVED_REPLIES)]
+    card.elapse(10 * MILLISECOND)
+    assert card.told == [(4, layout.ARRIVED_REPLIES), (4, layout.ARRIVED_REPLIES + 1)]
+
+
+def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
+    card = routed()
+    frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[1], KIND_ACK, 0, 1, 0, 1, 1, 0, 0, 0, 1)
+    card.firmware.receive(0, sealed(frame, b"\x81"))
+    assert card.counted("malformed") == 1
+
+
+# Whatever may come.
+
+
+@settings(max_examples=300)
+@given(
+    kind=st.sampled_from([KIND_MESSAGE, KIND_ACK, KIND_NACK]),
+    reason=st.integers(0, 7),
+    numbers=st.tuples(*[st.integers(0, 3)] * 4),
+    sending=st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 0xFFFF), st.integers(0, 0xFFFF_FFFF)),
+    about=st.tuples(
+        st.integers(0, 255), st.integers(0, 255), st.integers(0, 255), st.integers(0, 255), st.integers(0, 5),
+        st.integers(3, 5), st.sampled_from([0, TAG]), st.integers(0, 3), st.integers(0, 200), st.integers(0, 200),
+    ),
+    payload=st.binary(max_size=100),
+    again=st.booleans(),
+)  # fmt: skip
+def test_a_frame_whose_check_fits_and_that_says_anything_harms_nothing(
+    kind: int,
+    reason: int,
+    numbers: tuple[int, int, int, int],
+    sending: tuple[int, int, int, int],
+    about: tuple[int, int, int, int, int, int, int, int, int, int],
+    payload: bytes,
+    again: bool,
+) -> None:
+    card = ready()
+    layout.set_segment(card.page(4), 100)
+    card.request(4, 0, 1)
+    if kind == KIND_MESSAGE:
+        form = (about[0] % 3 if again else about[0], *about[1:])
+        frame = codec.pack_message(ADDRESSES[0], ADDRESSES[1], reason, *numbers, *sending, *form, payload)
+    else:
+        frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[1], kind, reason, *numbers, *sending, payload)
+    for _ in range(2):
+        card.firmware.receive(0, sealed(frame, b""))
+    card.elapse(20 * MILLISECOND)
+    assert card.page(4)[layout.PLACES[0]] in (layout.UNDER_WAY, layout.FREE, layout.RETURNED)
+
+
+@given(st.lists(st.tuples(st.binary(min_size=112, max_size=112), st.integers(0, 31)), max_size=6))
+def test_whatever_a_host_writes_into_its_page_harms_nothing(entries: list[tuple[bytes, int]]) -> None:
+    card = ready()
+    for entry, slot in entries:
+        at = layout.PLACES[slot]
+        card.page(4)[at : at + layout.ENTRY] = entry
+        card.page(4)[at] = layout.READY
+        card.ring(4, slot)
+        card.ring(4, slot)
+    card.elapse(20 * MILLISECOND)
+    for subject in (layout.UNLOAD, layout.RELEASED, layout.DESTROY):
+        card.ring(4, subject)
+
+
+@given(st.binary(max_size=120), st.booleans())
+def test_garbage_is_dropped_and_counted(raw: bytes, is_addressed: bool) -> None:
+    card = ready()
+    begin = ADDRESSES[0] + ADDRESSES[1] + b"\x88\xb6\x00\x04" if is_addressed else b""
+    card.firmware.receive(0, begin + raw)
+    assert card.sent == []
+    assert sum(card.counted(name) for name in ("malformed", "corrupt", "strangers", "stale")) == 1
