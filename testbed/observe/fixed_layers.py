@@ -36,7 +36,7 @@ _BITS: Final = (BitField, BitEnumField, FlagsField)
 _WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
 _WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 _SHOWN: Final = 32  # bytes of what no layer explains
-_TEXTS: Final = 1 << 12  # kept of a field's values
+_TEXTS: Final = 1 << 12  # kept of a field's values, or of what is announced
 
 
 class UnfitError(Exception):
@@ -101,7 +101,10 @@ class _Shape:
     """A layer: how it is unpacked, and each of its fields as word, shift, mask (0: the whole word) and what shows it.
     length: the word that says how long the payload is. route, last: fields in front of the others and behind everything."""
 
-    __slots__ = ("_guess", "last", "layer", "length", "name", "parts", "probe", "route", "size", "unpack")
+    __slots__ = (
+        "_found", "_guess", "_names", "_places", "last", "layer", "length", "name", "parts", "probe", "route", "size",
+        "unpack",
+    )  # fmt: skip
 
     def __init__(self, layer: type[Packet]) -> None:
         """Raises UnfitError."""
@@ -137,18 +140,21 @@ class _Shape:
         self.size: Final = made.size
         self.unpack: Final = made.unpack_from
         self.length = places["length"][0] if issubclass(layer, Counted) else None
-        self._guess = [
-            ([(*places[name], value) for name, value in values.items()], above) for values, above in layer.payload_guess
-        ]
+        self._guess = list(layer.payload_guess)
+        self._names = list(dict.fromkeys(name for wanted, _ in self._guess for name in wanted))
+        self._places = [places[name] for name in self._names]
+        self._found: dict[tuple[int, ...], type[Packet] | None] = {}
 
     def above(self, values: tuple[Any, ...]) -> type[Packet] | None:
         """Which layer these announce."""
-        for wanted, layer in self._guess:
-            if all(
-                (values[word] >> shift & mask if mask else values[word]) == value for word, shift, mask, value in wanted
-            ):
-                return layer
-        return None
+        key = tuple([values[word] >> shift & mask if mask else values[word] for word, shift, mask in self._places])
+        if key not in self._found:
+            said = dict(zip(self._names, key, strict=True))
+            found = (layer for wanted, layer in self._guess if wanted.items() <= said.items())
+            if len(self._found) >= _TEXTS:
+                self._found.clear()
+            self._found[key] = next(found, None)
+        return self._found[key]
 
     def _is_plain(self) -> bool:
         """It dissects as all layers do, but for what is known here."""
