@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_workloads import SMALL
 
 import testbed
 from testbed import Cluster, Grade
@@ -19,47 +19,42 @@ from testbed.workloads.quantiles import fairness, quantiles
 
 DELAY = 20_000  # ns, one way through a link; a message crosses two
 RATE = 10**9  # bit/s
-SMALL: Mapping[str, Mapping[str, object]] = {
-    "pingpong": {"count": 10, "sizes": (0, 1024)},
-    "bandwidth": {"count": 20, "sizes": (1024, 65536)},
-    "rate": {"count": 200},
-    "random": {"messages": 30},
-    "logp": {"rounds": 3},
-    "permutation": {"count": 5},
-    "contention": {"time": 10_000_000},
-    "comb": {"rounds": 2, "steps": 3},
-    "sort": {"keys": 1000},
-    "service": {"requests": 100},
-}
+RESENT = {"emp": "collections_resent", "am2": "packets_resent"}
+"""By protocol: the counter of what was lost, and sent again."""
 
 
-def simulated(name: str, *, loss: float = 0.0, nodes: int = 5, **settings: object) -> RunResult:
+def simulated(name: str, *, protocol: str = "emp", loss: float = 0.0, nodes: int = 5, **settings: object) -> RunResult:
     cluster = Cluster.star(nodes, delay="20us", rate="1gbit", loss=loss, seed=3)
-    return testbed.run(cluster, name, mode="sim", settings={**SMALL[name], **settings})
+    return testbed.run(cluster, name, protocol=protocol, mode="sim", settings={**SMALL[name], **settings})
 
 
 def test_there_is_a_small_run_of_each() -> None:
     from testbed.registry import WORKLOADS, offered
 
-    ours = {name for name, entry in offered(WORKLOADS).items() if entry.module.startswith("testbed.")}
-    assert ours == set(SMALL)
+    modules = {name: entry.module for name, entry in offered(WORKLOADS).items()}
+    ours = {name for name, module in modules.items() if module.startswith("testbed.")}
+    native = {name for name, module in modules.items() if module.startswith("testbed.workloads.active_messages.")}
+    assert ours - native == set(SMALL)
 
 
+@pytest.mark.parametrize("protocol", RESENT)
 @pytest.mark.parametrize("name", SMALL)
-def test_it_repeats_to_the_last_figure_and_survives_loss(name: str) -> None:
-    first, again, lossy = simulated(name), simulated(name), simulated(name, loss=0.02)
+def test_it_repeats_to_the_last_figure_and_survives_loss(name: str, protocol: str) -> None:
+    first, again = simulated(name, protocol=protocol), simulated(name, protocol=protocol)
+    lossy = simulated(name, protocol=protocol, loss=0.02)
     assert first.rows
     assert first.rows == again.rows
     assert first.counted == again.counted
     assert first.verdict.grade is Grade.TRUSTED
     assert [set(row) for row in lossy.rows] == [set(row) for row in first.rows] or name in ("random", "logp")
-    assert any(counters["collections_resent"] for counters in lossy.counted.values())
+    assert any(counters[RESENT[protocol]] for counters in lossy.counted.values())
 
 
+@pytest.mark.parametrize("protocol", RESENT)
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_it_runs_on_few_nodes(name: str, nodes: int) -> None:
-    assert simulated(name, nodes=nodes).rows
+def test_it_runs_on_few_nodes(name: str, nodes: int, protocol: str) -> None:
+    assert simulated(name, protocol=protocol, nodes=nodes).rows
 
 
 def test_pingpong_measures_the_delay_of_the_links_and_the_time_on_the_wire() -> None:

@@ -1,0 +1,52 @@
+"""Every workload on AM-II's NICs, on what else they are joined by: one cable, and Myrinet, where frames are lost."""
+
+from __future__ import annotations
+
+import pytest
+from small_workloads import SMALL
+
+import testbed
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.model import Description
+
+
+def pair() -> Description:
+    """One cable."""
+    nodes = [Node(name="n1"), Node(name="n2")]
+    return Description(name="pair", nodes=nodes, links=[Link(ends=("n1", "n2"), delay="5us", loss="2%")], seed=3)
+
+
+def myrinet() -> Description:
+    """Two switches, one cable between: some routes are longer than others."""
+    ends = [("n1", "s1:1"), ("n2", "s1:2"), ("n3", "s1:3"), ("n4", "s2:1"), ("n5", "s2:2"), ("s1:7", "s2:7")]
+    return Description(
+        name="myrinet",
+        nodes=[Node(name=f"n{number}") for number in range(1, 6)],
+        switches=[Switch(name=name, kind="myrinet") for name in ("s1", "s2")],
+        links=[Link(ends=two, delay="1us", rate="1.28gbit", loss="1%") for two in ends],
+        seed=3,
+    )
+
+
+def some_of_the_now() -> Description:
+    """All of its switches, and five of its nodes, far from each other."""
+    whole = Description.now()
+    chosen = {node.name for node in whole.nodes[::20]}
+    left_out = {node.name for node in whole.nodes} - chosen
+    links = [link for link in whole.links if left_out.isdisjoint(end.partition(":")[0] for end in link.ends)]
+    nodes = [node for node in whole.nodes if node.name in chosen]
+    return Description(name="some", nodes=nodes, switches=whole.switches, links=links, seed=3)
+
+
+@pytest.mark.parametrize("cluster", [pair(), myrinet()], ids=["pair", "myrinet"])
+@pytest.mark.parametrize("name", SMALL)
+def test_it_survives_loss(name: str, cluster: Description) -> None:
+    result = testbed.run(cluster, name, protocol="am2", mode="sim", settings=SMALL[name])
+    assert result.rows
+    assert any(counters["packets_resent"] for counters in result.counted.values())
+
+
+def test_random_traffic_crosses_the_now() -> None:
+    result = testbed.run(some_of_the_now(), "random", protocol="am2", mode="sim", settings=SMALL["random"])
+    assert sum(one["sent"] for one in result.results.values()) == 5 * 30
+    assert sum(one["received"] for one in result.results.values()) == 5 * 30
