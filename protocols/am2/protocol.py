@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocols.am2.by_scapy import plug_by_scapy
 from protocols.am2.codec import ETHERTYPE
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from protocols.core.protocol import Configurable, Protocol
 from protocols.mpi.am2 import device
 
-PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device, routed=True, configurable=Configurable(Settings, plug))
+PROTOCOL: Final = Protocol(
+    plug(), ETHERTYPE, device, plug_by_scapy, routed=True, configurable=Configurable(Settings, plug)
+)

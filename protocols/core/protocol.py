@@ -7,7 +7,8 @@ A package that has one names it as an entry point, and it is as good as those th
 
     [project.entry-points."testbed.fields"]    # so that rules can name them, and every flow has fates of its own
     mine = "my_package.codec"                  # a module with ETHERTYPE, FIELDS and FLOW, as `codegen` writes it; ROUTED
-                                               # if its header stands behind a source route
+                                               # if its header stands behind a source route; BEGINS, with what it begins,
+                                               # if others have the same EtherType, as Myrinet's packet types have
 
     [project.entry-points."testbed.frames"]    # so that 'testbed decode -v' and Wireshark know them
     mine = "my_package.frames"                 # a module with Scapy layers, of which the codec was made

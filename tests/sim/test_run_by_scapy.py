@@ -12,20 +12,28 @@ from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
 
 
-def captured(folder: Path, codec: Codec) -> dict[str, bytes]:
+def captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
     cluster = Description.star(3, loss="5%", corrupt="2%", delay="10us", seed=4)
     result = testbed.run(
-        cluster, "random", mode="sim", codec=codec, settings={"messages": 12}, output=folder / codec, capture=True
+        cluster,
+        "random",
+        mode="sim",
+        protocol=protocol,
+        codec=codec,
+        settings={"messages": 12},
+        output=folder / codec,
+        capture=True,
     )
     assert [result.results[name]["received"] for name in result.results]
     assert sum(counted["corrupt"] for counted in result.counted.values())
     return {path.name: path.read_bytes() for path in sorted((folder / codec).rglob("*.pcapng"))}
 
 
-def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path) -> None:
-    expected = captured(tmp_path, "generated")
+@pytest.mark.parametrize("protocol", ["am2", "emp"])
+def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path, protocol: str) -> None:
+    expected = captured(tmp_path, protocol, "generated")
     assert expected
-    assert captured(tmp_path, "scapy") == expected
+    assert captured(tmp_path, protocol, "scapy") == expected
 
 
 def test_a_protocol_without_frames_is_refused() -> None:
