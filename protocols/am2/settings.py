@@ -30,8 +30,8 @@ class Settings:
     times the round trip in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts: the
     exponent k of "2^k attempts" to send from one endpoint before it is the next one's turn (8 is from memory in the
     digest). attempt: nanoseconds of one that finds nothing, while the NIC loiters with an endpoint; 0: it does not
-    loiter. stay: nanoseconds that an endpoint keeps its frame at least (ours: longer than a packet that was refused
-    waits, so that it is taken when it comes again). replacement: which of the endpoints that are idle, or else of all,
+    loiter. stay: nanoseconds that an endpoint keeps its frame at least, up to twice as long (ours: longer than a packet that
+    was refused waits, so that it is taken when it comes again). replacement: which of the endpoints that are idle, or else of all,
     gives up its frame: the least recently used, or the one that has been there for longest (both ours). endpoints: on a
     node at most. handlers, translations: of an endpoint (256: AM-2's minimum). mappings: regions of host memory that
     the NIC can reach at once.
