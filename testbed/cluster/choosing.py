@@ -8,7 +8,7 @@ from pathlib import Path
 
 from testbed.cluster.injections import BOTH, DirectionName, InForce, Injection, in_force, is_down
 from testbed.cluster.treatments import Treatment
-from testbed.cluster.wiring import free_ends
+from testbed.cluster.wiring import all_free_ends
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
 from testbed.fields import known_fields
 from testbed.kernel import abilities, loss_classifier
@@ -38,6 +38,7 @@ class Chooser:
         self._known = known
         self._refusals: list[str] = []
         self._crossbars = layout.crossbars()
+        self._ends: dict[str, tuple[str, str]] = {}
         # Most links of a cluster are alike: what holds for one is found out once.
         self._pieces: dict[tuple[object, ...], bool] = {}
         self._choices: dict[tuple[object, ...], Choice] = {}
@@ -59,7 +60,8 @@ class Chooser:
         if treatment.datapath == "relay":
             treatment = replace(treatment, pieces=(pieces[0], pieces[1]))
             treated = [Treated(side.impairment, side.rules, side.replay) for side in sides]
-            a, b = free_ends(self._layout, link.name)
+            self._ends = self._ends or all_free_ends(self._layout)
+            a, b = self._ends[link.name]
             cut = down and any(plugs)
             self.carried.append(Carried(link.name, a, b, treated[0], treated[1], plugs, cut))
         self.treatments[link.name] = treatment
@@ -101,13 +103,16 @@ class Chooser:
         return Treatment(choice.datapath, forward, backward, down), choice.notes
 
     def _carries_pieces(self, link: Link, direction: DirectionName, side: InForce) -> bool:
-        if any(self._plugs(link)):
-            check_channel(self._layout, link, direction, side, self.files)
-            return False
-        asked = side.impairment, tuple(side.rules.values()), side.replay
+        myrinet = any(self._plugs(link))
+        asked = side.impairment, tuple(side.rules.values()), side.replay, myrinet
         found = self._pieces.get(asked)
         if found is None:
-            found = self._pieces[asked] = carries_pieces(self._layout, link, direction, side, self.files)
+            if myrinet:
+                check_channel(self._layout, link, direction, side, self.files)
+                found = False
+            else:
+                found = carries_pieces(self._layout, link, direction, side, self.files)
+            self._pieces[asked] = found
         return found
 
 

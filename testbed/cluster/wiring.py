@@ -61,16 +61,26 @@ def free_ends(layout: Layout, name: str) -> tuple[str, str]:
     Empty: that end is at one of Myrinet's switches. KeyError if the layout has no such link, ValueError if it is one pair
     from NIC to NIC, which cannot be spliced.
     """
+    found = all_free_ends(layout)
+    if name not in found and any(link.name == name for link in layout.links):
+        raise ValueError(f"{name} is declared direct: one pair of interfaces, with nothing between them")
+    return found[name]
+
+
+def all_free_ends(layout: Layout) -> dict[str, tuple[str, str]]:
+    """The same of all links that can be spliced, by name."""
     crossbars = layout.crossbars()
+    switches = {switch.name for switch in layout.switches}
+    found = {}
     for link, ends in zip(layout.links, wire_ends(layout), strict=True):
-        if link.name == name:
-            if link.datapath == "direct":
-                raise ValueError(f"{name} is declared direct: one pair of interfaces, with nothing between them")
-            if crossbars & {link.a.owner, link.b.owner}:
-                a, b = ("" if at.owner in crossbars else end for at, end in zip((link.a, link.b), ends, strict=True))
-                return a, b
-            return _free_ends(link, ends, {switch.name for switch in layout.switches})
-    raise KeyError(name)
+        if link.datapath == "direct":
+            continue
+        if crossbars & {link.a.owner, link.b.owner}:
+            a, b = ("" if at.owner in crossbars else end for at, end in zip((link.a, link.b), ends, strict=True))
+            found[link.name] = a, b
+        else:
+            found[link.name] = _free_ends(link, ends, switches)
+    return found
 
 
 def _free_ends(link: Link, ends: tuple[str, str], switches: Collection[str]) -> tuple[str, str]:

@@ -331,7 +331,7 @@ def test_down_of_nothing() -> None:
 
 
 def test_a_switch_of_another_kind_is_refused_with_that_sentence() -> None:
-    refused(testbed("up", "now-1998"), 3, "kind myrinet", "cannot be brought up yet")
+    refused(testbed("up", "now-1998", "--datapath", "netem"), 3, "Myrinet's switches", "are in the relay")
     refused(testbed("up", "ssam-1995"), 3, "kind atm", "cannot be brought up yet")
 
 

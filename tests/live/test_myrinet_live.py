@@ -85,6 +85,21 @@ def test_two_hosts_exchange_frames_along_their_routes(links: tuple[str, ...]) ->
         assert is_lossless(cluster, outcome)
 
 
+def test_a_frame_crosses_the_now_between_two_subclusters() -> None:
+    with Cluster.now().up() as cluster:
+        layout = cluster.state.layout
+        first, last = layout.nodes[0].name, layout.nodes[-1].name
+        programs: dict[str, Program] = {
+            first: partial(ping, peer=last, times=5),
+            last: partial(pong, peer=first, times=5),
+        }
+        with agents(cluster, CourierPlug(layout), ETHERTYPE, programs) as run:
+            outcome = run.wait(PATIENCE)
+        assert outcome.results[first] == [(len(layout.nodes) - 1, number) for number in range(1, 6)]
+        assert is_lossless(cluster, outcome)
+        assert len(reported(cluster)["switches"]) == 40
+
+
 async def flood(endpoint: CourierEndpoint, _node: Here, count: int, size: int) -> None:
     endpoint.send("n1", count, size)
 
@@ -103,9 +118,7 @@ def test_four_senders_that_flood_one_output_lose_nothing_and_keep_their_order(ra
     count = 4000
     links = [*(f"n{number} s1:{number}" for number in range(2, 6)), "n1 s1:1"]
     with described(*links, **({"rate": rate} if rate else {})).up() as cluster:
-        programs: dict[str, Program] = {
-            f"n{number}": partial(flood, count=count, size=size) for number in range(2, 6)
-        }
+        programs: dict[str, Program] = {f"n{number}": partial(flood, count=count, size=size) for number in range(2, 6)}
         outcome = ran(cluster, {**programs, "n1": partial(take, count=4 * count)})
         assert outcome.results["n1"] == [True] * 4
         assert is_lossless(cluster, outcome)

@@ -104,7 +104,7 @@ def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
     """It stands still while more comes than its sockets hold, from somebody who hears no STOP."""
 
     async def wait(_endpoint: CourierEndpoint, node: Here) -> None:
-        await node.loop.sleep(4 * SECOND)
+        await node.loop.sleep(2 * SECOND)
 
     with described(*PAIR).up() as cluster:
         layout = cluster.state.layout
@@ -145,8 +145,8 @@ def test_nothing_passes_a_cable_that_is_pulled_out_until_it_is_plugged_in_again(
     with described("n1 s1:1", "n2 s2:1", "s1:3 s2:2").up() as cluster:
         layout = cluster.state.layout
         programs: dict[str, Program] = {
-            "n1": partial(keep_sending, seconds=2.0),
-            "n2": partial(keep_hearing, seconds=2.2),
+            "n1": partial(keep_sending, seconds=1.5),
+            "n2": partial(keep_hearing, seconds=1.7),
         }
         with agents(cluster, CourierPlug(layout), ETHERTYPE, programs) as run:
             time.sleep(0.5)
