@@ -4,12 +4,14 @@
     found.rows[0].ours, found.rows[0].error, found.median_error, found.failures
 
 Rows that calibrated the profile must come out within `MOST` of the paper's, and the shapes that the paper describes must
-hold. All other rows are predictions: nothing was chosen by them, and their errors are shown whatever they are.
+hold, some of them as relations between our own runs. All other rows are predictions: nothing was chosen by them, and their
+errors are shown whatever they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,7 +21,8 @@ from protocols.core.profile import Profile
 from testbed.controller.profiles import profile_of
 from testbed.controller.running import Mode, protocol_of, run
 from testbed.errors import TestbedError, UnsupportedError
-from testbed.observe.papers import Measured, Paper, Row, Shape, figure, paper_of
+from testbed.observe.papers import Measured, Paper, Relation, Row, Shape, Table, figure, figures, only, paper_of
+from testbed.observe.quantities import cell
 
 MOST: Final = 0.03
 """By what share a calibrated row may differ."""
@@ -45,9 +48,9 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A shape, and whether it holds; detail: in figures."""
+    """A shape or relation, and whether it holds; detail: in figures."""
 
-    shape: Shape
+    shape: Shape | Relation
     holds: bool
     detail: str
 
@@ -61,6 +64,13 @@ class Reproduction:
     profile: Profile
     rows: Sequence[Compared]
     shapes: Sequence[Seen]
+    tables: Sequence[tuple[Table, Rows]]
+    """Each with its run's rows."""
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it has any predicted row."""
+        return not all(one.row.calibrated for one in self.rows)
 
     @property
     def median_error(self) -> float:
@@ -84,9 +94,11 @@ def reproduce(
     mode: Mode = "sim",
     dilate: int | None = None,
     profile: str | Path | Profile = "",
+    runs: Collection[str] = (),
     follow: Callable[[str], object] = lambda _: None,
 ) -> Reproduction:
-    """profile: instead of the paper's, for rows that say none of their own. follow: is told what it is at.
+    """profile: instead of the paper's, for runs that say none of their own. runs: only these of the paper's, and what they
+    tell. follow: is told what it is at.
 
     mode: sim, or dilated, on real frames; dilate: how many times time is slowed there. Raises NotFoundError where there is
     no paper, UnsupportedError for mode live.
@@ -94,6 +106,8 @@ def reproduce(
     if mode == "live":
         raise UnsupportedError("reproduce in live: a profile prices what NICs do in sim and in dilated")
     paper = paper_of(protocol)
+    if runs:
+        paper = only(paper, runs)
     own = profile_of(profile or paper.profile, protocol_of(protocol, "sim"))
     measured: dict[str, Rows] = {}
     for name, one in paper.runs.items():
@@ -103,13 +117,15 @@ def reproduce(
     for row in paper.rows:
         rows[row.name] = Compared(row, _ours(row, measured, rows))
     shapes = [_seen(shape, measured, rows) for shape in paper.shapes]
-    return Reproduction(protocol, paper, own, list(rows.values()), shapes)
+    shapes += [_related(relation, measured) for relation in paper.relations]
+    tables = [(table, measured[table.run]) for table in paper.tables]
+    return Reproduction(protocol, paper, own, list(rows.values()), shapes, tables)
 
 
 def _measured(protocol: str, paper: Paper, one: Measured, own: Profile, mode: Mode, dilate: int | None) -> Rows:
     return run(
-        paper.cluster, one.workload, protocol=protocol, mode=mode, settings=one.settings,
-        profile=one.profile or own, dilate=dilate, check=False, timeout=600,
+        one.cluster or paper.cluster, one.workload, protocol=protocol, mode=mode, settings=one.settings,
+        profile=one.profile or own, firmware=one.firmware, dilate=dilate, check=False, timeout=600,
     ).rows  # fmt: skip
 
 
@@ -128,6 +144,28 @@ def _seen(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, Compare
         return _ordered(shape, rows[shape.row])
     points = sorted((float(one[shape.by]), float(one[shape.take])) for one in measured[shape.run])
     return _stepped(shape, dict(points)) if shape.kind == "step" else _flat(shape, points)
+
+
+def _related(relation: Relation, measured: Mapping[str, Rows]) -> Seen:
+    left, right = (figures(side, measured[side.run]) for side in (relation.left, relation.right))
+    most = max(len(left), len(right))
+    if not left or not right or min(len(left), len(right)) not in (1, most):
+        return Seen(relation, False, f"{len(left)} values, and {len(right)} to hold them against")
+    pairs = zip(left * (most // len(left)), right * (most // len(right)), strict=True)
+    ratios = [a / b if b else math.inf for a, b in pairs]
+    low, high = min(ratios), max(ratios)
+    holds = low >= relation.least and (not relation.most or high <= relation.most)
+    bounds = [
+        f"{word} {bound:g}" for word, bound in (("at least", relation.least), ("at most", relation.most)) if bound
+    ]
+    told = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+    ours, theirs = _told(left, relation.left.take), _told(right, relation.right.take)
+    return Seen(relation, holds, f"{ours} against {theirs}: {told} times, {' and '.join(bounds)}")
+
+
+def _told(values: Sequence[float], key: str) -> str:
+    ends = dict.fromkeys(cell(key, value) for value in (min(values), max(values)))
+    return " to ".join(ends)
 
 
 def _ordered(shape: Shape, mine: Compared) -> Seen:

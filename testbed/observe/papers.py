@@ -1,13 +1,14 @@
-"""What a paper has published of a system, as `paper.toml` beside the system's protocol says it: rows, shapes, and with which
-runs ours are measured. An unknown key, or a row of a run that is not there, is an error."""
+"""What a paper has published of a system, as `paper.toml` beside the system's protocol says it: rows, shapes, tables, and
+with which runs ours are measured. An unknown key, or a row of a run that is not there, is an error."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import resources
+from statistics import fmean, linear_regression
 from typing import Any, Final, TypeVar
 
 from testbed import registry
@@ -16,17 +17,19 @@ from testbed.workloads.settings import checked
 
 Form = TypeVar("Form")
 
-UNITS: Final = {"us": 1e-3, "Mb/s": 1e-6, "%": 100.0}
+UNITS: Final = {"us": 1e-3, "Mb/s": 1e-6, "MB/s": 1 / 8e6, "%": 100.0}
 """What a row's figure is multiplied by: times are ns, rates bit/s, shares of 1 in the runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run. profile: another than the paper's."""
+    """A run. profile, cluster: others than the paper's. firmware: settings of the NICs other than their usual ones."""
 
     workload: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     profile: str = ""
+    cluster: str = ""
+    firmware: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,43 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """Values `take` of a run's rows that are as `where` says, and of which `by` lies in `span`, from and to; slope: the
+    slope of a straight line through them, over `by`, instead. mean: their mean."""
+
+    run: str
+    take: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    by: str = ""
+    span: tuple[float, ...] = ()
+    slope: bool = False
+    mean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What must hold between values of our own runs, for want of the paper's: every `left` one is at least, and at most, so
+    many times the `right` one; of either there is one for all, or there are as many as of the other. 0: there is no such bound."""
+
+    name: str
+    source: str
+    left: Figures
+    right: Figures
+    least: float = 0.0
+    most: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of a run, to be looked at. columns: their keys."""
+
+    name: str
+    source: str
+    run: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Unmatched:
     """A value that no row has, and why."""
 
@@ -97,6 +137,8 @@ class Paper:
     runs: Mapping[str, Measured]
     rows: tuple[Row, ...]
     shapes: tuple[Shape, ...]
+    relations: tuple[Relation, ...]
+    tables: tuple[Table, ...]
     unmatched: tuple[Unmatched, ...]
 
 
@@ -133,6 +175,44 @@ def _taken(row: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
     ]
 
 
+def figures(of: Figures, rows: Iterable[Mapping[str, Any]]) -> list[float]:
+    """See `Figures`; empty where the rows do not tell them."""
+    chosen = [
+        one
+        for one in rows
+        if of.take in one
+        and all(one.get(key) == value for key, value in of.where.items())
+        and (not of.span or (of.by in one and of.span[0] <= one[of.by] <= of.span[-1]))
+    ]
+    values = [float(one[of.take]) for one in chosen]
+    if of.slope:
+        return [linear_regression([float(one[of.by]) for one in chosen], values).slope] if len(values) > 1 else []
+    return [fmean(values)] if of.mean and values else values
+
+
+def only(paper: Paper, runs: Collection[str]) -> Paper:
+    """The same, as far as these runs tell something of it. Raises NotFoundError for one that there is not."""
+    for name in runs:
+        if name not in paper.runs:
+            near = get_close_matches(name, paper.runs, 1)
+            hint = f" — did you mean {near[0]!r}?" if near else ""
+            raise NotFoundError(f"the paper has no run {name!r}{hint}; there are {', '.join(paper.runs)}")
+    rows: list[Row] = []
+    for row in paper.rows:
+        parts = {one.name for one in rows}
+        if all(part in parts for part in row.sum) if row.sum else {row.run, row.less_than or row.run} <= set(runs):
+            rows.append(row)
+    names = {row.name for row in rows}
+    return replace(
+        paper,
+        runs={name: one for name, one in paper.runs.items() if name in runs},
+        rows=tuple(rows),
+        shapes=tuple([one for one in paper.shapes if (one.row in names if one.kind == "order" else one.run in runs)]),
+        relations=tuple([one for one in paper.relations if {one.left.run, one.right.run} <= set(runs)]),
+        tables=tuple([one for one in paper.tables if one.run in runs]),
+    )
+
+
 def parse(text: str, source: str) -> Paper:
     """Raises DescriptionError with all that is wrong."""
     try:
@@ -155,10 +235,21 @@ def parse(text: str, source: str) -> Paper:
         given = [built(form, table, f"{key}[{number}]") for number, table in enumerate(document.pop(key, []), 1)]
         return tuple([one for one in given if one is not None])
 
+    def sided(table: object, path: str) -> object:
+        """A relation's table, with its sides as figures."""
+        if not isinstance(table, Mapping):
+            return table
+        sides = {side: built(Figures, table[side], f"{path}.{side}") for side in ("left", "right") if side in table}
+        return {**table, **sides}
+
+    document["relation"] = [
+        sided(table, f"relation[{number}]") for number, table in enumerate(document.get("relation", []), 1)
+    ]
     runs = {name: built(Measured, table, f"run.{name}") for name, table in document.pop("run", {}).items()}
     parts = {
         "runs": {name: one for name, one in runs.items() if one is not None},
-        "rows": several(Row, "row"), "shapes": several(Shape, "shape"), "unmatched": several(Unmatched, "unmatched"),
+        "rows": several(Row, "row"), "shapes": several(Shape, "shape"), "relations": several(Relation, "relation"),
+        "tables": several(Table, "table"), "unmatched": several(Unmatched, "unmatched"),
     }  # fmt: skip
     paper = built(Paper, {**document, **parts}, "")
     if paper is not None:
@@ -195,6 +286,16 @@ def _loose_ends(paper: Paper, runs: list[str]) -> list[Problem]:
             named(f"{shape.name}.run", shape.run, runs, "run")
         if shape.kind == "step" and len(shape.points) != 4:
             found.append(Problem(f"{shape.name}.points", str(len(shape.points)), "four points"))
+    for relation in paper.relations:
+        for side in (relation.left, relation.right):
+            if isinstance(side, Figures):
+                named(f"{relation.name}.run", side.run, runs, "run")
+                if len(side.span) not in (0, 2) or ((side.span or side.slope) and not side.by):
+                    found.append(Problem(f"{relation.name}.span", str(side.span), "from and to, and by what"))
+        if not relation.least and not relation.most:
+            found.append(Problem(relation.name, "no bound", "least or most"))
+    for table in paper.tables:
+        named(f"{table.name}.run", table.run, runs, "run")
     calibrated = sum(row.calibrated for row in paper.rows)
     if paper.constants >= max(calibrated, 1) and paper.constants:
         found.append(

@@ -11,7 +11,7 @@ LABELS: Final = ("node", "rank", "clock_ns", "repeat")
 
 POINTS: Final = (
     "size_bytes", "work_ns", "offered_per_s", "clients", "destinations", "senders", "requests", "pattern", "measure",
-    "check", "rounds",
+    "check", "rounds", "networks", "words",
 )  # fmt: skip
 """What a row was measured at, in the shipped workloads; texts are points, whatever their key."""
 

@@ -1,0 +1,122 @@
+"""Requests of four words and their replies: one endpoint that asks, and endpoints that answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from protocols.am2.host.bundle import Bundle
+from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.names import EndpointName
+from protocols.am2.host.token import Token
+from testbed.workloads.active_messages.meeting import TAG
+from testbed.workloads.form import Node
+
+ASK, STOP, ANSWER = 1, 2, 3
+
+_REST: Final = (0, 0, 0)  # three of the four words
+
+
+class Asking:
+    """Requests to one server endpoint, at most `window` without their replies. trips: round trips in nanoseconds."""
+
+    def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, window: int) -> None:
+        self._now = node.now
+        self._window = window
+        self._number = 0
+        self._under_way: dict[int, int] = {}  # when each began
+        self._counts = (0, 0)  # from when until when
+        self.trips: list[int] = []
+        endpoint = library.allocate_bundle().allocate_endpoint()
+        self.endpoint: Final = endpoint
+        endpoint.tag = TAG
+        endpoint.set_handler(ANSWER, self._answered)
+        endpoint.map(0, server, TAG)
+
+    async def burst(self, count: int) -> int:
+        """So many requests, one after the other, and all their replies; how long it took, in nanoseconds."""
+        begun = self._now()
+        self._counts = (begun, begun + (1 << 62))
+        self.trips = []
+        for _ in range(count):
+            await self._ask(ASK)
+        await self._drain()
+        return self._now() - begun
+
+    async def issue(self) -> int:
+        """One request, and its reply. How long it took until the request was given to the NIC, in nanoseconds."""
+        begun = self._now()
+        await self._ask(ASK)
+        issued = self._now() - begun
+        await self._drain()
+        return issued
+
+    async def keep_asking(self, settle: int, time: int) -> None:
+        """As fast as it goes for so long; trips are those whose replies come within `time` after `settle`."""
+        begun = self._now() + settle
+        self._counts = (begun, begun + time)
+        self.trips = []
+        while self._now() < begun + time:
+            await self._ask(ASK)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Tell the server that nothing comes any more: when all is answered, since messages keep no order."""
+        await self._drain()
+        await self._ask(STOP)
+        await self._drain()
+
+    async def _ask(self, handler: int) -> None:
+        while len(self._under_way) >= self._window:
+            await self._some()
+        number = self._number = self._number + 1 & 0xFFFF_FFFF
+        self._under_way[number] = self._now()
+        await self.endpoint.request(0, handler, number, *_REST)
+
+    def _answered(self, _: Token, number: int, *rest: int) -> None:  # noqa: ARG002
+        now = self._now()
+        began = self._under_way.pop(number)
+        if self._counts[0] <= now < self._counts[1]:
+            self.trips.append(now - began)
+
+    async def _drain(self) -> None:
+        while self._under_way:
+            await self._some()
+
+    async def _some(self) -> None:
+        await self.endpoint.wait()
+        self.endpoint.poll()
+
+
+class Answering:
+    """Endpoints of one bundle that answer until each has been told to stop by so many clients."""
+
+    def __init__(self, library: ActiveMessages, endpoints: int) -> None:
+        self.bundle: Final[Bundle] = library.allocate_bundle()
+        self.stopped: Final[dict[Endpoint, int]] = {}
+        """How many clients of each have stopped."""
+        for _ in range(endpoints):
+            endpoint = self.bundle.allocate_endpoint()
+            endpoint.tag = TAG
+            endpoint.set_handler(ASK, _answer)
+            endpoint.set_handler(STOP, self._stop)
+            self.stopped[endpoint] = 0
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return list(self.stopped)
+
+    async def until_stopped(self, endpoint: Endpoint, clients: int) -> None:
+        """Answer at one endpoint."""
+        while self.stopped[endpoint] < clients:
+            await endpoint.wait()
+            endpoint.poll()
+
+    def _stop(self, token: Token, *words: int) -> None:
+        self.stopped[token.endpoint] += 1
+        token.reply(ANSWER, *words)
+
+
+def _answer(token: Token, *words: int) -> None:
+    token.reply(ANSWER, *words)

@@ -1,0 +1,77 @@
+"""Bandwidth of AM-II's bulk messages, from one node's memory into another's segment."""
+
+from __future__ import annotations
+
+from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.names import EndpointName
+from protocols.am2.host.token import Token
+from testbed.workloads.active_messages.asking import ANSWER, STOP, Answering
+from testbed.workloads.active_messages.meeting import TAG, Meeting
+from testbed.workloads.form import Node, VerificationError
+from testbed.workloads.native import Native
+from testbed.workloads.quantiles import warm_up
+from testbed.workloads.settings import Sizes
+
+_DATA = 4
+
+
+class ActiveBulk(Native[ActiveMessages]):
+    """Bandwidth from node 0 to node 1 by bulk messages, as many under way as there are credits.
+
+    sizes: of messages. count: messages of each.
+    """
+
+    protocol = "am2"
+
+    sizes: Sizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
+    count: int = 100
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not self.sizes or min(self.sizes) < 1:
+            raise ValueError("count: 1 or more; sizes: one or more, each 1 or more")
+
+    async def program(self, library: ActiveMessages, node: Node) -> None:
+        if node.rank > 1:
+            return
+        meeting = Meeting(library, node, 2)
+        window = library.settings.credits
+        if node.rank:
+            serving = Answering(library, 1)
+            endpoint = serving.endpoints[0]
+            endpoint.segment = bytearray(window * max(self.sizes))
+            endpoint.set_handler(_DATA, _stored)
+            await meeting.barrier()
+            await serving.until_stopped(endpoint, 1)
+            return
+        endpoint = library.allocate_bundle().allocate_endpoint()
+        endpoint.tag = TAG
+        places = list(range(window))  # of the segment, that no message is under way to
+        endpoint.set_handler(ANSWER, lambda _, place, *rest: places.append(place))  # noqa: ARG005
+        endpoint.map(0, EndpointName(1, 1), TAG)
+        await meeting.barrier()
+        for size in self.sizes:
+            took = 0
+            for count in (warm_up(self.count), self.count):
+                begun = node.now()
+                for number in range(count):
+                    await _some(endpoint, places, 1)
+                    place, data = places.pop(), bytes((number & 0xFF,)) * size
+                    await endpoint.request_bulk(0, _DATA, data, place * size, place, number)
+                await _some(endpoint, places, window)
+                took = node.now() - begun
+            node.row(size_bytes=size, count=self.count, bandwidth_bit_s=8e9 * size * self.count / max(1, took))
+        await endpoint.request(0, STOP, places.pop(), 0, 0, 0)
+        await _some(endpoint, places, window)
+
+
+def _stored(token: Token, data: memoryview, place: int, number: int) -> None:
+    if not data[0] == data[-1] == number & 0xFF:
+        raise VerificationError(f"message {number} has come with other data than was sent")
+    token.reply(ANSWER, place)
+
+
+async def _some(endpoint: Endpoint, places: list[int], least: int) -> None:
+    while len(places) < least:
+        await endpoint.wait()
+        endpoint.poll()

@@ -1,0 +1,84 @@
+"""The paper's permutations: all nodes send at once, each to one other, so that links are shared as each pattern has it.
+
+"Bandwidth measured using medium messages, whereas RTT measured using 4-word Active Messages" (section on topology).
+"""
+
+from __future__ import annotations
+
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.names import EndpointName
+from testbed.workloads.active_messages.asking import Answering, Asking
+from testbed.workloads.active_messages.meeting import Meeting
+from testbed.workloads.active_messages.streaming import Streaming
+from testbed.workloads.form import Node
+from testbed.workloads.native import Native
+from testbed.workloads.permutation import partners
+from testbed.workloads.settings import Size
+
+_PATTERNS = {"cshift": "shift", "neighbor": "neighbour", "bisection": "bisection"}
+
+
+class ActivePermutations(Native[ActiveMessages]):
+    """cshift, neighbor and bisection: aggregate and per-node bandwidth, and the mean round trip, while all send.
+
+    size: of medium messages; less where a packet has no room for it. count: messages of each node. trips: round trips of
+    each node, one after the other.
+    """
+
+    protocol = "am2"
+
+    size: Size = 8192
+    count: int = 24
+    trips: int = 16
+
+    def __post_init__(self) -> None:
+        if min(self.count, self.trips, self.size) < 1:
+            raise ValueError("size, count and trips: 1 or more")
+
+    async def program(self, library: ActiveMessages, node: Node) -> None:
+        meeting = Meeting(library, node, len(node.names))
+        serving = Answering(library, 1)
+        own = serving.endpoints[0]
+        size = min(self.size, library.most_medium)
+        for name, pattern in _PATTERNS.items():
+            to, _ = partners(pattern, node.rank, len(node.names))
+            sends = to != node.rank
+            asking = Asking(library, node, EndpointName(to, 1), 1)
+            streaming = Streaming(library, node, EndpointName(to, 1), size)
+            streaming.take(own)
+            clients = serving.stopped[own] + sends  # a permutation: whoever sends is also sent to
+            answered = node.spawn(serving.until_stopped(own, clients), f"{name}, answering")
+            await meeting.barrier()
+            took = took_round = 0
+            if sends:
+                await asking.burst(1)
+                await streaming.send(1)
+            await meeting.barrier()
+            if sends:
+                took = await streaming.send(self.count)
+            await meeting.barrier()
+            if sends:
+                for _ in range(self.trips):
+                    took_round += await asking.burst(1)
+            told = await meeting.gather((took, took_round))
+            if sends:
+                await asking.stop()
+            await answered
+            asking.endpoint.free()
+            streaming.endpoint.free()
+            if told is not None:
+                rates = [8e9 * size * self.count / took for took, _ in told if took]
+                trips = [took / self.trips for _, took in told if took]
+                node.row(
+                    pattern=name,
+                    local=int(pattern != "bisection"),  # most of it stays within a subcluster
+                    senders=len(rates),
+                    size_bytes=size,
+                    count=self.count,
+                    aggregate_bit_s=sum(rates),
+                    mean_bit_s=sum(rates) / len(rates),
+                    both_bit_s=2 * sum(rates) / len(rates),  # of a node's bus: what it sends and what it receives
+                    slowest_bit_s=min(rates),
+                    fastest_bit_s=max(rates),
+                    round_trip_ns=round(sum(trips) / len(trips)),
+                )
