@@ -1,0 +1,318 @@
+"""MPI on AM-II: what its device does about order, credits, long messages, and peers that are not there or start again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from devices import Am2Ranks
+
+from protocols.am2 import codec
+from protocols.am2.plug import plug
+from protocols.am2.settings import MILLISECOND, MOST_SEQUENCES, SECOND, Settings
+from protocols.core.completion import Completion
+from protocols.mpi import ERR_PROC_FAILED, Comm, Request, Status, am2
+from protocols.mpi.am2.endpoint import Am2Endpoint
+from protocols.mpi.am2.pairs import WINDOW
+from protocols.mpi.am2.staging import SLOT, SLOTS
+from protocols.mpi.device import Device, Receipt
+from protocols.mpi.errors import Envelope, MPIError
+
+IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
+LONG = bytes(range(256)) * (4 * SLOT // 256)  # twice what one message has of the staging region
+
+
+class Nodes:
+    """Endpoints without communicators: transfers are begun and looked at."""
+
+    def __init__(self, count: int = 2, settings: Settings | None = None) -> None:
+        self.ranks = Am2Ranks(count, settings)
+        self.wires = self.ranks.wires
+        self.devices = self.ranks.devices
+
+    def endpoint(self, number: int) -> Am2Endpoint:
+        endpoint = self.devices[number]._endpoint
+        assert isinstance(endpoint, Am2Endpoint)
+        return endpoint
+
+    def send(self, source: int, destination: int, data: bytes, *, tag: int = 0) -> Completion[Envelope]:
+        return self.devices[source].send(destination, 0, tag, memoryview(data))
+
+    def receive(self, node: int, source: int, size: int, *, tag: int = 0) -> tuple[Receipt, bytearray]:
+        buffer = bytearray(size)
+        return self.devices[node].receive(source, 0, tag, memoryview(buffer)), buffer
+
+    def restart(self, number: int) -> None:
+        """The NIC, and its program's device."""
+        self.wires.restart(number)
+        self.devices[number] = am2.device(self.wires.agents[number].host)  # type: ignore[arg-type]
+
+    def deafen(self, span: int) -> None:
+        """Nothing arrives anywhere for so long."""
+        end = self.wires.now + span
+        while (deadline := self.wires.deadline) is not None and deadline <= end:
+            for nic in self.wires.nics:
+                nic.sent.clear()
+            self.wires.tick()
+        for nic in self.wires.nics:
+            nic.sent.clear()
+        self.wires.now = max(self.wires.now, end)
+
+    def talk(self, one: int, other: int) -> None:
+        """Each can send to the other."""
+        for source, destination in ((one, other), (other, one)):
+            receipt, buffer = self.receive(destination, source, 5, tag=99)
+            sent = self.send(source, destination, b"hello", tag=99)
+            self.wires.elapse(SECOND)
+            assert sent.result().length == 5
+            assert receipt.result() == Envelope(source, 99, 5)
+            assert buffer == b"hello"
+
+
+def failure(over: Completion[Envelope]) -> int:
+    with pytest.raises(MPIError) as raised:
+        over.result()
+    return raised.value.Get_error_class()
+
+
+def test_a_node_has_one_endpoint_for_mpi_and_it_is_the_first() -> None:
+    nodes = Nodes()
+    with pytest.raises(ValueError, match="first"):
+        am2.device(nodes.wires.agents[0].host)  # type: ignore[arg-type]
+    nodes.talk(0, 1)
+
+
+def test_a_send_is_over_when_its_buffer_may_be_used_again() -> None:
+    nodes = Nodes()
+    nodes.talk(0, 1)
+    for size in (4, 100, 3000):
+        buffer = bytearray(b"x" * size)
+        sent = nodes.devices[0].send(1, 0, 7, memoryview(buffer))
+        assert sent.done
+        buffer[:] = b"y" * size
+        receipt, received = nodes.receive(1, 0, size, tag=7)
+        nodes.wires.elapse(SECOND)
+        assert receipt.result().length == size
+        assert received == b"x" * size
+
+
+def test_a_long_message_waits_for_its_receive_and_nothing_of_it_is_sent_before() -> None:
+    nodes = Nodes()
+    sent = nodes.send(0, 1, LONG)
+    nodes.wires.elapse(SECOND)
+    assert not sent.done
+    assert nodes.wires.agents[1].firmware.counted()["packets_received"] < 10
+    receipt, buffer = nodes.receive(1, 0, len(LONG))
+    nodes.wires.elapse(SECOND)
+    assert (sent.result().length, receipt.result().length) == (len(LONG), len(LONG))
+    assert buffer == LONG
+
+
+def test_of_a_long_message_only_what_its_receive_has_room_for_is_sent() -> None:
+    for room in (0, 1000):
+        nodes = Nodes()
+        sent = nodes.send(0, 1, LONG)
+        receipt, buffer = nodes.receive(1, 0, room)
+        nodes.wires.elapse(SECOND)
+        assert sent.result().length == len(LONG)
+        with pytest.raises(MPIError, match=f"{len(LONG)} bytes .* for a buffer of {room}"):
+            receipt.result()
+        assert buffer == LONG[:room]
+        assert nodes.wires.agents[1].firmware.counted()["packets_received"] < 20
+
+
+def test_more_long_messages_than_there_are_slots_wait_for_their_turn() -> None:
+    count = 2 * SLOTS
+    nodes = Nodes(3)
+    sent = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT + number], tag=number) for number in range(count)]
+    received = [nodes.receive(0, 1 + number % 2, 3 * SLOT, tag=number) for number in range(count)]
+    nodes.wires.elapse(SECOND)
+    for number, (over, (receipt, buffer)) in enumerate(zip(sent, received, strict=True)):
+        assert over.done
+        assert buffer[: receipt.result().length] == LONG[: 2 * SLOT + number]
+    assert nodes.ranks.at_rest()
+
+
+def test_what_comes_before_its_turn_is_kept_and_no_more_than_a_window_of_it() -> None:
+    nodes = Nodes(2, Settings(sequences=MOST_SEQUENCES))
+    nodes.talk(0, 1)
+    sent = [nodes.send(0, 1, number.to_bytes(2)) for number in range(10 * WINDOW)]
+    (first, *others) = nodes.wires.take(0)
+    for frame in others:
+        nodes.wires.give(frame)
+    nodes.wires.exchange()  # all but the first message's frame
+    early = nodes.endpoint(1)._pairs[0].early
+    assert len(early) == WINDOW - 1
+    assert not nodes.endpoint(1)._pairs[0].arriving
+    nodes.wires.give(first)
+    nodes.wires.exchange()
+    assert not early
+    assert all(over.done for over in sent)
+    for number in range(10 * WINDOW):
+        receipt, buffer = nodes.receive(1, 0, 2)
+        assert receipt.result().length == 2
+        assert buffer == number.to_bytes(2)
+
+
+def test_a_peer_that_does_not_answer_keeps_nobody_else_from_being_sent_to() -> None:
+    nodes = Nodes(3)
+    nodes.talk(0, 1)
+    nodes.talk(0, 2)
+    to_silent = [nodes.send(0, 1, bytes(100)) for _ in range(50)]
+    to_lively = [nodes.send(0, 2, bytes(100)) for _ in range(200)]
+    while nodes.wires.now < 5 * SECOND and nodes.wires.tick():
+        while frames := [frame for number in (0, 2) for frame in nodes.wires.take(number)]:
+            for frame in frames:
+                if frame[:6] != nodes.wires.addresses[1]:
+                    nodes.wires.give(frame)
+    assert all(over.done for over in to_lively)
+    assert sum(over.done for over in to_silent) == 4
+
+
+def test_what_is_for_a_peer_that_never_answers_fails_and_later_it_is_as_if_nothing_had_been() -> None:
+    nodes = Nodes(2, IMPATIENT)
+    sent = [nodes.send(0, 1, data) for data in (b"short", bytes(3000), LONG)]
+    nodes.deafen(SECOND)
+    assert [failure(over) for over in sent] == [ERR_PROC_FAILED] * 3
+    nodes.talk(0, 1)
+    assert nodes.ranks.at_rest()
+
+
+def test_a_long_message_that_is_broken_off_fails_at_both_ends() -> None:
+    nodes = Nodes(2, IMPATIENT)
+    nodes.talk(0, 1)
+    sent = nodes.send(0, 1, LONG)
+    receipt, _ = nodes.receive(1, 0, len(LONG))
+    waiting, buffer = nodes.receive(1, 0, 10, tag=5)
+    for _ in range(6):
+        for number in (0, 1):
+            for frame in nodes.wires.take(number):
+                nodes.wires.give(frame)
+    nodes.deafen(150 * MILLISECOND)
+    assert failure(sent) == ERR_PROC_FAILED
+    nodes.wires.elapse(SECOND)  # the other is told that it was begun anew with
+    assert failure(receipt) == ERR_PROC_FAILED
+    assert not waiting.done  # it was not this one that was lost
+    nodes.send(0, 1, b"later", tag=5)
+    nodes.wires.elapse(SECOND)
+    assert waiting.result().length == 5
+    assert buffer[:5] == b"later"
+    staging = nodes.endpoint(1)._staging
+    assert not staging._held
+    assert len(staging._free) == SLOTS
+    nodes.talk(0, 1)
+
+
+@pytest.mark.parametrize("renewed", [0, 1])
+def test_what_is_under_way_when_a_peer_starts_again_fails_and_the_new_one_is_talked_to(renewed: int) -> None:
+    nodes = Nodes(2)
+    nodes.talk(0, 1)
+    left, over = 1 - renewed, []
+    over.append(nodes.send(left, renewed, LONG))
+    over.append(nodes.receive(left, renewed, len(LONG))[0])
+    nodes.send(renewed, left, LONG)
+    nodes.wires.exchange()
+    nodes.restart(renewed)
+    nodes.talk(renewed, left)
+    assert [failure(one) for one in over] == [ERR_PROC_FAILED] * 2
+    nodes.talk(left, renewed)
+
+
+def test_who_only_sends_notices_too_that_a_peer_has_started_again() -> None:
+    nodes = Nodes(2)
+    nodes.talk(0, 1)
+    nodes.restart(1)
+    over = [nodes.send(0, 1, LONG), nodes.send(0, 1, LONG)]
+    nodes.wires.elapse(SECOND)
+    assert [failure(one) for one in over] == [ERR_PROC_FAILED] * 2
+    nodes.talk(0, 1)
+
+
+def test_answers_that_a_peer_did_not_get_out_before_it_started_again_are_not_waited_for() -> None:
+    nodes = Nodes(2)
+    nodes.talk(0, 1)
+    sent = [nodes.send(0, 1, bytes(4)) for _ in range(20)]
+    for frame in nodes.wires.take(0):
+        nodes.wires.give(frame)  # four requests, which are handled
+    for frame in nodes.wires.take(1):
+        if codec.kind_of(frame) == codec.KIND_ACK:  # and not the replies
+            nodes.wires.give(frame)
+    nodes.restart(1)
+    nodes.wires.elapse(10 * SECOND)
+    assert [over.done for over in sent] == [True] * 4 + [False] * 16
+    nodes.talk(1, 0)  # from which the sender hears of it
+    assert [failure(over) for over in sent[4:]] == [ERR_PROC_FAILED] * 16
+    nodes.talk(0, 1)
+
+
+def test_a_synchronous_send_fails_when_its_receiver_starts_again_before_it_has_received() -> None:
+    nodes = Nodes(2)
+    over = nodes.devices[0].send(1, 0, 3, memoryview(b"short"), True)
+    nodes.wires.elapse(SECOND)
+    assert not over.done
+    nodes.restart(1)
+    nodes.talk(1, 0)
+    assert failure(over) == ERR_PROC_FAILED
+
+
+class LateRanks(Am2Ranks):
+    """The second has no endpoint at first."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.wires = type(self.wires)(plug(), 2)
+        self.devices = [am2.device(self.wires.agents[0].host)]  # type: ignore[arg-type]
+
+    def come(self) -> Device:
+        self.devices.append(am2.device(self.wires.agents[1].host))  # type: ignore[arg-type]
+        return self.devices[1]
+
+
+def test_an_endpoint_that_is_not_there_yet_is_asked_for_until_it_is() -> None:
+    ranks = LateRanks()
+    over = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
+    for _ in range(50):
+        for number in (0, 1):
+            for frame in ranks.wires.take(number):
+                ranks.wires.give(frame)
+    assert not over.done
+    buffer = bytearray(5)
+    receipt = ranks.come().receive(0, 0, 3, memoryview(buffer))
+    ranks.wires.elapse(SECOND)
+    assert over.done
+    assert receipt.result().length == 5
+    assert buffer == b"early"
+
+
+def test_an_endpoint_that_never_comes_is_an_error_after_some_time() -> None:
+    ranks = LateRanks()
+    over = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
+    ranks.wires.elapse(SECOND)
+    assert failure(over) == ERR_PROC_FAILED
+
+
+def test_peers_take_turns_at_the_places_of_a_translation_table() -> None:
+    nodes = Nodes(6, Settings(translations=2))
+    sent = [nodes.send(0, 1 + number % 5, bytes([number])) for number in range(100)]
+    nodes.wires.elapse(SECOND)
+    assert all(over.done for over in sent)
+    for peer in range(1, 6):
+        for number in range(peer - 1, 100, 5):
+            receipt, buffer = nodes.receive(peer, 0, 1)
+            assert receipt.done
+            assert buffer == bytes([number])
+
+
+def test_a_program_in_which_all_send_long_messages_to_all_ends() -> None:
+    async def program(comm: Comm) -> None:
+        others = [rank for rank in range(comm.size) if rank != comm.rank]
+        buffers = [bytearray(len(LONG)) for _ in others]
+        sends = [await comm.Isend(LONG, other, comm.rank) for other in others]
+        receives = [await comm.Irecv(buffer, other, other) for other, buffer in zip(others, buffers, strict=True)]
+        await Request.Waitall(sends + receives, [Status() for _ in sends + receives])
+        assert all(buffer == LONG for buffer in buffers)
+
+    ranks = Am2Ranks(5)
+    programs: list[Callable[[Comm], object]] = [program] * 5
+    ranks.run(*programs)  # type: ignore[arg-type]
+    assert ranks.at_rest()
