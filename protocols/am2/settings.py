@@ -30,11 +30,12 @@ class Settings:
     times the round trip in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts: the
     exponent k of "2^k attempts" to send from one endpoint before it is the next one's turn (8 is from memory in the
     digest). attempt: nanoseconds of one that finds nothing, while the NIC loiters with an endpoint; 0: it does not
-    loiter. stay: nanoseconds that an endpoint keeps its frame at least, up to twice as long (ours: longer than a packet that
-    was refused waits, so that it is taken when it comes again). replacement: which of the endpoints that are idle, or else of all,
-    gives up its frame: the least recently used, or the one that has been there for longest (both ours). endpoints: on a
-    node at most. handlers, translations: of an endpoint (256: AM-2's minimum). mappings: regions of host memory that
-    the NIC can reach at once.
+    loiter. stay: nanoseconds that an endpoint keeps its frame at least, up to twice as long (ours: longer than a packet
+    that was refused waits, so that it is taken when it comes again). replacement: which of the endpoints that are idle,
+    or else of all, gives up its frame: the least recently used, or the one that has been there for longest (both ours).
+    endpoints: on a node at most. handlers, translations: of an endpoint (256: AM-2's minimum). mappings: regions of host
+    memory that the NIC can reach at once, beside those that resident endpoints need. Two endpoints of one node that talk
+    to each other must be in frames at the same time: with one frame they never are.
 
     Messages. medium: bytes of data that one has at most, 512 being AM-2's minimum; less where the MTU asks for it.
     packet: bytes of a bulk message in one packet, less where the MTU asks for it (8 KB in the paper). route: bytes of

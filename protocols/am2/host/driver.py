@@ -5,7 +5,8 @@ message comes, faults; the driver finds it a frame, and if there is none, anothe
 to by the NIC (RELEASE), which knows when nothing of it is under way any more; then its page is written back.
 
 Which endpoint that is, is our choice: of those with nothing to do the one that was used least recently. What the NIC
-asks to reach of host memory, the driver maps, as many regions as the settings have, and unmaps the oldest for new ones.
+asks to reach of host memory, the driver maps; where that is more than the settings have, it unmaps what has been mapped
+for longest of endpoints that are not resident.
 """
 
 from __future__ import annotations
@@ -204,11 +205,21 @@ class SegmentDriver:
             else:
                 memory.reachable[region] = view
                 pages += -(-len(view) // PAGE)
-                while len(memory.reachable) > self._settings.mappings:
-                    del memory.reachable[next(iter(memory.reachable))]
+        self._unmap()
         for number in numbers:
             self._bell.doorbell(number << layout.SUBJECTS | layout.MAPPED, _WORD, pages)
             pages = 0
+
+    def _unmap(self) -> None:
+        """Have no more mappings than the settings say, as long as endpoints have some that are not resident. What those in
+        the NIC use, now or when a packet comes again, stays."""
+        reachable = self._memory.reachable
+        excess = len(reachable) - self._settings.mappings
+        if excess > 0:
+            bound = set(self._memory.bound)
+            idle = [region for region in reachable if region >> layout.SUBJECTS not in bound]
+            for region in idle[:excess]:
+                del reachable[region]
 
     def _tell(self, endpoint: Endpoint, subject: int, written: int = 0) -> None:
         self._bell.doorbell(endpoint.name.endpoint << layout.SUBJECTS | subject, _WORD + written, 0)
