@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -9,14 +10,20 @@ from typing import Any
 import pytest
 from couriers import ETHERTYPE, CourierEndpoint, CourierPlug, deltas, silent
 
+from protocols.core.profile import IDEAL
 from testbed import Cluster, RunningCluster
 from testbed.cluster import carrying
+from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.state import Store
 from testbed.controller.agents import agents
 from testbed.controller.outcomes import Judged
 from testbed.controller.verdicts import Grade
-from testbed.runtime.nodes.places import Here, Program
+from testbed.runtime.nodes.places import Dilation, Here, Program
+from testbed.sim.node import SimNode
+from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.resolving import resolve
+from testbed.spec.slowing import slowed
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -157,3 +164,38 @@ def test_what_is_corrupted_on_one_link_is_still_wrong_behind_the_next_switch() -
     with described("n1 s1:1", "n2 s2:1", "s1:3 s2:2", forward={"rules": rules}).up() as cluster:
         outcome = ran(cluster, {"n1": partial(send_some, count=5), "n2": partial(one, count=5)})
         assert outcome.results["n2"] == [4, 1]
+
+
+async def trips(endpoint: CourierEndpoint, node: Here | SimNode, peer: str) -> list[int]:
+    """How long round trips of 1,000 bytes take, in nanoseconds of the model."""
+    now = node.now if isinstance(node, SimNode) else node.loop.now
+    took = []
+    for number in range(1, 11):
+        begun = now()
+        endpoint.send(peer, 1, 1000)
+        await endpoint.frames(number)
+        took.append(now() - begun)
+    return took
+
+
+async def back(endpoint: CourierEndpoint, _node: Here | SimNode, peer: str) -> None:
+    for number in range(1, 11):
+        await endpoint.frames(number)
+        endpoint.send(peer, 1, 1000)
+
+
+def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulation() -> None:
+    factor = 2000
+    layout = resolve(described("n1 s1:3", "s1:7 s2:2", "n2 s2:1"))
+    with Simulation(layout, CourierPlug(layout)) as simulation:
+        expected = simulation.spawn("n1", trips, "n2")
+        simulation.spawn("n2", back, "n1")
+        simulation.run()
+    outcome = bring_up(Store(), slowed(layout, factor), name=f"slow-{os.getpid()}", origin="a test", lasting=False)
+    with RunningCluster(Store(), outcome.state) as cluster:
+        programs: dict[str, Program] = {"n1": partial(trips, peer="n2"), "n2": partial(back, peer="n1")}
+        with agents(cluster, CourierPlug(layout), ETHERTYPE, programs, dilation=Dilation(factor, IDEAL)) as run:
+            found = run.wait(PATIENCE).results["n1"]
+    assert isinstance(found, list)
+    assert min(found) >= min(expected.result()), "nothing is early"
+    assert sorted(found)[5] < 1.3 * min(expected.result()), "an Ethernet's round trip would be another"
