@@ -11,6 +11,9 @@ import pytest
 from couriers import ETHERTYPE, CourierEndpoint, CourierPlug, deltas, silent
 
 from protocols.core.profile import IDEAL
+from protocols.emp import host as emp
+from protocols.emp.apart import apart
+from protocols.emp.codec import ETHERTYPE as EMP
 from testbed import Cluster, RunningCluster
 from testbed.cluster import carrying
 from testbed.cluster.bringing_up import bring_up
@@ -199,3 +202,17 @@ def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulati
     assert isinstance(found, list)
     assert min(found) >= min(expected.result()), "nothing is early"
     assert sorted(found)[5] < 1.3 * min(expected.result()), "an Ethernet's round trip would be another"
+
+
+async def speak(endpoint: emp.Endpoint, node: Here) -> None:
+    endpoint.post_send(node.numbers["n2"], 1, bytes(100_000))
+    await node.loop.sleep(500_000_000)
+
+
+def test_the_agent_of_a_shared_nic_sends_when_the_network_has_said_that_it_may() -> None:
+    """It has a protocol without routes, whose frames the first switch counts: they come there once the agent hears GO."""
+    with described("n1 s1:1", "n2 s1:2").up() as cluster:
+        with agents(cluster, emp.plug(), EMP, {"n1": speak, "n2": speak}, shared=apart()) as run:
+            outcome = run.wait(PATIENCE)
+        assert all(finding.grade is Grade.TRUSTED for finding in outcome.verdict.findings if finding.what == "NIC lost")
+        assert reported(cluster)["switches"]["s1"]["route_used_up"] > 2
