@@ -301,6 +301,13 @@ def _print_rows(result: RunResult) -> None:
                 for node, one in list(result.used.items())[:_SHOWN]
             ],
         )
+    switches = {name: one for name, one in result.repetitions[-1].switches.items() if any(one.values())}
+    if switches:
+        causes = list(dict.fromkeys(cause for one in switches.values() for cause in one))
+        print_table(
+            ["switch", *(cause.replace("_", " ") for cause in causes)],
+            [[name, *(f"{one.get(cause, 0):,}" for cause in causes)] for name, one in list(switches.items())[:_SHOWN]],
+        )
 
 
 def _print_verdict(verdict: Verdict) -> None:
