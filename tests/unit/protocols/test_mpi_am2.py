@@ -5,74 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from am2_nodes import Nodes, failure
 from devices import Am2Ranks
 
 from protocols.am2 import codec
 from protocols.am2.plug import plug
 from protocols.am2.settings import MILLISECOND, MOST_SEQUENCES, SECOND, Settings
-from protocols.core.completion import Completion
 from protocols.mpi import ERR_PROC_FAILED, Comm, Request, Status, am2
-from protocols.mpi.am2.endpoint import Am2Endpoint
 from protocols.mpi.am2.pairs import WINDOW
 from protocols.mpi.am2.staging import SLOT, SLOTS
-from protocols.mpi.device import Device, Receipt
-from protocols.mpi.errors import Envelope, MPIError
+from protocols.mpi.device import Device
+from protocols.mpi.errors import MPIError
 
 IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
 LONG = bytes(range(256)) * (4 * SLOT // 256)  # twice what one message has of the staging region
-
-
-class Nodes:
-    """Endpoints without communicators: transfers are begun and looked at."""
-
-    def __init__(self, count: int = 2, settings: Settings | None = None) -> None:
-        self.ranks = Am2Ranks(count, settings)
-        self.wires = self.ranks.wires
-        self.devices = self.ranks.devices
-
-    def endpoint(self, number: int) -> Am2Endpoint:
-        endpoint = self.devices[number]._endpoint
-        assert isinstance(endpoint, Am2Endpoint)
-        return endpoint
-
-    def send(self, source: int, destination: int, data: bytes, *, tag: int = 0) -> Completion[Envelope]:
-        return self.devices[source].send(destination, 0, tag, memoryview(data))
-
-    def receive(self, node: int, source: int, size: int, *, tag: int = 0) -> tuple[Receipt, bytearray]:
-        buffer = bytearray(size)
-        return self.devices[node].receive(source, 0, tag, memoryview(buffer)), buffer
-
-    def restart(self, number: int) -> None:
-        """The NIC, and its program's device."""
-        self.wires.restart(number)
-        self.devices[number] = am2.device(self.wires.agents[number].host)  # type: ignore[arg-type]
-
-    def deafen(self, span: int) -> None:
-        """Nothing arrives anywhere for so long."""
-        end = self.wires.now + span
-        while (deadline := self.wires.deadline) is not None and deadline <= end:
-            for nic in self.wires.nics:
-                nic.sent.clear()
-            self.wires.tick()
-        for nic in self.wires.nics:
-            nic.sent.clear()
-        self.wires.now = max(self.wires.now, end)
-
-    def talk(self, one: int, other: int) -> None:
-        """Each can send to the other."""
-        for source, destination in ((one, other), (other, one)):
-            receipt, buffer = self.receive(destination, source, 5, tag=99)
-            sent = self.send(source, destination, b"hello", tag=99)
-            self.wires.elapse(SECOND)
-            assert sent.result().length == 5
-            assert receipt.result() == Envelope(source, 99, 5)
-            assert buffer == b"hello"
-
-
-def failure(over: Completion[Envelope]) -> int:
-    with pytest.raises(MPIError) as raised:
-        over.result()
-    return raised.value.Get_error_class()
 
 
 def test_a_node_has_one_endpoint_for_mpi_and_it_is_the_first() -> None:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Receipt
+from protocols.mpi.device import Found, Receipt
 from protocols.mpi.errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
-from protocols.mpi.matching import Matching, Receive
+from protocols.mpi.matching import Arrival, Matching, Receive
 
 
 def receive(
@@ -58,6 +58,50 @@ def test_a_receive_may_take_a_message_that_still_comes() -> None:
     arrival.place[:] = b"hello"
     assert matching.arrived(arrival)
     assert bytes(buffer[:5]) == b"hello"
+
+
+@pytest.mark.parametrize("first", ["receive", "message"])
+def test_a_message_whose_bytes_come_later_is_asked_for_when_it_has_its_receive(first: str) -> None:
+    matching, asked = Matching(), list[Arrival]()
+    if first == "message":
+        arrival = matching.arrive(1, 0, 7, 5, asked.append)
+        assert not asked
+    over, buffer = receive(matching, 1, 7, size=3)
+    if first == "receive":
+        arrival = matching.arrive(1, 0, 7, 5, asked.append)
+    assert asked == [arrival]
+    assert not over.done
+    arrival.place[:] = b"hel"  # it has room for no more
+    assert matching.arrived(arrival)
+    assert over.done
+    assert bytes(buffer) == b"hel"
+
+
+def test_of_a_message_that_will_not_come_to_its_end_only_its_own_receive_hears() -> None:
+    matching, error = Matching(), MPIError(ERR_PROC_FAILED, "gone")
+    over, _ = receive(matching, 1, 7)
+    has_receive, unexpected = matching.arrive(1, 0, 7, 5), matching.arrive(1, 0, 7, 5)
+    other, _ = receive(matching, 1, 8)
+    matching.lost(has_receive, error)
+    matching.lost(unexpected, error)
+    with pytest.raises(MPIError, match="gone"):
+        over.result()
+    later, _ = receive(matching, 1, 7)
+    assert not later.done
+    assert not other.done
+
+
+def test_a_message_that_was_claimed_and_will_not_come_fails_whoever_receives_it() -> None:
+    matching = Matching()
+    arrival = matching.arrive(1, 0, 7, 5)
+    found: Completion[Found | None] = Completion()
+    matching.probe(1, 0, 7, False, True, found)
+    matching.lost(arrival, MPIError(ERR_PROC_FAILED, "gone"))
+    over = Receipt(1, 7, 5)
+    matching.receive_claimed(arrival, Receive(1, 7, memoryview(bytearray(5)), over))
+    assert found.done
+    with pytest.raises(MPIError, match="gone"):
+        over.result()
 
 
 def test_contexts_do_not_meet() -> None:
