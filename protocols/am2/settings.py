@@ -32,7 +32,7 @@ class Settings:
     digest). attempt: nanoseconds of one that finds nothing, while the NIC loiters with an endpoint; 0: it does not
     loiter. stay: nanoseconds that an endpoint keeps its frame at least, up to twice as long (ours: longer than a packet
     that was refused waits, so that it is taken when it comes again). replacement: which of the endpoints that are idle,
-    or else of all, gives up its frame: the least recently used, or the one that has been there for longest (both ours).
+    or else of all, gives up its frame: the least recently used, or any, which is another one each time (both ours).
     endpoints: on a node at most. handlers, translations: of an endpoint (256: AM-2's minimum). mappings: regions of host
     memory that the NIC can reach at once, beside those that resident endpoints need. Two endpoints of one node that talk
     to each other must be in frames at the same time: with one frame they never are.
@@ -58,7 +58,7 @@ class Settings:
     attempts: int = 8
     attempt: int = 0
     stay: int = 3 * MILLISECOND
-    replacement: Literal["least recently used", "first in"] = "least recently used"
+    replacement: Literal["least recently used", "random"] = "least recently used"
     endpoints: int = 4096
     handlers: int = 256
     translations: int = 256

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from protocols.am2.host.endpoint import Endpoint
     from protocols.am2.host.library import ActiveMessages
 
+_ODD: Final = 0x9E37_79B1  # bits of the golden ratio: what is random is the same in every run
 _WORD: Final = 4
 """Bytes that the kernel writes to tell the NIC something."""
 
@@ -55,6 +56,7 @@ class SegmentDriver:
         self.unsettled = False
         """Something waits for the end of the handler that runs (`handled`)."""
         self._is_serving = False
+        self._served = 0
         self.faults = 0
 
     def state(self, endpoint: Endpoint) -> Residence:
@@ -145,7 +147,7 @@ class SegmentDriver:
         bound = self._memory.bound
         try:
             while self._queue and NOBODY in bound:
-                self._load(self._queue.popleft(), bound.index(NOBODY))
+                self._load(self._next(), bound.index(NOBODY))
             vacated = sum(state in (Residence.LEAVING, Residence.RELEASED) for state in self._states.values())
             while len(self._queue) > vacated and (victim := self._victim()) is not None:
                 self._states[victim] = Residence.LEAVING
@@ -158,6 +160,16 @@ class SegmentDriver:
         if self._queue and NOBODY in bound:
             self._serve()
 
+    def _next(self) -> Endpoint:
+        """Who gets the next frame: who has waited for longest, or, every other time, any. Always the former would have the
+        same endpoints in the NIC at the same time, and others that talk to each other never."""
+        self._served = turn = self._served + 1
+        queue = self._queue
+        place = 0 if turn % 2 else (turn * _ODD >> 16) % len(queue)
+        endpoint = queue[place]
+        del queue[place]
+        return endpoint
+
     def _load(self, endpoint: Endpoint, frame: int) -> None:
         self._states[endpoint] = Residence.LOADING
         self._memory.bound[frame] = endpoint.name.endpoint
@@ -168,9 +180,10 @@ class SegmentDriver:
         """Who gives up its frame."""
         there = [one for one in self._loaded if one is not self._library.handling]
         idle = [one for one in there if one.is_empty and one.outbox.is_idle]
-        if self._settings.replacement == "first in":
-            return next(iter(idle or there), None)
-        return min(idle or there, key=lambda one: one.used, default=None)
+        candidates = idle or there
+        if self._settings.replacement == "random" and candidates:
+            return candidates[(self.faults * _ODD >> 16) % len(candidates)]
+        return min(candidates, key=lambda one: one.used, default=None)
 
     def _release(self, endpoint: Endpoint) -> None:
         if self._states.get(endpoint) is not Residence.LEAVING:
