@@ -18,8 +18,8 @@ from types import ModuleType
 from scapy.layers.l2 import Ether
 from scapy.packet import NoPayload, Packet, Raw
 
-from protocols.core.codegen import Format, Part, Stack, Word
 from protocols.core.firmware import Adapter, Agent, Buffer, Firmware, Nic, Plug
+from protocols.core.formats import Format, Part, Stack, Word
 from protocols.core.frames import trailing
 from protocols.core.malformed import MalformedError
 

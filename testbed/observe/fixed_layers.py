@@ -11,30 +11,16 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, Final
 
-from scapy.fields import (
-    AnyField,
-    BitEnumField,
-    BitField,
-    ByteField,
-    EnumField,
-    Field,
-    FlagsField,
-    IntField,
-    LongField,
-    MACField,
-    ShortField,
-)
+from scapy.fields import AnyField, Field, MACField
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
+from protocols.core.formats import words_of
 from protocols.core.frames import Counted, LastByteField, RouteField
 from testbed.wire.fields import behind_route
 
 Show = Callable[[Any], str]
 
-_BITS: Final = (BitField, BitEnumField, FlagsField)
-_WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
-_WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 _SHOWN: Final = 32  # bytes of what no layer explains
 _TEXTS: Final = 1 << 12  # kept of a field's values, or of what is announced
 
@@ -116,27 +102,20 @@ class _Shape:
         self.last = fields.pop() if isinstance(fields[-1], LastByteField) else None
         self.parts: list[tuple[int, int, int, Show]] = []
         places: dict[str, tuple[int, int, int]] = {}
-        format_, bits = "!", list[tuple[str, int]]()
-        for field in fields:
-            word = len(format_) - 1
-            if isinstance(field, _BITS) and not field.rev:
-                bits.append((field.name, field.size))
-                shift = sum(size for _, size in bits)
-                if shift in _WORDS:
-                    format_ += _WORDS[shift]
-                    for name, size in bits:
-                        shift -= size
-                        places[name] = word, shift, (1 << size) - 1
-                    bits = []
-            elif not bits and isinstance(field, _WHOLE) and field.fmt in ("!B", "!H", "!I", "!Q", "!6s", "6s"):
-                places[field.name] = word, 0, 0
-                format_ += "s" if isinstance(field, MACField) else field.fmt[-1]
-            else:
-                raise UnfitError
-        if bits or not self._is_plain():
+        format_ = "!"
+        try:
+            for word, (letter, _, parts) in enumerate(words_of(layer)):
+                format_ += letter
+                shift = sum(size for _, size in parts)
+                for field, size in parts:
+                    shift -= size
+                    places[field.name] = word, shift, (1 << size) - 1 if len(parts) > 1 else 0
+        except TypeError as error:
+            raise UnfitError from error
+        if not self._is_plain():
             raise UnfitError
         self.parts = [(*places[field.name], _text(field)) for field in fields]
-        made = struct.Struct(format_.replace("s", "6s"))
+        made = struct.Struct(format_)
         self.size: Final = made.size
         self.unpack: Final = made.unpack_from
         self.length = places["length"][0] if issubclass(layer, Counted) else None
