@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
+
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.mapper.settings import Settings as MapperSettings
@@ -11,6 +13,20 @@ from protocols.am2.settings import Settings
 from protocols.core.firmware import Adapter, Agent, Nic, Plug
 
 _MAPPING = MapperSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration(Settings):
+    """Of a run. watch: of the mapper (see its settings); its leader is missed after ten of them."""
+
+    watch: int = _MAPPING.watch
+
+
+def configured(configuration: Configuration) -> Plug:
+    """As `plug`, by what can be said of a run."""
+    settings = Settings(**{one.name: getattr(configuration, one.name) for one in fields(Settings)})
+    watch = configuration.watch
+    return plug(settings, mapping=replace(_MAPPING, watch=watch, patience=max(_MAPPING.patience, 10 * watch)))
 
 
 def plug(

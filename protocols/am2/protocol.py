@@ -6,9 +6,8 @@ from typing import Final
 
 from protocols.am2.by_scapy import plug_by_scapy
 from protocols.am2.codec import ETHERTYPE
-from protocols.am2.plug import plug
+from protocols.am2.plug import Configuration, configured, plug
 from protocols.am2.profile import NOW_1998, NOW_1998_UNGUARDED
-from protocols.am2.settings import Settings
 from protocols.core.protocol import Configurable, Protocol
 from protocols.mpi.am2 import device
 
@@ -19,5 +18,5 @@ PROTOCOL: Final = Protocol(
     plug_by_scapy,
     profiles=(NOW_1998, NOW_1998_UNGUARDED),
     routed=True,
-    configurable=Configurable(Settings, plug),
+    configurable=Configurable(Configuration, configured),
 )

@@ -96,7 +96,8 @@ class Figures:
 @dataclass(frozen=True, slots=True)
 class Relation:
     """What must hold between values of our own runs, for want of the paper's: every `left` one is at least, and at most, so
-    many times the `right` one; of either there is one for all, or there are as many as of the other. 0: there is no such bound."""
+    many times the `right` one; of either there is one for all, or there are as many as of the other. 0: there is no such
+    bound."""
 
     name: str
     source: str
