@@ -6,9 +6,10 @@ direct links have to be looked at in their nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from testbed.cluster import names
 from testbed.cluster.injections import BOTH, in_force, is_down
@@ -19,6 +20,7 @@ from testbed.kernel import namespaces, processes, userns
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.survey import Interface, by_name, interfaces, named
 from testbed.spec.layout import Impairment, Layout, Link
+from testbed.wire.counters import CAUSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,12 @@ def status(state: State) -> ClusterStatus:
             )
             for node in state.layout.nodes
         ),
-        tuple(
-            _in_force(state, _link(*link, found))
-            for link in zip(state.layout.links, wire_ends(state.layout), strict=True)
+        _of_relay(
+            state,
+            [
+                _in_force(state, _link(*link, found))
+                for link in zip(state.layout.links, wire_ends(state.layout), strict=True)
+            ],
         ),
     )
 
@@ -106,17 +111,46 @@ def links(state: State, wanted: Collection[str]) -> tuple[LinkStatus, ...]:
             for end in (link.a, link.b):
                 devices.setdefault(end.owner, set()).add(end.port)
     found = _look(state, devices.keys(), partial(_read_some, devices))
-    return tuple(_in_force(state, _link(link, pair, found)) for link, pair in ends)
+    return _of_relay(state, [_in_force(state, _link(link, pair, found)) for link, pair in ends])
 
 
 def _in_force(state: State, found: LinkStatus) -> LinkStatus:
     name = found.link.name
     if name not in state.datapaths:
         return found
-    if state.layout.crossbars() >= {found.link.a.owner, found.link.b.owner}:  # a cable in the relay
-        found = replace(found, there=True, up=not is_down(found.link, state.injected))
     forward, backward = [in_force(found.link, direction, state.injected).whole for direction in BOTH]
     return replace(found, datapath=state.datapaths[name], forward_impairment=forward, backward_impairment=backward)
+
+
+def _of_relay(state: State, found: Sequence[LinkStatus]) -> tuple[LinkStatus, ...]:
+    """The same, with the cables between Myrinet's switches, which are nowhere but in the relay."""
+    crossbars = state.layout.crossbars()
+    inside = {one.link.name for one in found if crossbars >= {one.link.a.owner, one.link.b.owner}}
+    if not inside:
+        return tuple(found)
+    from testbed.cluster.carrying import report  # with all that the relay needs, which most clusters do not
+
+    said = report(Store(), state)
+    told = said["links"] if said is not None else {}
+    return tuple(
+        replace(
+            one,
+            there=one.link.name in told,
+            up=one.link.name in told and not is_down(one.link, state.injected),
+            forward=_carried(told, one.link, "forward"),
+            backward=_carried(told, one.link, "backward"),
+        )
+        if one.link.name in inside
+        else one
+        for one in found
+    )
+
+
+def _carried(told: Mapping[str, Any], link: Link, direction: str) -> Direction:
+    counted = told.get(link.name, {}).get(direction, {}).get("counters")
+    if counted is None:
+        return Direction()
+    return Direction(counted["delivered"], counted["delivered_bytes"], sum(counted[cause] for cause in CAUSES))
 
 
 def _agents(state: State) -> dict[str, AgentStatus]:

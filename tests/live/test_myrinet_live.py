@@ -18,6 +18,7 @@ from testbed import Cluster, RunningCluster
 from testbed.cluster import carrying
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.state import Store
+from testbed.cluster.status import status
 from testbed.controller.agents import agents
 from testbed.controller.outcomes import Judged
 from testbed.controller.verdicts import Grade
@@ -93,6 +94,11 @@ def test_two_hosts_exchange_frames_along_their_routes(links: tuple[str, ...]) ->
         outcome = ran(cluster, programs)
         assert outcome.results["n1"] == [(1, number) for number in range(1, times + 1)]
         assert is_lossless(cluster, outcome)
+        seen = status(cluster.state).links
+        assert all(link.there and link.up for link in seen)
+        assert all(link.forward.frames >= times and link.backward.frames >= times for link in seen)
+        with cluster.cut("s1"):
+            assert not any(link.up for link in status(cluster.state).links if "s1:" in link.link.name)
 
 
 def test_a_frame_crosses_the_now_between_two_subclusters() -> None:
