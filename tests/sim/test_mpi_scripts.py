@@ -36,10 +36,14 @@ def test_a_pingpong_runs_with_one_changed_import_and_takes_the_links_delay(tmp_p
     assert not (tmp_path / "first" / "logs" / "n2.log").exists(), "rank 1 says nothing"
 
 
+@pytest.mark.parametrize("protocol", ["emp", "am2"])
 @pytest.mark.parametrize("loss", ["0%", "5%"])
-def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(tmp_path: Path, loss: str) -> None:
+def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(
+    tmp_path: Path, loss: str, protocol: str
+) -> None:
     script, folder = ours("neighbours.py", tmp_path), tmp_path / "run"
-    result = testbed.run(Cluster.star(4, loss=loss), script, mode="sim", seed=3, check=True, output=folder)
+    cluster = Cluster.star(4, loss=loss)
+    result = testbed.run(cluster, script, protocol=protocol, mode="sim", seed=3, check=True, output=folder)
     assert result.checks is not None
     assert result.verdict.grade is testbed.Grade.TRUSTED
     for rank in range(4):
@@ -49,8 +53,9 @@ def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(tmp
     assert told.count("cancelled") == 1
 
 
-def test_datatypes_move_a_matrix_by_its_columns(tmp_path: Path) -> None:
-    testbed.run(Cluster.star(2, loss="2%"), ours("columns.py", tmp_path), mode="sim")
+@pytest.mark.parametrize("protocol", ["emp", "am2"])
+def test_datatypes_move_a_matrix_by_its_columns(tmp_path: Path, protocol: str) -> None:
+    testbed.run(Cluster.star(2, loss="2%"), ours("columns.py", tmp_path), protocol=protocol, mode="sim")
 
 
 def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(tmp_path: Path) -> None:
