@@ -140,7 +140,7 @@ class Card:
             frame = 1
         if peer.unit != unit:
             self._look_up(peer, unit)
-        pack, prefix = self._pack_frame_behind, peer.middle
+        pack, prefix = self._pack_frame_behind, peer.middle or self._look_up_middle(peer)
         end = frame * full - MESSAGE_HEADER
         while frame < behind and frame < last:
             begin, end = end, end + full
@@ -191,12 +191,17 @@ class Card:
         return fetch((span[begin:end],) if type(span) is memoryview else span.pieces(begin, end))
 
     def _look_up(self, peer: Peer, unit: int) -> None:
-        """How frames to a peer begin."""
+        """How frames to a peer begin that are whole messages."""
         to, own, sender, receiver = peer.address, self.address, self.incarnation, peer.incarnation
         single = self._pack_message(to, own, FLAGS_LAST, unit, sender, receiver, 0, 0, STATUS_OK, 0, 0, 0, 0, 0)
-        middle = self._pack_frame(to, own, TYPE_DATA, 0, unit, sender, receiver, 0, 0, STATUS_OK)
-        size = self.prefix_size
-        peer.unit, peer.single, peer.middle = unit, single[:size], middle[:size]
+        peer.unit, peer.single, peer.middle = unit, single[: self.prefix_size], b""
+
+    def _look_up_middle(self, peer: Peer) -> bytes:
+        """How frames to a peer begin that are neither their message's first nor its last."""
+        to, own, sender, receiver = peer.address, self.address, self.incarnation, peer.incarnation
+        middle = self._pack_frame(to, own, TYPE_DATA, 0, peer.unit, sender, receiver, 0, 0, STATUS_OK)
+        peer.middle = prefix = middle[: self.prefix_size]
+        return prefix
 
     def give_back(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
         """A descriptor to the host."""

@@ -21,7 +21,7 @@ from protocols.core.memory import Span
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
 from protocols.emp.codec import FLAGS_LAST
-from protocols.emp.transfers import MESSAGE_HEADER, Lane, Peer, Posted, Receiving
+from protocols.emp.transfers import MESSAGE_HEADER, NO_RECEIVING, Lane, Peer, Posted, Receiving
 
 _MASK = 0xFFFF_FFFF
 _HALF = 1 << 31
@@ -149,6 +149,8 @@ class Receiver:
             card.give_back(posted.index, _DONE if length <= room else stat.TRUNCATED, length, source, tag)
             return
         receiving = Receiving(message, source, tag, total, length + MESSAGE_HEADER, lane.unit)
+        if peer.receiving is NO_RECEIVING:
+            peer.receiving = {}
         peer.receiving[message] = receiving
         if posted is None:
             peer.held += 1

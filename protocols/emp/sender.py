@@ -17,7 +17,7 @@ from protocols.core.memory import Span
 from protocols.core.timers import Timers
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
-from protocols.emp.transfers import Peer, Sending
+from protocols.emp.transfers import NO_QUEUE, Peer, Sending
 
 Collection = tuple[int, int, int]
 """Peer, message id, number of the collection."""
@@ -46,7 +46,7 @@ class Sender:
         peer.next_id = (identity + 1) & _MASK
         peer.sending[identity] = sending = Sending(identity, index, tag, span, card.full, unit)
         if waits:
-            peer.queue.append(sending)
+            self._queue(peer).append(sending)
             return
         if single:
             card.counters.frames_sent += 1
@@ -54,7 +54,7 @@ class Sender:
             return
         self._send_next(now, peer, sending)
         if sending.collections > 1:
-            peer.queue.append(sending)
+            self._queue(peer).append(sending)
             self.pump(now, peer)
 
     def pump(self, now: int, peer: Peer) -> None:
@@ -194,10 +194,16 @@ class Sender:
         sending.parked = False
         peer.unacknowledged += len(sending.open)
         if sending.sent < sending.collections:
-            peer.queue.insert(0, sending)
+            self._queue(peer).insert(0, sending)
         for number in sending.open:
             if number:  # the first one's timer has not been stopped
                 self._resend(now, peer, sending, number)
+
+    def _queue(self, peer: Peer) -> list[Sending]:
+        """To put something into."""
+        if peer.queue is NO_QUEUE:
+            peer.queue = []
+        return peer.queue
 
     def _end(self, peer: Peer, sending: Sending, status: int) -> None:
         self._forget(peer, sending)

@@ -118,6 +118,11 @@ class Receiving(Framing):
         self.next = -1
 
 
+NO_QUEUE: Final[list[Sending]] = []
+NO_RECEIVING: Final[dict[int, Receiving]] = {}
+"""What a peer begins with, and nobody writes into: most of the thousands that there may be never need one of their own."""
+
+
 class Peer:
     """Another host's NIC. incarnation: the last one heard of; 0: none. expected: the next message id to be admitted; None
     until the first header of this incarnation. send, send_later: `Nic`'s, or where frames to this NIC itself go.
@@ -147,10 +152,10 @@ class Peer:
         self.incarnation = 0
         self.next_id = 0
         self.sending: dict[int, Sending] = {}  # by id, in order; also what has not been begun
-        self.queue: list[Sending] = []  # of which collections have not been sent yet, except parked ones
+        self.queue = NO_QUEUE  # messages of which collections have not been sent yet, except parked ones
         self.unacknowledged = 0  # collections, except those of parked messages
         self.expected: int | None = None
-        self.receiving: dict[int, Receiving] = {}
+        self.receiving = NO_RECEIVING  # by id
         self.held = 0  # of those, how many have no receive yet
 
 

@@ -8,6 +8,7 @@ import pytest
 from emp_talk import TIMEOUT, content, counted, nics, said
 
 from protocols.emp.settings import Settings
+from protocols.emp.transfers import NO_QUEUE, NO_RECEIVING
 
 PAGE = 4096
 FIRST = 1500 - 28 - 16
@@ -304,3 +305,20 @@ def test_a_peer_that_never_acknowledges_is_told_of() -> None:
     [own, firmware] = [sentence for sentence in wires.waiting() if sentence.startswith("0")]
     assert own == "0: the send to node 1, tag 5, 10000 bytes"
     assert "no acknowledgement of 0, 1, 2" in firmware
+
+
+def test_what_waits_for_one_node_and_comes_from_one_is_nobody_elses() -> None:
+    """Peers begin with one and the same empty queue, and one and the same absence of messages on their way in."""
+    wires, (one, two, three) = nics(3, settings=Settings(unit=1, window=1))
+    for tag in range(3):
+        one.post_send(1, tag, content(2 * FULL))  # to a window of one, and nobody receives yet
+    wires.exchange()
+    sent, buffer = content(3 * FULL), bytearray(3 * FULL)
+    receive = three.post_receive(0, 9, buffer)
+    one.post_send(2, 9, sent)
+    wires.exchange()
+    assert receive.done
+    assert bytes(buffer) == sent
+    assert any("not begun" in sentence for sentence in wires.waiting())
+    assert [NO_QUEUE, NO_RECEIVING] == [[], {}]
+    assert two.free == 640
