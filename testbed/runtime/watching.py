@@ -131,10 +131,11 @@ class Watchers:
         self._untold: dict[str, int] = {}
         self._watched: list[Carriage] = []
         self._met: list[Record] = []  # of the frame that is being offered
+        self._told: set[str] = set()  # links of whose frames something is told
 
     def note(self, record: Record) -> None:
         """For a direction's log."""
-        if self._pipes:
+        if self._pipes and record.link in self._told:
             self._met.append(record)
 
     def attend(self, links: Mapping[str, AnyLink]) -> None:
@@ -145,11 +146,11 @@ class Watchers:
         if not self._pipes:
             return
         self._watched = []
+        self._told.clear()
         for name, link in links.items():
-            if not isinstance(
-                link, LinkCarriage
-            ):  # a frame enters when the network lets it: nobody knows its stamp then
+            if not isinstance(link, LinkCarriage):  # a frame enters when the network lets it, long after its stamp
                 continue
+            self._told.add(name)
             for direction in DIRECTIONS:
                 carriage = link.directions[direction]
                 if carriage.offer == carriage.model.offer:

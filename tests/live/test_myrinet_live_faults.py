@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from functools import partial
+from pathlib import Path
 
 import frames
 import pytest
@@ -227,3 +228,18 @@ def test_what_would_reorder_is_refused_when_it_is_injected() -> None:
 def test_only_the_relay_has_myrinet(datapath: str) -> None:
     with pytest.raises(UnsupportedError, match=f"'{datapath}' cannot carry this: Myrinet's switches.*in the relay"):
         described(*PAIR).up(datapath=datapath)
+
+
+def test_a_capture_has_the_frames_of_nics_and_tells_no_fates(tmp_path: Path) -> None:
+    """A frame enters a link when the network lets it, long after its stamp: which one meets a fate is in the log alone."""
+    with described(*PAIR, loss="50%").up() as cluster:
+        with cluster.capture("all", tmp_path / "all.pcapng") as capture:
+            outcome = ran(cluster, {"n1": partial(send_some, count=20), "n2": partial(keep_hearing, seconds=0.5)})
+        came = outcome.results["n2"]
+        assert isinstance(came, list)
+        assert 0 < len(came) < 20
+        heard = capture.result.frames
+        assert heard.keys() == {"n1:eth0", "n2:eth0"}
+        assert heard["n1:eth0"] >= 20
+        assert 20 > heard["n2:eth0"] >= len(came)
+        assert not capture.result.met
