@@ -13,7 +13,7 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import MILLISECOND, MOST_SEQUENCES, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, Comm, Request, Status, am2
 from protocols.mpi.am2.pairs import WINDOW
-from protocols.mpi.am2.staging import SLOT, SLOTS
+from protocols.mpi.am2.staging import SLOT, SLOTS, Staging
 from protocols.mpi.device import Device
 from protocols.mpi.errors import MPIError
 
@@ -262,3 +262,28 @@ def test_a_program_in_which_all_send_long_messages_to_all_ends() -> None:
     programs: list[Callable[[Comm], object]] = [program] * 5
     ranks.run(*programs)  # type: ignore[arg-type]
     assert ranks.at_rest()
+
+
+def test_what_is_for_a_peer_whose_endpoint_is_gone_fails() -> None:
+    nodes = Nodes(2)
+    nodes.talk(0, 1)
+    nodes.wires.agents[1].host.terminate()  # type: ignore[attr-defined]
+    over = [nodes.send(0, 1, LONG), nodes.devices[0].send(1, 0, 0, memoryview(b"short"), True)]
+    nodes.wires.elapse(SECOND)
+    assert [failure(one) for one in over] == [ERR_PROC_FAILED] * 2
+
+
+def test_slots_are_handed_out_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:
+    staging = Staging()
+    first, second = staging.take(SLOT), staging.take(10 * SLOT)
+    assert (len(first), len(second)) == (1, 2)
+    staging.hold(1, first)
+    staging.give_back(second)
+    others = [staging.take(2 * SLOT) for _ in range(SLOTS)]
+    assert sorted(sum(others, ())) == sorted({*range(SLOTS)} - {*first})
+    assert not staging.take(1)
+    staging.release(1)
+    assert staging.take(1) == first
+    for peer, slots in enumerate([first, *others]):
+        staging.hold(peer, slots)
+    assert staging.take(1) == first, "when all are held, what was lost first is lost for good"
