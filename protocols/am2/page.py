@@ -61,9 +61,9 @@ READ: Final = struct.Struct(_ENTRY).unpack_from
 """The same back, without the arguments."""
 READ_ARGUMENTS: Final = tuple(struct.Struct(f"!{count}I").unpack_from for count in range(MOST_ARGUMENTS + 1))
 """From where the arguments begin."""
-SENT: Final = struct.Struct("!xxHIQ4xBBBBHH").unpack_from
-"""Of an entry to be sent: the NIC at the other end, bytes of data, where they are, form, flags, handler, number of
-arguments, origin, endpoint."""
+SENT: Final = struct.Struct("!xxHIQIBBBBHH").unpack_from
+"""Of an entry to be sent: the NIC at the other end, bytes of data, where they are, that NIC's incarnation (of a request 0:
+whichever it is), form, flags, handler, number of arguments, origin, endpoint."""
 _TAG: Final = struct.Struct("!Q")
 _SEGMENT_AT: Final = 8
 MASK: Final = 16

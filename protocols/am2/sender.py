@@ -111,7 +111,7 @@ class Sender:
         if page[at] != layout.READY:
             self._counters.invalid += 1
             return None
-        to, length, address, form, flags, _, count, origin, _ = _SENT(page, at)
+        to, length, address, incarnation, form, flags, _, count, origin, _ = _SENT(page, at)
         if (
             to >= self._nodes
             or count > layout.MOST_ARGUMENTS
@@ -149,6 +149,11 @@ class Sender:
                 self._give_back(endpoint, slot, BAD_ARGUMENTS)
                 return None
         peer = card.peers.get(to) or card.peer(to)
+        if incarnation and incarnation != peer.incarnation:
+            # A reply to what an earlier incarnation has asked: the present one would take it for its own.
+            page[at - _MESSAGE] = _UNDER_WAY
+            self._give_back(endpoint, slot, UNREACHABLE)
+            return None
         message = Message(endpoint, slot, peer, body)
         page[at - _MESSAGE] = _UNDER_WAY
         if form == FORM_BULK:
@@ -327,6 +332,14 @@ class Sender:
         for packet in [row.packet for row in peer.outgoing.under_way()]:
             if packet is not None:
                 self.give_up(peer, packet)
+        for endpoint in self._card.endpoints.values():
+            for slot, message in list(endpoint.messages.items()):
+                # The first parts of the others are gone, or what they reply to is.
+                if message.peer is peer and not message.status and (message.is_begun or slot >= layout.REPLIES):
+                    if endpoint.page is None:
+                        del endpoint.messages[slot]  # it is read anew
+                    else:
+                        self._fail(message, UNREACHABLE)
 
     # The ends of messages.
 
@@ -370,6 +383,8 @@ class Sender:
         message.again.append(body)
         message.open -= 1
         message.endpoint.open -= 1
+        if message.status and not message.open:
+            self._over(message)
 
     def _closed(self, message: Message) -> None:
         """A packet of it is answered, or given up."""

@@ -282,7 +282,12 @@ class Endpoint:
                 return
             self.outbox.want()
         if self.outbox.page is None or not (self._correspondent(place).credits and self.outbox.has_room(_REQUEST)):
-            await self._change("a credit, or room, to send to endpoint %s of node %s", place)
+            if self._changed is None:
+                name = self._correspondent(place).name
+                self._changed = Completion(
+                    "a credit, or room, to send to endpoint %s of node %s", name.endpoint, name.node
+                )
+            await self._changed
 
     # What has arrived.
 
@@ -325,7 +330,10 @@ class Endpoint:
         if not self._mask & Events.NOT_EMPTY:
             raise ValueError("the event mask asks for nothing: this would wait for ever")
         while not self.is_ready:
-            await self._change("a message")
+            changed = self._changed
+            if changed is None:
+                changed = self._changed = Completion("a message")
+            await changed
 
     @property
     def is_ready(self) -> bool:
@@ -392,15 +400,12 @@ class Endpoint:
             out.append(f"endpoint {self.name.endpoint}: replies from endpoint {endpoint} of node {node}")
         return out
 
-    async def _change(self, what: str, place: int | None = None) -> None:
-        if self._changed is None:
-            about = () if place is None else self._correspondent(place).name[::-1]
-            self._changed = Completion(what, *about)
-        await self._changed
-
     def _note(self) -> None:
-        """Write down in the page what the NIC must know, wherever that is now."""
-        for page in {id(page): page for page in (self.inbox.page, self.backing) if page is not None}.values():
+        """Write down in the page what the NIC must know, wherever that is now, or will be when it is paged."""
+        memory, pages = self.library.memory, [self.backing]
+        if self.name.endpoint in memory.bound:
+            pages.append(memory.frames[memory.bound.index(self.name.endpoint)])
+        for page in pages:
             layout.set_tag(page, self._tag)
             layout.set_segment(page, len(self._segment) if self._segment is not None else 0)
             page[layout.MASK] = self._mask

@@ -80,7 +80,7 @@ class Inbox:
         slot = self._next_reply
         at = _PLACES[slot]
         (
-            _, status, node, length, _, _, form, _, number, count, origin, _, tag, message, offset, total,
+            _, status, node, length, _, incarnation, form, _, number, count, origin, _, tag, message, offset, total,
         ) = _READ(page, at)  # fmt: skip
         self._next_reply = _AFTER[slot]
         self.replies -= 1
@@ -90,30 +90,61 @@ class Inbox:
             return
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         correspondent = self.correspondents.get((node, origin, tag))
-        if correspondent is None or correspondent.credits >= correspondent.most:
+        if correspondent is not None and correspondent.credits < correspondent.most:
+            correspondent.credits += 1
+        elif correspondent is None or not correspondent.settle():
             page[at] = layout.FREE
             self.strays += 1
             return
-        correspondent.credits += 1
         if number == _EMPTY:
             page[at] = layout.FREE
             if count > 1:
                 self._refused(correspondent, arguments)
             return
-        self._call(IS_REPLY, page, at, slot, number, form, node, origin, tag, length, offset, total, arguments, message)
+        self._call(
+            IS_REPLY,
+            page,
+            at,
+            slot,
+            number,
+            form,
+            node,
+            incarnation,
+            origin,
+            tag,
+            length,
+            offset,
+            total,
+            arguments,
+            message,
+        )
 
     def _request(self, page: memoryview) -> None:
         """Handle the oldest request."""
         slot = self._next_request
         at = _PLACES[slot]
         (
-            _, _, node, length, _, _, form, _, number, count, origin, _, tag, message, offset, total,
+            _, _, node, length, _, incarnation, form, _, number, count, origin, _, tag, message, offset, total,
         ) = _READ(page, at)  # fmt: skip
         self._next_request = _AFTER[slot]
         self.requests -= 1
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         self._call(
-            MAY_REPLY, page, at, slot, number, form, node, origin, tag, length, offset, total, arguments, message
+            MAY_REPLY,
+            page,
+            at,
+            slot,
+            number,
+            form,
+            node,
+            incarnation,
+            origin,
+            tag,
+            length,
+            offset,
+            total,
+            arguments,
+            message,
         )
 
     def _call(
@@ -125,6 +156,7 @@ class Inbox:
         number: int,
         form: int,
         node: int,
+        incarnation: int,
         origin: int,
         tag: int,
         length: int,
@@ -136,7 +168,7 @@ class Inbox:
         token, endpoint = self._token, self._endpoint
         library = endpoint.library
         handler = self.handlers[number] if number < len(self.handlers) else None
-        token.begin(state, node, origin, tag)
+        token.begin(state, node, incarnation, origin, tag)
         library.handling = endpoint
         try:
             if handler is None:
@@ -184,7 +216,7 @@ class Inbox:
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         is_reply = bool(flags & _REPLY)
         if not is_reply and (correspondent := self.correspondents.get((node, endpoint, tag))) is not None:
-            correspondent.give_back(message)
+            correspondent.give_back(message, status == Status.UNREACHABLE)
         try:
             if number != _EMPTY or not is_reply:
                 data = outbox.data_of(slot, form, length)

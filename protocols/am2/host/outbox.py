@@ -55,8 +55,11 @@ class Outbox:
         self.sources: dict[int, memoryview] = {}
         """Bulk data, by slot."""
 
-    def short(self, ring: int, node: int, endpoint: int, tag: int, handler: int, arguments: tuple[int, ...]) -> bool:
-        """ring: 0 for requests, 1 for replies."""
+    def short(
+        self, ring: int, node: int, endpoint: int, tag: int, handler: int, arguments: tuple[int, ...],
+        incarnation: int = 0,
+    ) -> bool:  # fmt: skip
+        """ring: 0 for requests, 1 for replies. incarnation: of the NIC that a reply is for, and no later one."""
         page = self.page
         if page is None:
             return False
@@ -69,7 +72,7 @@ class Outbox:
         count = len(arguments)
         try:
             _WRITE[count](
-                page, at, _READY, 0, node, 0, 0, 0, FORM_SHORT, ring, handler, count, self._own, endpoint, tag,
+                page, at, _READY, 0, node, 0, 0, incarnation, FORM_SHORT, ring, handler, count, self._own, endpoint, tag,
                 number, 0, 0, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
@@ -80,8 +83,9 @@ class Outbox:
         return True
 
     def medium(
-        self, ring: int, node: int, endpoint: int, tag: int, handler: int, arguments: tuple[int, ...], data: Buffer
-    ) -> bool:
+        self, ring: int, node: int, endpoint: int, tag: int, handler: int, arguments: tuple[int, ...], data: Buffer,
+        incarnation: int = 0,
+    ) -> bool:  # fmt: skip
         """Raises ValueError for more data than a medium message may have."""
         size = len(data)
         if size > self._medium:
@@ -94,7 +98,7 @@ class Outbox:
         slot = self._next[ring]
         begin = slot * self._medium
         self.staged[begin : begin + size] = data
-        self._write(page, FORM_MEDIUM, ring, node, endpoint, tag, handler, arguments, size, begin, 0)
+        self._write(page, FORM_MEDIUM, ring, node, endpoint, tag, handler, arguments, size, begin, 0, incarnation)
         self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), 0)
         return True
 
@@ -108,6 +112,7 @@ class Outbox:
         arguments: tuple[int, ...],
         data: Buffer,
         offset: int,
+        incarnation: int = 0,
     ) -> bool:
         """offset: in the destination's segment."""
         size = len(data)
@@ -117,7 +122,7 @@ class Outbox:
         if page is None:
             return False
         slot = self._next[ring]
-        self._write(page, FORM_BULK, ring, node, endpoint, tag, handler, arguments, size, 0, offset)
+        self._write(page, FORM_BULK, ring, node, endpoint, tag, handler, arguments, size, 0, offset, incarnation)
         if size:
             self.sources[slot] = self._memory.reachable[self._base | slot] = memoryview(bytes(data))
         self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), -(-size // PAGE))
@@ -196,14 +201,15 @@ class Outbox:
         length: int,
         address: int,
         offset: int,
+        incarnation: int,
     ) -> None:
         slot = self._next[ring]
         at, count, number = _PLACES[slot], len(arguments), self.number + 1 & _MASK
         total = length if form == FORM_BULK else 0
         try:
             _WRITE[count](
-                page, at, _READY, 0, node, length, address, 0, form, ring, handler, count, self._own, endpoint, tag,
-                number, offset, total, *arguments,
+                page, at, _READY, 0, node, length, address, incarnation, form, ring, handler, count, self._own,
+                endpoint, tag, number, offset, total, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
             page[at] = layout.FREE

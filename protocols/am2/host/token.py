@@ -30,7 +30,7 @@ class Token:
     want of room: a request is handled only while there is room for its reply. A handler that does not reply has the
     library send an empty reply, which calls nothing and gives the credit back."""
 
-    __slots__ = ("_node", "_origin", "_put", "endpoint", "state", "tag")
+    __slots__ = ("_incarnation", "_node", "_origin", "_put", "endpoint", "state", "tag")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint: Final = endpoint
@@ -38,6 +38,7 @@ class Token:
         self._put = endpoint.outbox.short
         self._node = 0
         self._origin = 0
+        self._incarnation = 0
         self.tag = 0
         """AM_GetMsgTag: the tag that the message was sent with."""
         self.state = OVER
@@ -51,9 +52,9 @@ class Token:
     def is_reply(self) -> bool:
         return self.state == IS_REPLY
 
-    def begin(self, state: int, node: int, origin: int, tag: int) -> None:
+    def begin(self, state: int, node: int, incarnation: int, origin: int, tag: int) -> None:
         """For the library only."""
-        self.state, self._node, self._origin, self.tag = state, node, origin, tag
+        self.state, self._node, self._incarnation, self._origin, self.tag = state, node, incarnation, origin, tag
 
     def reply(self, handler: int, *arguments: int) -> None:
         """AM_ReplyM: a short message back. handler: the requester's, 1 to 255. arguments: at most 16, of 32 bits.
@@ -62,19 +63,23 @@ class Token:
         """
         if self.state:
             raise RuleError(_WHY[self.state])
-        self._put(_REPLY, self._node, self._origin, self.tag, handler, arguments)
+        self._put(_REPLY, self._node, self._origin, self.tag, handler, arguments, self._incarnation)
         self.state = HAS_REPLIED
 
     def reply_medium(self, handler: int, data: Buffer, *arguments: int) -> None:
         """AM_ReplyIM: with data, at most `ActiveMessages.most_medium` bytes, which are copied. As `reply`."""
         if self.state:
             raise RuleError(_WHY[self.state])
-        self.endpoint.outbox.medium(_REPLY, self._node, self._origin, self.tag, handler, arguments, data)
+        self.endpoint.outbox.medium(
+            _REPLY, self._node, self._origin, self.tag, handler, arguments, data, self._incarnation
+        )
         self.state = HAS_REPLIED
 
     def reply_bulk(self, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
         """AM_ReplyXferM: with data, which is copied, for the requester's segment, from offset on. As `reply`."""
         if self.state:
             raise RuleError(_WHY[self.state])
-        self.endpoint.outbox.bulk(_REPLY, self._node, self._origin, self.tag, handler, arguments, data, offset)
+        self.endpoint.outbox.bulk(
+            _REPLY, self._node, self._origin, self.tag, handler, arguments, data, offset, self._incarnation
+        )
         self.state = HAS_REPLIED
