@@ -54,7 +54,7 @@ class Firmware:
     """One NIC's. Implements `protocols.core.firmware.Firmware`. mapper: finds the routes, where the network goes by them."""
 
     __slots__ = (
-        "_card", "_counters", "_has_begun", "_has_news", "_lanes", "_leaving", "_looping", "_mapper", "_nodes",
+        "_card", "_counters", "_has_begun", "_has_news", "_is_plain", "_lanes", "_leaving", "_looping", "_mapper", "_nodes",
         "_receiver", "_reliable", "_sender", "settings",
     )  # fmt: skip
 
@@ -79,12 +79,13 @@ class Firmware:
         self._leaving: dict[Resident, None] = {}  # endpoints that are to leave their frames
         self._looping = False
         self._has_begun = True
+        self._is_plain = not self.settings.attempt  # but for endpoints that are to leave, nothing but scans has a time
         self._has_news = False  # there are new routes
         self._mapper: Mapper | None = None
         if adapter.routed and mapping is not None:
             station = Station(adapter.number, adapter.incarnation, adapter.address)
             self._mapper = Mapper(station, nic.send, self._install, mapping)
-            self._has_begun = False
+            self._has_begun = self._is_plain = False
 
     @property
     def counters(self) -> Counters:
@@ -97,9 +98,7 @@ class Firmware:
     @property
     def deadline(self) -> int | None:
         deadline = self._sender.scan_at
-        if self._leaving or self._mapper is not None or self._sender.loiters_until is not None:
-            return self._first(deadline)
-        return deadline
+        return deadline if self._is_plain and not self._leaving else self._first(deadline)
 
     def counted(self) -> Mapping[str, int]:
         counted = self._counters.counted()
@@ -137,11 +136,11 @@ class Firmware:
             self._dropped(error)
             return
         if lane.kind == KIND_ACK:
-            self._sender.acknowledged(now, peer, channel, generation, sequence)
+            self._sender.acknowledged(now, peer, channel, generation, sequence, stamp)
         elif lane.reason <= _PASSES:
             self._sender.refused(now, peer, channel, generation, sequence, stamp)
         else:
-            self._sender.undone(now, peer, channel, generation, sequence, lane.reason)
+            self._sender.undone(now, peer, channel, generation, sequence, stamp, lane.reason)
         if self._leaving:
             self._look(now)
 
