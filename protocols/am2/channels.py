@@ -27,10 +27,13 @@ _STAMPS: Final = 1 << 32
 
 class Sending(Generic[Packet]):
     """One row of the send table, which is a channel's. packet: what is unanswered; None: the channel is free. stamp: of its
-    last sending. due: when it is sent again. retries: how often that has happened since the peer was last heard about it.
-    refused: the last sending was answered with a refusal that passes, so that no copy of it is under way any more."""
+    last sending; first: of its first one, at the time begun. due: when it is sent again. retries: how often that has
+    happened since the peer was last heard about it. refused: the last sending was answered with a refusal that passes, so
+    that no copy of it is under way any more."""
 
-    __slots__ = ("channel", "due", "generation", "packet", "patience", "refused", "retries", "sequence", "stamp")
+    __slots__ = (
+        "begun", "channel", "due", "first", "generation", "packet", "patience", "refused", "retries", "sequence", "stamp",
+    )  # fmt: skip
 
     def __init__(self, channel: int) -> None:
         self.channel: Final = channel
@@ -38,6 +41,8 @@ class Sending(Generic[Packet]):
         self.sequence = 0
         self.packet: Packet | None = None
         self.stamp = 0
+        self.first = 0
+        self.begun = 0
         self.due = 0
         self.patience = 0
         self.retries = 0
@@ -45,9 +50,16 @@ class Sending(Generic[Packet]):
 
 
 class Outgoing(Generic[Packet]):
-    """The send table for one peer. Times are nanoseconds."""
+    """The send table for one peer. Times are nanoseconds.
 
-    __slots__ = ("_free", "_rows", "_sequences", "_settings", "_stamp", "unanswered")
+    Answers echo the stamp of the sending that they answer: so what a round trip takes is known of packets that were sent
+    again, too. Where round trips are long, as both hosts have other work or a queue is full, a packet waits for as long as
+    RFC 6298 says, at least the settings' time-out and at most the longest: else most of what is sent again would have
+    arrived, and the work that this makes on both sides would make round trips longer still."""
+
+    __slots__ = (
+        "_free", "_long", "_rows", "_sequences", "_settings", "_stamp", "_trip", "_variation", "patience", "unanswered",
+    )  # fmt: skip
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -55,6 +67,11 @@ class Outgoing(Generic[Packet]):
         self._rows: list[Sending[Packet]] = [Sending(channel) for channel in range(settings.channels)]
         self._free = deque(self._rows)  # the one that has been free for longest is the next
         self._stamp = 0
+        self._long = settings.timeout // 3  # shorter round trips are no matter, unless there have been longer ones
+        self._trip = 0
+        self._variation = 0
+        self.patience = settings.timeout
+        """Without an answer, after a first sending."""
         self.unanswered = 0
         """Channels that are not free."""
 
@@ -70,14 +87,21 @@ class Outgoing(Generic[Packet]):
         row.packet = packet
         row.retries = 0
         self.unanswered += 1
-        self._sent(now, row, self._settings.timeout)
+        self._sent(now, row, self.patience)
+        row.first, row.begun = row.stamp, now
         return row
 
-    def answered(self, channel: int, generation: int, sequence: int) -> Packet | None:
+    def answered(self, now: int, channel: int, generation: int, sequence: int, stamp: int) -> Packet | None:
         """The peer has taken, or undone, the packet: it, or None where that was known. The channel is free."""
         row = self._row(channel, generation, sequence)
         if row is None:
             return None
+        if stamp == row.first:
+            took = now - row.begun
+            if took > self._long or self._trip:
+                self._learn(took)
+        elif stamp == row.stamp and not row.refused:
+            self._learn(now - row.due + row.patience)
         row.sequence = (row.sequence + 1) & self._sequences
         return self._released(row)
 
@@ -89,7 +113,7 @@ class Outgoing(Generic[Packet]):
             return None
         row.refused = True
         row.retries = 0
-        row.patience = self._settings.timeout
+        row.patience = self.patience
         row.due = now + self._settings.refused
         return row
 
@@ -124,6 +148,20 @@ class Outgoing(Generic[Packet]):
     def under_way(self) -> Iterator[Sending[Packet]]:
         """The rows that have a packet."""
         return (row for row in self._rows if row.packet is not None)
+
+    def _learn(self, took: int) -> None:
+        """A round trip has taken so long."""
+        settings = self._settings
+        if self._trip:
+            away = took - self._trip
+            self._trip += away >> 3
+            self._variation += (abs(away) - self._variation) >> 2
+        else:
+            self._trip, self._variation = took, took >> 1
+        wanted = self._trip + 4 * self._variation
+        if wanted <= settings.timeout:
+            self._trip = self._variation = 0  # it is the usual again
+        self.patience = min(max(wanted, settings.timeout), settings.longest_timeout)
 
     def _sent(self, now: int, row: Sending[Packet], patience: int) -> None:
         self._stamp = row.stamp = (self._stamp + 1) % _STAMPS

@@ -221,8 +221,8 @@ class Sender:
 
     # Answers.
 
-    def acknowledged(self, now: int, peer: Peer, channel: int, generation: int, sequence: int) -> None:
-        packet = peer.outgoing.answered(channel, generation, sequence)
+    def acknowledged(self, now: int, peer: Peer, channel: int, generation: int, sequence: int, stamp: int) -> None:
+        packet = peer.outgoing.answered(now, channel, generation, sequence, stamp)
         if packet is None:
             self._counters.late_answers += 1
             return
@@ -231,8 +231,10 @@ class Sender:
         if peer.turns:
             self.free(now, peer)
 
-    def undone(self, now: int, peer: Peer, channel: int, generation: int, sequence: int, reason: int) -> None:
-        packet = peer.outgoing.answered(channel, generation, sequence)
+    def undone(
+        self, now: int, peer: Peer, channel: int, generation: int, sequence: int, stamp: int, reason: int
+    ) -> None:
+        packet = peer.outgoing.answered(now, channel, generation, sequence, stamp)
         if packet is None:
             self._counters.late_answers += 1
             return

@@ -21,10 +21,10 @@ class Settings:
     channel's packets have in turn: 2 is the paper's alternating bit, enough where the network keeps frames in order; on
     links that reorder an old copy could be taken for a new packet, and 65536 is right, and is taken where 2 is set. scan:
     nanoseconds between two looks at what has not been answered (ours). timeout: nanoseconds without an answer after which
-    a packet is sent again (ours), doubled each time up to longest_timeout. retries: how often before the peer is
-    unreachable (the digest has 255 from memory, "several seconds" from the paper: 40 of at most 160 ms are six).
-    refused: nanoseconds before a packet that was refused for a reason that passes is sent again (ours). congestion: how
-    often in a row it may be refused before it comes back to its sender; 0, ours: for ever.
+    a packet is sent again (ours), doubled each time up to longest_timeout; more where round trips take long (`channels`).
+    retries: how often before the peer is unreachable (the digest has 255 from memory, "several seconds" from the paper:
+    40 of at most 160 ms are six). refused: nanoseconds before a packet that was refused for a reason that passes is sent
+    again (ours). congestion: how often in a row it may be refused before it comes back to its sender; 0, ours: for ever.
 
     Endpoints. credits: K_user, requests that an endpoint may have without a reply at each other one (4: the bandwidth
     times the round trip in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts: the

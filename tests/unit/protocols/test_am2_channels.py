@@ -45,7 +45,7 @@ def test_a_channel_has_one_packet_until_it_is_answered() -> None:
     assert first.channel != second.channel
     assert table.is_full
     assert table.begin(0, "c") is None
-    assert table.answered(first.channel, 0, 0) == "a"
+    assert table.answered(0, first.channel, 0, 0, 0) == "a"
     assert table.unanswered == 1
     third = table.begin(0, "c")
     assert third is first
@@ -56,11 +56,11 @@ def test_an_answer_counts_once_and_only_for_the_packet_that_it_names() -> None:
     table: Outgoing[str] = Outgoing(FEW)
     row = table.begin(0, "a")
     assert row is not None
-    assert table.answered(row.channel, 0, 1) is None
-    assert table.answered(row.channel, 1, 0) is None
-    assert table.answered(99, 0, 0) is None
-    assert table.answered(row.channel, 0, 0) == "a"
-    assert table.answered(row.channel, 0, 0) is None
+    assert table.answered(0, row.channel, 0, 1, 0) is None
+    assert table.answered(0, row.channel, 1, 0, 0) is None
+    assert table.answered(0, 99, 0, 0, 0) is None
+    assert table.answered(0, row.channel, 0, 0, 0) == "a"
+    assert table.answered(0, row.channel, 0, 0, 0) is None
 
 
 def test_the_channel_that_has_been_free_for_longest_is_the_next() -> None:
@@ -68,7 +68,7 @@ def test_the_channel_that_has_been_free_for_longest_is_the_next() -> None:
     rows = [table.begin(0, number) for number in range(3)]
     for row in (rows[2], rows[0]):
         assert row is not None
-        table.answered(row.channel, 0, 0)
+        table.answered(0, row.channel, 0, 0, 0)
     assert table.begin(0, 3) is rows[2]
 
 
@@ -85,6 +85,52 @@ def test_an_unanswered_packet_is_due_after_ever_longer_times() -> None:
         table.again(now, row)
     assert times == [100, 300, 650]
     assert row.due == 1_000
+
+
+def exchanged(table: Outgoing[str], now: int, took: int) -> None:
+    """A packet that is sent now is answered so much later."""
+    row = table.begin(now, "a")
+    assert row is not None
+    table.answered(now + took, row.channel, row.generation, row.sequence, row.stamp)
+
+
+def test_packets_wait_longer_where_round_trips_are_long_and_as_before_when_they_are_short_again() -> None:
+    table: Outgoing[str] = Outgoing(Settings(channels=1, timeout=100, longest_timeout=5_000))
+    exchanged(table, 0, 30)
+    assert table.patience == 100
+    exchanged(table, 100, 400)
+    assert table.patience == 400 + 4 * 200
+    row = table.begin(1_000, "a")
+    assert row is not None
+    assert row.due == 1_000 + table.patience
+    table.answered(1_400, row.channel, 0, 0, row.stamp)
+    assert 400 < table.patience < 1_200
+    for now in range(2_000, 4_000, 10):
+        exchanged(table, now, 10)
+    assert table.patience == 100
+
+
+def test_no_round_trip_makes_packets_wait_longer_than_the_longest_time() -> None:
+    table: Outgoing[str] = Outgoing(Settings(channels=1, timeout=100, longest_timeout=350))
+    exchanged(table, 0, 9_000)
+    assert table.patience == 350
+
+
+def test_the_echoed_stamp_tells_which_sending_an_answer_is_for() -> None:
+    def patience(which: int) -> int:
+        table: Outgoing[str] = Outgoing(Settings(channels=1, timeout=100, longest_timeout=9_000))
+        row = table.begin(0, "a")
+        assert row is not None
+        stamps = [row.stamp]
+        for now in (100, 300):
+            table.again(now, row)
+            stamps.append(row.stamp)
+        table.answered(400, row.channel, 0, 0, stamps[which])
+        return table.patience
+
+    assert patience(0) == 3 * 400  # since the first
+    assert patience(1) == 100  # it is not known when that was
+    assert patience(2) == 3 * 100  # since the last
 
 
 def test_a_refusal_of_the_last_sending_counts_and_of_an_earlier_one_does_not() -> None:
@@ -230,7 +276,7 @@ class Pair:
             if row is not None and frame.packet % 3 == 0:
                 self.waiting.append(self.sender.take_back(row))  # as an endpoint that is unloaded does
         else:
-            packet = self.sender.answered(frame.channel, frame.generation, frame.sequence)
+            packet = self.sender.answered(self.now, frame.channel, frame.generation, frame.sequence, frame.stamp)
             if packet is not None and frame.verdict == "undone":
                 self.returned.append(packet)
 
