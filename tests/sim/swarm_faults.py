@@ -1,4 +1,4 @@
-"""What may be wrong with the network in a swarm's case: shapes of clusters, kinds of fault on their links, and cables that are
+"""What may be wrong with the network in a swarm's case: shapes, kinds of fault on links, and cables that are
 pulled out for a while.
 """
 

@@ -1,0 +1,163 @@
+"""The swarm of AM-II: random cases in the simulator, each first under faults, then on a healed network.
+
+In every case there are more endpoints than frames, so that they are paged while they talk. While the faults last nothing
+wrong may happen; once they are over everything must come to its end: every request handled once and replied to, or back at its
+sender with a reason that is true; all credits back, no channel and no slot in use.
+
+    python tests/sim/am2_swarm.py 4711        run one case again, and shrink it if it fails
+    python tests/sim/am2_swarm.py 0 1000      a range of them
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Final, cast
+
+from am2_cases import CROSSBARS, Case, draw, smaller
+from am2_talker import Talker
+from am2_world import World
+from swarm_faults import CALM, MILLISECOND, SECOND, Violation, cut_and_mend
+from trials import Swarm
+
+from protocols.am2.firmware import Firmware
+from protocols.am2.host.errors import ActiveMessageError
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.mapper.settings import Settings as MapperSettings
+from protocols.am2.plug import plug
+from protocols.am2.settings import Settings
+from protocols.core.profile import IDEAL, Profile
+from testbed.sim.simulation import Simulation
+
+PATIENCE: Final = 2 * SECOND
+"""Virtual time after the faults, in which a case must have ended."""
+PRICED: Final = Profile(
+    "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=1_000,
+    receive=2_000, ring=1_000, tick=500, send=1_500, transfer=200, show=300, fetch=800, fetch_rate=1_000_000_000, store=900,
+    store_rate=1_000_000_000, receive_ring=64,
+)  # fmt: skip
+MAPPING: Final = MapperSettings(
+    ports=8, timeout=MILLISECOND, watch=20 * MILLISECOND, stagger=5 * MILLISECOND, rumour=50 * MILLISECOND,
+    patience=200 * MILLISECOND,
+)  # fmt: skip
+MISTAKES: Final = (
+    ActiveMessageError,
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What the firmware and the host library raise where they do not know themselves any more."""
+
+
+class Run:
+    """A case on its way."""
+
+    def __init__(self, case: Case, simulation: Simulation, world: World) -> None:
+        self.case = case
+        self.simulation = simulation
+        self.world = world
+        self.names = list(simulation.nodes)
+        self.rows: Counter[str] = Counter()
+        for name in self.names:
+            self.begin(name)
+
+    def begin(self, name: str) -> None:
+        """A life of a node."""
+        bundle = cast(ActiveMessages, self.simulation.nodes[name].endpoint).allocate_bundle()
+        for _ in range(self.case.endpoints):
+            talker = Talker(self.world, bundle)
+            self.simulation.spawn(name, talker.serve)
+            self.simulation.spawn(name, talker.send)
+
+    def start_again(self, number: int) -> None:
+        """A NIC does, with all programs of its node."""
+        name = self.names[number]
+        self.rows.update(self.simulation.nodes[name].agent.firmware.counted())
+        for task in self.simulation.programs(name):
+            task.cancel()
+        self.simulation.restart(name)
+        self.world.starts_again(number)
+        self.begin(name)
+
+    def free(self) -> None:
+        """The last endpoint of each node is freed."""
+        for number in range(self.case.nodes):
+            talker = self.world.talkers.pop((number, self.case.endpoints - 1))
+            self.world.is_freed(talker.name)
+            talker.endpoint.free()
+
+    def through_the_faults(self) -> None:
+        case, simulation = self.case, self.simulation
+        links = [link.name for link in simulation.layout.links]
+        events = [(when, 1, number) for when, number in case.restarts]
+        if case.freed:
+            events.append((case.freed, 0, 0))
+        cuts = list(case.cuts)
+        for when, is_restart, number in sorted(events):
+            # A cable that is out then is put in again first.
+            cut_and_mend(simulation, links, [cut for cut in cuts if cut.begin <= when])
+            cuts = [cut for cut in cuts if cut.begin > when]
+            simulation.run_until(max(when, simulation.now()))
+            if is_restart:
+                self.start_again(number)
+            else:
+                self.free()
+        cut_and_mend(simulation, links, cuts)
+        simulation.run_until(max(case.until, simulation.now()))
+        for link in links:
+            simulation.mend(link)
+            simulation.change(link, CALM)
+
+    def to_the_end(self) -> None:
+        simulation = self.simulation
+        end, step = simulation.now() + PATIENCE, MILLISECOND
+        while left := self.left():
+            if simulation.now() > end:
+                raise Violation("no progress on a healed network: " + "; ".join(left[:20]))
+            simulation.run_until(simulation.now() + step)
+            step += step // 4
+        simulation.run_until(simulation.now() + SECOND // 10)
+        if left := self.left():
+            raise Violation("it was over, and is not: " + "; ".join(left))
+        self.world.check()
+        for node in simulation.nodes.values():
+            if self.case.shape != CROSSBARS and node.agent.firmware.deadline is not None:
+                raise Violation(f"{node.name}: nothing is under way, and a timer runs")
+            self.rows.update(node.agent.firmware.counted())
+        self.rows.update({f"case: {what}": count for what, count in self.world.unclear.items()})
+
+    def left(self) -> list[str]:
+        """What is still under way, in sentences."""
+        out = []
+        for name, node in self.simulation.nodes.items():
+            host, firmware = cast(ActiveMessages, node.endpoint), cast(Firmware, node.agent.firmware)
+            out += [f"{name}: {sentence}" for sentence in (*host.driver.waiting(), *firmware.waiting())]
+        for talker in self.world.talkers.values():
+            out += talker.left()
+        return out
+
+
+def run(case: Case) -> Counter[str]:
+    """Run a case; how often each row of the firmware's state table was taken. Raises Violation."""
+    world = World(case)
+    nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, witness=world.witness)
+    profile = PRICED if case.priced else IDEAL
+    with Simulation(case.layout(), nics, profile=profile, seed=case.seed) as simulation:
+        try:
+            one = Run(case, simulation, world)
+            one.through_the_faults()
+            one.to_the_end()
+        except Violation:
+            raise
+        except MISTAKES as error:
+            raise Violation(f"at {simulation.now()} ns: {type(error).__name__}: {error}") from error
+        return one.rows
+
+
+SWARM: Final = Swarm("python tests/sim/am2_swarm.py", draw, run, smaller)
+
+if __name__ == "__main__":
+    sys.exit(SWARM.main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""AM-II under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints where they begin."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import fields
+
+import am2_cases
+import am2_swarm
+import pytest
+from am2_mutants import MUTANTS
+from mutants import Mutant, found, searched
+from swarm_faults import SHAPES
+
+from protocols.am2.counters import Counters
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
+CASES = 2_000 if LONG else 200
+SEARCHED = 10_000
+"""Where the mutants' seeds begin, behind the cases': these are not made for them."""
+LEAST = CASES // 10
+"""How often each row of the firmware's state table is taken, at least."""
+NEVER = {"dropped", "invalid", "malformed", "old", "stale", "strangers", "congested"}
+"""Rows of what is wrong with frames and doorbells, which no NIC and no host of a case makes; and of what they make seldom."""
+
+
+@pytest.mark.timeout(1200)
+def test_every_request_of_every_case_comes_to_its_end(record_property: Callable[[str, object], None]) -> None:
+    tally = am2_swarm.SWARM.many(range(FIRST, FIRST + CASES), chunk=20)
+    failures = [f"{am2_swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+    assert not failures, "\n".join(failures[:10])
+    taken = [(tally.rows[field.name], field.name) for field in fields(Counters)]
+    unclear = {what: count for what, count in tally.rows.items() if what.startswith("case: ")}
+    record_property("note", f"swarm of AM-II: {CASES:,} cases from seed {FIRST} on; {unclear}")
+    record_property("note", "swarm of AM-II, rows: " + ", ".join(f"{name} {count:,}" for count, name in sorted(taken)))
+    assert not [name for count, name in taken if count < LEAST and name not in NEVER]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_case_of_am2_takes_the_same_course_again(seed: int) -> None:
+    case = am2_cases.draw(seed)
+    assert case == am2_cases.draw(seed)
+    assert am2_swarm.run(case) == am2_swarm.run(case)
+
+
+def test_cases_of_am2_are_as_hard_as_they_are_meant_to_be() -> None:
+    cases = [am2_cases.draw(seed) for seed in range(300)]
+    assert {case.shape for case in cases} == {*SHAPES, am2_cases.CROSSBARS}
+    assert all(case.endpoints > dict(case.settings)["frames"] for case in cases)
+    assert all(len(case.requests) >= am2_cases.REQUESTS for case in cases)
+    assert {one.wrong for case in cases for one in case.requests} == {"", *am2_cases.WRONG}
+    assert 30 < sum(bool(case.restarts) for case in cases) < 200
+    assert any(not case.layout().keeps_order() for case in cases)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_the_swarm_of_am2_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    """With fresh seeds in a long run; in CI with others than the cases'."""
+    first = SEARCHED + FIRST
+    if LONG:
+        record_property("note", f"swarm of AM-II: {searched(mutant, am2_swarm.SWARM.trial, first, 1_000)}")
+    else:
+        one = found(mutant, am2_swarm.SWARM.trial, first, 1_000)
+        record_property(
+            "note", f"swarm of AM-II: {mutant} found within {one.cases} cases, seed {one.seed}: {one.complaint}"
+        )
+
+
+def test_a_failing_case_of_am2_is_shrunk() -> None:
+    mutant = next(one for one in MUTANTS if one.name == "any tag")
+    seed = found(mutant, am2_swarm.SWARM.trial, SEARCHED, 100).seed
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.put_in(patch)
+        case = am2_cases.draw(seed)
+        least = am2_swarm.SWARM.shrink(case, attempts=40)
+        assert am2_swarm.SWARM.verdict(least)
+        assert len(least.requests) < len(case.requests) / 2

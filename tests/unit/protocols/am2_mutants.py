@@ -1,0 +1,159 @@
+"""AM-II with one mistake, for whatever looks for mistakes: the swarm, and random schedules of turns."""
+
+from __future__ import annotations
+
+import pytest
+from mutants import Mutant
+
+from protocols.am2 import card, page
+from protocols.am2.channels import Incoming, Outgoing, Sending, Sight
+from protocols.am2.codec import REASON_NONE
+from protocols.am2.endpoint_frames import Resident
+from protocols.am2.firmware import Firmware
+from protocols.am2.host.inbox import Inbox
+from protocols.am2.host.names import ANY, Correspondent
+from protocols.am2.messages import Packet
+from protocols.am2.receiver import Receiver
+from protocols.am2.turns import Turns
+
+
+def one_bit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(card, "MOST_SEQUENCES", 2)
+
+
+def late_refusal(patch: pytest.MonkeyPatch) -> None:
+    refused = Outgoing.refused
+
+    def of_any_sending(
+        table: Outgoing[Packet], now: int, channel: int, generation: int, sequence: int, stamp: int
+    ) -> Sending[Packet] | None:
+        for row in table.under_way():
+            if row.channel == channel:
+                stamp = row.stamp
+        return refused(table, now, channel, generation, sequence, stamp)
+
+    patch.setattr(Outgoing, "refused", of_any_sending)
+
+
+def credit_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Correspondent, "give_back", lambda *_: None)
+
+
+def old_generation(patch: pytest.MonkeyPatch) -> None:
+    row = Outgoing._row
+
+    def of_any(table: Outgoing[Packet], channel: int, generation: int, sequence: int) -> Sending[Packet] | None:
+        for one in table.under_way():
+            if one.channel == channel:
+                generation = one.generation
+        return row(table, channel, generation, sequence)
+
+    patch.setattr(Outgoing, "_row", of_any)
+
+
+def not_answered_again(patch: pytest.MonkeyPatch) -> None:
+    look = Incoming.look
+
+    def once(table: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> Sight:
+        sight = look(table, channel, generation, sequence, stamp)
+        return Sight.OLD if sight is Sight.AGAIN else sight
+
+    patch.setattr(Incoming, "look", once)
+
+
+def not_quiescent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Resident, "open", property(lambda _: 0, lambda *_: None))
+
+
+def fragment_twice(patch: pytest.MonkeyPatch) -> None:
+    part = Receiver._part
+
+    def and_again(
+        receiver: Receiver, endpoint: Resident, view: memoryview, at: int, identity: tuple[int, int, int, int, int],
+        body: bytes, length: int, offset: int, total: int,
+    ) -> int:  # fmt: skip
+        reason = part(receiver, endpoint, view, at, identity, body, length, offset, total)
+        if reason == REASON_NONE:
+            come, first = endpoint.parts[identity]
+            endpoint.parts[identity] = (min(come + length, total), first)
+        return reason
+
+    patch.setattr(Receiver, "_part", and_again)
+
+
+def any_tag(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(page, "tag_of", lambda _: ANY)
+
+
+def in_step(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Firmware, "_stay", lambda firmware: firmware.settings.stay)
+
+
+def stray(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Correspondent, "settle", lambda _: False)
+
+
+def refused_and_taken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Incoming, "refuse", lambda *_: None)
+
+
+def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
+    reply = Inbox._reply
+
+    def without_its_credit(inbox: Inbox, view: memoryview) -> None:
+        before = {key: one.credits for key, one in inbox.correspondents.items()}
+        handled = view[page.PLACES[inbox._next_reply] + page.MESSAGE + 2]
+        reply(inbox, view)
+        if not handled:
+            for key, credits_ in before.items():
+                inbox.correspondents[key].credits = credits_
+
+    patch.setattr(Inbox, "_reply", without_its_credit)
+
+
+MUTANTS = [
+    Mutant("one bit", "sequence numbers are of one bit where links let frames overtake each other", one_bit),
+    Mutant("late refusal", "a refusal of an earlier sending is taken for one of the latest", late_refusal),
+    Mutant("credit kept", "a request that comes back does not bring its credit", credit_kept),
+    Mutant("old generation", "an answer of an earlier generation of a channel is taken for a packet's", old_generation),
+    Mutant("not answered again", "a packet that comes again is not answered again", not_answered_again),
+    Mutant("not quiescent", "an endpoint leaves its frame while its packets are not answered", not_quiescent),
+    Mutant("fragment twice", "a part of a bulk message counts twice", fragment_twice),
+    Mutant("any tag", "tags are not compared", any_tag),
+    Mutant("stray", "a reply is dropped as all credits seem to be there", stray),
+    Mutant("empty reply", "a request without a reply does not bring its credit", no_empty_reply),
+    Mutant("in step", "NICs page in step, each without the endpoint that the other one sends to", in_step),
+]
+
+COPIES = Mutant(
+    "taken after all", "a sending that was refused is taken when a copy of it comes later", refused_and_taken
+)
+"""Ours: it takes a network that makes copies, and keeps them until the packet has gone another way."""
+
+
+def never_leaves(patch: pytest.MonkeyPatch) -> None:
+    take = Turns.take
+
+    def on_and_on(turns: Turns[str]) -> tuple[str, int]:
+        turns._left = max(turns._left, 2)
+        return take(turns)
+
+    patch.setattr(Turns, "take", on_and_on)
+
+
+def not_behind_the_others(patch: pytest.MonkeyPatch) -> None:
+    take = Turns.take
+
+    def first_again(turns: Turns[str]) -> tuple[str, int]:
+        current = turns._current
+        if current in turns.waiting and not turns._left:
+            turns._left = turns._attempts
+        return take(turns)
+
+    patch.setattr(Turns, "take", first_again)
+
+
+TURNS = [
+    Mutant("never leaves", "the scheduler does not leave an endpoint that has something to send", never_leaves),
+    Mutant("first again", "an endpoint whose turn is over has the next one, too", not_behind_the_others),
+]
