@@ -1,0 +1,49 @@
+"""``ci/bench am2``: round trips beside EMP's and TCP's, through a crossbar, message rate and bulk messages."""
+
+import argparse
+from collections.abc import Callable, Iterable
+from contextlib import closing
+
+from benchmarks import session
+from benchmarks.am2 import measuring
+from benchmarks.am2.measuring import BULK, CROSSBAR, RATE, TRIPS, Nodes
+from benchmarks.am2.targets import targets
+from benchmarks.contenders import ContenderError
+from benchmarks.links.traffic import Traffic
+from benchmarks.rows import REPOSITORY, Row
+from benchmarks.session import Session
+
+SUBJECTS = (TRIPS, CROSSBAR, RATE, BULK)
+OUTPUT = REPOSITORY / "results" / "bench-am2.jsonl"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--repeat", "10", "turns that count")
+    session.option(parser, "--count", "10000", "round trips of a turn")
+    session.option(parser, "--messages", "50", "bulk messages of 1 MiB of a turn")
+    session.option(parser, "--seconds", "2", "of TCP beside them")
+    session.subjects(parser, SUBJECTS)
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    try:
+        traffic = Traffic(session.directory)
+    except ContenderError as error:
+        session.failures.append(str(error))
+        return
+    repeat, count, progress = int(options.repeat), int(options.count), session.progress
+    messages, seconds = int(options.messages), float(options.seconds)
+    with closing(Nodes()) as nodes:
+        measures: dict[str, Callable[[], Iterable[Row]]] = {
+            TRIPS: lambda: measuring.trips(nodes, traffic, repeat, count, progress),
+            CROSSBAR: lambda: measuring.crossbar(nodes, repeat, count // 4, progress),
+            RATE: lambda: measuring.rate(nodes, repeat, count, progress),
+            BULK: lambda: measuring.bulk(nodes, traffic, repeat, messages, seconds, progress),
+        }
+        session.each(options.subjects, measures)
+    session.report("AM-II", targets)
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("am2", options.output, lambda session: run(options, session))
