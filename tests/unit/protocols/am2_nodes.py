@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from devices import Am2Ranks
 
@@ -38,16 +40,23 @@ class Nodes:
         self.wires.restart(number)
         self.devices[number] = am2.device(self.wires.agents[number].host)  # type: ignore[arg-type]
 
+    def go(self, span: int, lost: Callable[[bytes], bool]) -> None:
+        """So many nanoseconds go by; of the frames that are sent meanwhile those are lost."""
+        end = self.wires.now + span
+        while True:
+            while frames := [frame for nic in range(len(self.devices)) for frame in self.wires.take(nic)]:
+                for frame in frames:
+                    if not lost(frame):
+                        self.wires.give(frame)
+            deadline = self.wires.deadline
+            if deadline is None or deadline > end:
+                break
+            self.wires.tick()
+        self.wires.now = end
+
     def deafen(self, span: int) -> None:
         """Nothing arrives anywhere for so many nanoseconds."""
-        end = self.wires.now + span
-        while (deadline := self.wires.deadline) is not None and deadline <= end:
-            for nic in self.wires.nics:
-                nic.sent.clear()
-            self.wires.tick()
-        for nic in self.wires.nics:
-            nic.sent.clear()
-        self.wires.now = max(self.wires.now, end)
+        self.go(span, lambda _: True)
 
     def talk(self, one: int, other: int) -> None:
         """Each can send to the other."""

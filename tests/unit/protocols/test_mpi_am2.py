@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from am2_nodes import Nodes, failure
@@ -13,7 +14,7 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import MILLISECOND, MOST_SEQUENCES, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, Comm, Request, Status, am2
 from protocols.mpi.am2.pairs import WINDOW
-from protocols.mpi.am2.staging import SLOT, SLOTS, Staging
+from protocols.mpi.am2.staging import FOR_ONE, SLOT, SLOTS, Staging
 from protocols.mpi.device import Device
 from protocols.mpi.errors import MPIError
 
@@ -106,11 +107,7 @@ def test_a_peer_that_does_not_answer_keeps_nobody_else_from_being_sent_to() -> N
     nodes.talk(0, 2)
     to_silent = [nodes.send(0, 1, bytes(100)) for _ in range(50)]
     to_lively = [nodes.send(0, 2, bytes(100)) for _ in range(200)]
-    while nodes.wires.now < 5 * SECOND and nodes.wires.tick():
-        while frames := [frame for number in (0, 2) for frame in nodes.wires.take(number)]:
-            for frame in frames:
-                if frame[:6] != nodes.wires.addresses[1]:
-                    nodes.wires.give(frame)
+    nodes.go(100 * MILLISECOND, lambda frame: frame[:6] == nodes.wires.addresses[1])
     assert all(over.done for over in to_lively)
     assert sum(over.done for over in to_silent) == 4
 
@@ -147,6 +144,62 @@ def test_a_long_message_that_is_broken_off_fails_at_both_ends() -> None:
     assert not staging._held
     assert len(staging._free) == SLOTS
     nodes.talk(0, 1)
+
+
+def test_slots_are_held_back_until_nothing_of_the_former_session_is_under_way() -> None:
+    nodes = Nodes(2, replace(IMPATIENT, channels=256))  # so that there is one beside those of lost packets
+    nodes.talk(0, 1)
+    nodes.send(1, 0, b"doomed to be lost")
+    nodes.go(40 * MILLISECOND, lambda frame: b"doom" in frame)
+    sent, (receipt, _) = nodes.send(0, 1, LONG), nodes.receive(1, 0, len(LONG))
+    nodes.go(30 * MILLISECOND, lambda frame: b"doom" in frame or len(frame) > 1000)
+    # The receiver has given up its own message, and said so; pieces of the long one are still to come.
+    staging, pair = nodes.endpoint(1)._staging, nodes.endpoint(1)._pairs[0]
+    assert [failure(over) for over in (sent, receipt)] == [ERR_PROC_FAILED] * 2
+    assert (pair.ours, pair.is_open) == ((1, 1), True)
+    assert list(map(len, staging._held.values())) == [FOR_ONE]
+    nodes.send(0, 1, b"meanwhile")
+    nodes.go(MILLISECOND, lambda frame: len(frame) > 1000)
+    assert nodes.receive(1, 0, 9)[1] == b"meanwhile"
+    assert staging._held
+    nodes.wires.elapse(SECOND)
+    assert not staging._held
+    nodes.talk(0, 1)
+
+
+def test_what_was_sent_in_a_former_session_is_not_taken_for_a_message_of_this_one() -> None:
+    nodes = Nodes(2, IMPATIENT)
+    nodes.talk(0, 1)
+    nodes.send(1, 0, b"doomed to be lost")
+    nodes.go(50 * MILLISECOND, lambda frame: b"doom" in frame)
+    nodes.send(0, 1, b"before")
+    held = nodes.wires.take(0)
+    nodes.go(10 * MILLISECOND, lambda frame: b"doom" in frame or b"before" in frame)
+    assert nodes.endpoint(1)._pairs[0].ours == (1, 1)
+    for text in (b"after1", b"after2", b"after3"):
+        nodes.send(0, 1, text)
+    for frame in held:
+        nodes.wires.give(frame)
+    nodes.wires.elapse(SECOND)
+    assert [nodes.receive(1, 0, 6)[1] for _ in range(3)] == [b"after1", b"after2", b"after3"]
+
+
+def test_who_hears_late_who_a_peer_was_does_not_take_it_for_who_it_is() -> None:
+    nodes = Nodes(2, IMPATIENT)
+    nodes.send(0, 1, b"first of all")
+    asking = nodes.wires.take(0)
+    nodes.deafen(60 * MILLISECOND)
+    assert nodes.endpoint(0)._pairs[1].ours == (1, 1)
+    nodes.talk(0, 1)
+    sent = nodes.send(1, 0, LONG)
+    nodes.wires.exchange()
+    for frame in asking:
+        nodes.wires.give(frame)
+    receipt, buffer = nodes.receive(0, 1, len(LONG))
+    nodes.wires.elapse(SECOND)
+    assert (sent.result().length, receipt.result().length) == (len(LONG), len(LONG))
+    assert buffer == LONG
+    assert nodes.endpoint(1)._pairs[0].theirs == (1, 1)
 
 
 @pytest.mark.parametrize("renewed", [0, 1])

@@ -26,6 +26,7 @@ rest = [
     st.tuples(st.just("go on"), st.integers(1, 6), st.just(0), st.just(0)),
     st.tuples(st.just("elapse"), st.sampled_from([1, 20]), st.just(0), st.just(0)),
     st.tuples(st.just("cut"), st.sampled_from([2, 30, 100, 400]), st.just(0), st.just(0)),
+    st.tuples(st.just("deaf"), node, st.sampled_from([2, 30, 100, 400]), st.just(0)),
     st.tuples(st.just("restart"), node, st.just(0), st.just(0)),
 ]
 steps = st.lists(st.one_of(send, send, send, send, rest[0], *rest), min_size=10, max_size=50)
@@ -93,6 +94,8 @@ class Trial:
             wires.elapse(one * MILLISECOND)
         elif what == "cut":
             self.nodes.deafen(one * MILLISECOND)
+        elif what == "deaf":
+            self.nodes.go(other * MILLISECOND, lambda frame: frame[:6] == wires.addresses[one])
         elif what == "restart":
             self.nodes.restart(one)
             self.lives[one] += 1
