@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import resources
-from statistics import fmean, linear_regression
+from statistics import linear_regression
 from typing import Any, Final, TypeVar
 
 from testbed import registry
@@ -82,7 +82,7 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Values `take` of a run's rows that are as `where` says, and of which `by` lies in `span`, from and to; slope: the
-    slope of a straight line through them, over `by`, instead. mean: their mean."""
+    slope of a straight line through them, over `by`, instead."""
 
     run: str
     take: str
@@ -90,7 +90,6 @@ class Figures:
     by: str = ""
     span: tuple[float, ...] = ()
     slope: bool = False
-    mean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,7 @@ def figures(of: Figures, rows: Iterable[Mapping[str, Any]]) -> list[float]:
     values = [float(one[of.take]) for one in chosen]
     if of.slope:
         return [linear_regression([float(one[of.by]) for one in chosen], values).slope] if len(values) > 1 else []
-    return [fmean(values)] if of.mean and values else values
+    return values
 
 
 def only(paper: Paper, runs: Collection[str]) -> Paper:

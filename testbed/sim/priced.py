@@ -281,7 +281,7 @@ class PricedNic(SimNic):
                 return
             following.popleft()
             if isinstance(what, int):
-                self._notice(now, self._profile.notice if what >= 0 else self._profile.interrupt)
+                self._notice(now, what >= 0)
             else:
                 self._leave(now, what)
 
@@ -306,9 +306,11 @@ class PricedNic(SimNic):
     def _let_see(self, now: int) -> None:
         """Not yet."""
 
-    def _notice(self, now: int, cost: int) -> None:
-        """The host's core finds a descriptor."""
-        self._loop.at(self._use_core(now, 0, cost), self._complete)
+    def _notice(self, now: int, is_read: bool) -> None:
+        """The host's core finds a descriptor, which it reads over the bus, or its kernel is interrupted."""
+        profile = self._profile
+        over = self._use_core(now, 0, profile.notice) if is_read else self._use_core(now, profile.interrupt, 0)
+        self._loop.at(over, self._complete)
 
     def _use_core(self, now: int, cost: int, on_bus: int) -> int:
         """When the host's core is through with something, at the end of which it has the bus for so long."""

@@ -49,9 +49,9 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
         notes.append(f"undecided: {enough_of_one(risk)} repetitions that are all worse could be told from chance")
     profile = found.said("profile")
     differences = [f"profile ({paper.profile}, {profile})"] if profile != paper.profile else []
-    differences += (
-        [f"cluster ({paper.cluster}, {found.said('cluster')})"] if found.said("cluster") != paper.cluster else []
-    )
+    clusters = dict.fromkeys(paper.runs[row.run].cluster or paper.cluster for row, _ in samples)
+    if found.said("cluster") not in clusters:
+        differences.append(f"cluster ({', '.join(clusters)}, {found.said('cluster')})")
     return Comparison(tuple(sort(results)), threshold, tuple(differences), tuple(notes))
 
 
@@ -60,7 +60,7 @@ def _is_of(row: Row, paper: Paper, run: Recorded) -> bool:
     if row.sum or row.less_than:
         return False
     measured = paper.runs[row.run]
-    return measured.workload == str(run.asked.get("form")) and not measured.profile
+    return measured.workload == str(run.asked.get("form")) and not measured.profile and not measured.firmware
 
 
 def _ours(row: Row, runs: Sequence[Recorded]) -> list[float]:

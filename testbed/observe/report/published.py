@@ -33,7 +33,8 @@ def published(runs: Sequence[Told], x: str, y: str) -> Published | None:
             row
             for row in paper.rows
             if row.take == y and x in row.where and not (row.sum or row.less_than or row.of)
-            and paper.runs[row.run].workload == workload and not paper.runs[row.run].profile
+            and paper.runs[row.run].workload == workload
+            and not (paper.runs[row.run].profile or paper.runs[row.run].firmware)
         ]  # fmt: skip
         if rows:
             points = tuple(sorted((float(row.where[x]), row.paper / UNITS[row.unit] * row.per) for row in rows))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from testbed.errors import DescriptionError, NotFoundError
-from testbed.observe.papers import paper_of, parse
+from testbed.observe.papers import Figures, figures, only, paper_of, parse
 
 GOOD = """
 title = "A title"
@@ -100,3 +102,82 @@ def test_emp_has_one_and_another_name_says_so() -> None:
     assert paper_of("emp").title.startswith("EMP: Zero-copy")
     with pytest.raises(NotFoundError, match="did you mean 'emp'"):
         paper_of("em")
+
+
+RELATED = """
+[run.contention]
+workload = "contention"
+
+[[relation]]
+name = "the round trip grows with the gap"
+source = "section 3"
+left = { run = "contention", take = "p50_ns", by = "clients", span = [2, 8], slope = true }
+right = { run = "latency", take = "p50_ns" }
+least = 0.9
+most = 1.1
+
+[[table]]
+name = "contention"
+source = "section 3"
+run = "contention"
+columns = ["clients", "p50_ns"]
+"""
+
+
+def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
+    paper = parse(GOOD + RELATED, "the paper")
+    (relation,), (table,) = paper.relations, paper.tables
+    assert relation.left == Figures("contention", "p50_ns", by="clients", span=(2, 8), slope=True)
+    assert (relation.right.run, relation.least, relation.most) == ("latency", 0.9, 1.1)
+    assert table.columns == ("clients", "p50_ns")
+
+
+@pytest.mark.parametrize(
+    ("right", "mistake", "said"),
+    [
+        ('left = { run = "contention"', 'left = { run = "contentment"', "did you mean 'contention'"),
+        ("span = [2, 8]", "span = [2]", "expected from and to, and by what"),
+        ("by = ", "bye = ", "relation[1].left: found unknown setting 'bye'"),
+        ("least = 0.9\nmost = 1.1\n", "", "expected least or most"),
+        ('right = { run = "latency", take = "p50_ns" }\n', "", "relation[1].right: expected a value"),
+        ('source = "section 3"\nrun = "contention"', 'source = "section 3"\nrun = "con"', "expected the name of a run"),
+    ],
+)
+def test_a_relation_or_table_that_leads_nowhere_is_an_error(right: str, mistake: str, said: str) -> None:
+    assert right in RELATED
+    assert any(said in problem for problem in wrong(GOOD + RELATED.replace(right, mistake)))
+
+
+ROWS: list[dict[str, Any]] = [
+    {"clients": 1, "p50_ns": 50, "kind": "a"},
+    {"clients": 2, "p50_ns": 40, "kind": "a"},
+    {"clients": 4, "p50_ns": 60, "kind": "b"},
+    {"clients": 8, "p50_ns": 100, "kind": "b"},
+    {"peak": 7},
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [50, 40, 60, 100]),
+        ({"where": {"kind": "b"}}, [60, 100]),
+        ({"by": "clients", "span": (2, 4)}, [40, 60]),
+        ({"by": "clients", "span": (2, 8), "slope": True}, [10]),
+        ({"where": {"kind": "c"}}, []),
+        ({"by": "clients", "span": (1, 1), "slope": True}, []),
+    ],
+)
+def test_figures_are_taken_of_a_runs_rows(options: dict[str, Any], expected: list[float]) -> None:
+    assert figures(Figures("contention", "p50_ns", **options), ROWS) == pytest.approx(expected)
+
+
+def test_of_some_runs_a_paper_says_what_they_tell() -> None:
+    paper = parse(GOOD + RELATED, "the paper")
+    latency = only(paper, ["latency"])
+    assert (len(latency.rows), len(latency.shapes), latency.relations, latency.tables) == (2, 1, (), ())
+    contention = only(paper, ["contention"])
+    assert (contention.rows, contention.shapes, contention.relations, len(contention.tables)) == ((), (), (), 1)
+    assert only(paper, ["latency", "contention"]) == paper
+    with pytest.raises(NotFoundError, match="no run 'latent' — did you mean 'latency'"):
+        only(paper, ["latent"])

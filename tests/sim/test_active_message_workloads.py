@@ -1,0 +1,112 @@
+"""Workloads on AM-II's endpoints, on small Myrinet networks under the hardware's profile: each shows what the paper tells of
+its like on the Berkeley NOW."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import testbed
+from testbed.errors import DescriptionError
+from testbed.runtime.nodes.run import ProgramError
+from testbed.spec.model import Defaults, Description, Link, Node, Switch
+
+Rows = Sequence[Mapping[str, Any]]
+
+MTU = 8500
+
+
+def one_switch(nodes: int) -> Description:
+    """Eight nodes at most."""
+    return Description(
+        name="one-switch",
+        nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
+        switches=[Switch(name="s1", kind="myrinet")],
+        links=[Link(ends=[f"n{number}", f"s1:{number}"]) for number in range(1, nodes + 1)],
+        defaults=Defaults(mtu=MTU),
+    )
+
+
+def two_switches(nodes: int) -> Description:
+    """Half of the nodes at each, and one cable between."""
+    half = nodes // 2
+    return Description(
+        name="two-switches",
+        nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
+        switches=[Switch(name="s1", kind="myrinet"), Switch(name="s2", kind="myrinet")],
+        links=[
+            *(Link(ends=[f"n{number}", f"s{1 + (number > half)}:{(number - 1) % half + 1}"])
+              for number in range(1, nodes + 1)),
+            Link(ends=["s1:8", "s2:8"]),
+        ],
+        defaults=Defaults(mtu=MTU),
+    )  # fmt: skip
+
+
+def rows(
+    cluster: Description | str, workload: str, firmware: Mapping[str, object] | None = None, **settings: object
+) -> Rows:
+    return testbed.run(
+        cluster, workload, protocol="am2", mode="sim", profile="now-1998", firmware=firmware, settings=settings
+    ).rows
+
+
+def gap() -> int:
+    told = rows("now-1998-pair", "am-logp", count=5, burst=50, rounds=1)
+    return int(told[1]["g_ns"])
+
+
+def test_clients_of_one_endpoint_share_its_rate_and_their_round_trips_grow_by_the_gap() -> None:
+    told = {row["clients"]: row for row in rows(one_switch(8), "am-contention", clients="1,3,7", time="8ms")}
+    assert told[3]["requests_per_s"] == pytest.approx(told[1]["requests_per_s"], rel=0.05)
+    assert told[3]["slowest_per_s"] == pytest.approx(told[3]["requests_per_s"] / 3, rel=0.05)
+    slope = (told[7]["round_trip_ns"] - told[3]["round_trip_ns"]) / 4
+    assert slope == pytest.approx(gap(), rel=0.1)
+
+
+def test_as_many_virtual_networks_as_frames_share_the_peak_rate() -> None:
+    one, four = rows(one_switch(5), "am-networks", threads="one", networks="1,4", time="8ms")
+    assert four["requests_per_s"] == pytest.approx(one["requests_per_s"], rel=0.05)
+    assert four["slowest_per_s"] == pytest.approx(four["fastest_per_s"], rel=0.05)
+
+
+def test_more_networks_than_frames_suspend_one_thread_and_not_a_thread_for_each() -> None:
+    firmware = {"frames": 3, "stay": 10_000_000}
+    one, each = rows(one_switch(5), "am-networks", firmware, networks="4", time="40ms")
+    assert (one["threads"], each["threads"]) == ("one", "each")
+    assert one["faults"]
+    assert each["faults"]
+    assert each["requests_per_s"] > 3 * one["requests_per_s"]
+    assert each["slowest_per_s"] > 0
+
+
+def test_a_bisection_shares_its_one_cable_and_neighbours_have_their_own() -> None:
+    told = {row["pattern"]: row for row in rows(two_switches(12), "am-permutations", count=12, trips=4)}
+    assert [row["senders"] for row in told.values()] == [12, 12, 12]
+    assert told["neighbor"]["mean_bit_s"] > told["cshift"]["slowest_bit_s"] > 0
+    cable = 1_280_000_000 / 6  # of six nodes in each direction
+    assert told["bisection"]["mean_bit_s"] < cable
+    assert told["neighbor"]["round_trip_ns"] < told["bisection"]["round_trip_ns"]
+
+
+def test_bulk_messages_of_every_size_come_whole() -> None:
+    told = rows("now-1998-pair", "am-bulk", sizes="1,1000,8192,20000", count=10)
+    rates = [row["bandwidth_bit_s"] for row in told]
+    assert [row["size_bytes"] for row in told] == [1, 1000, 8192, 20000]
+    assert rates == sorted(rates)
+
+
+def test_it_goes_over_ethernet_as_well() -> None:
+    told = testbed.run(
+        Description.star(2), "am-logp", protocol="am2", mode="sim", settings={"count": 5, "rounds": 1}
+    ).rows
+    assert told[0]["p50_ns"] == 0  # nothing takes any time there
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(DescriptionError, match="clients: each 1 or more"):
+        rows("now-1998-pair", "am-contention", clients="0")
+    with pytest.raises(ProgramError, match="7 clients and a server: there are 2 nodes"):
+        rows("now-1998-pair", "am-contention", clients="7")

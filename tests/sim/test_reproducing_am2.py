@@ -1,0 +1,119 @@
+"""AM-II's paper beside the simulation, as far as two workstations on one switch tell it. The rest takes minutes:
+`test_active_message_workloads` has its workloads on small networks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+import testbed
+from protocols.am2.host.driver import Residence
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.packets import OVERHEAD
+from protocols.am2.page import SIZE
+from protocols.am2.profile import NOW_1998
+from protocols.core.profile import Profile, transfer_time
+from testbed.cli.documents import schema_of
+from testbed.cli.main import testbed as command
+from testbed.controller.reproducing import MOST, Reproduction, reproduce
+from testbed.errors import NotFoundError
+from testbed.observe.papers import paper_of
+from testbed.spec.model import Description
+from testbed.wire.myrinet.settings import USUAL
+from testbed.workloads.form import Node
+from testbed.workloads.native import Native
+
+PAIR = ("logp", "unacknowledged", "unguarded", "gam", "bulk")
+
+
+@pytest.fixture(scope="module")
+def am2() -> Reproduction:
+    return reproduce("am2", runs=PAIR)
+
+
+def test_the_two_values_that_are_confirmed_come_out_and_one_constant_was_chosen_by_them(am2: Reproduction) -> None:
+    assert {one.row.name: one.row.paper for one in am2.rows} == {"round trip, 4 words": 42, "bandwidth, 8 KB": 31}
+    assert all(one.row.calibrated and abs(one.error) <= MOST for one in am2.rows)
+    assert am2.paper.constants == 1
+    assert not am2.predicts
+
+
+def test_what_the_paper_says_without_figures_holds(am2: Reproduction) -> None:
+    assert am2.failures == []
+    assert len(am2.shapes) == 7
+
+
+@pytest.mark.parametrize("key", ["receive", "ring", "show", "notice", "bus_transaction"])
+def test_a_profile_with_one_cost_doubled_fails(key: str) -> None:
+    doubled = replace(NOW_1998, name="doubled", **{key: 2 * getattr(NOW_1998, key)})
+    assert reproduce("am2", profile=doubled, runs=["logp", "bulk"]).failures
+
+
+def test_a_round_trip_between_idle_nics_takes_the_sum_of_its_components(am2: Reproduction) -> None:
+    def one_way(profile: Profile) -> int:
+        entry = 48 + 4 * 4  # what the host writes of it
+        host = profile.post + transfer_time(entry, profile.write_rate) + profile.notice
+        nics = profile.ring + profile.send + profile.receive + profile.show
+        behind = OVERHEAD + 4 * 4 + 1  # arguments, and the route's one byte, on the first cable
+        return host + nics + transfer_time(behind, USUAL.rate) + USUAL.hop
+
+    assert am2.rows[0].ours * 1000 == pytest.approx(2 * one_way(NOW_1998), rel=0.01)
+
+
+class PagesIn(Native[ActiveMessages]):
+    """How long it takes an idle node to have an endpoint in its NIC."""
+
+    protocol = "am2"
+
+    async def program(self, library: ActiveMessages, node: Node) -> int:
+        endpoint = library.allocate_bundle().allocate_endpoint()
+        await node.sleep(1_000_000)
+        begun = node.now()
+        library.driver.fault(endpoint)
+        while library.driver.state(endpoint) is not Residence.RESIDENT:
+            await node.sleep(10)
+        return node.now() - begun
+
+
+def test_a_page_is_written_by_the_host_and_the_kernel_is_interrupted_when_it_is_there() -> None:
+    ran = testbed.run(Description.star(2), PagesIn, protocol="am2", mode="sim", profile="now-1998")
+    written = transfer_time(SIZE + 4, NOW_1998.write_rate)
+    firmware = NOW_1998.ring + NOW_1998.show
+    assert ran.results["n1"] == pytest.approx(NOW_1998.post + written + firmware + NOW_1998.interrupt, abs=20)
+
+
+def test_all_of_it_comes_out_alike_again(am2: Reproduction) -> None:
+    again = reproduce("am2", runs=["logp", "bulk"])
+    assert [one.ours for one in again.rows] == [one.ours for one in am2.rows]
+    first = {table.name: rows for table, rows in am2.tables}
+    assert all(first[table.name] == rows for table, rows in again.tables)
+
+
+def test_every_row_relation_and_table_says_where_it_stands() -> None:
+    paper = paper_of("am2")
+    assert all(one.source and one.meaning for one in paper.rows)
+    assert all(one.source for one in paper.relations)
+    assert all(one.source for one in paper.tables)
+    assert all(relation.least or relation.most for relation in paper.relations)
+    assert {table.run for table in paper.tables} == set(paper.runs)
+
+
+def test_the_command_prints_tables_and_relations_and_its_document_fits_its_schema() -> None:
+    ran = CliRunner().invoke(command, ["reproduce", "am2", "--run", "logp", "--run", "unacknowledged"])
+    assert ran.exit_code == 0, ran.output
+    assert "with 1 calibrated constant\n" in ran.output
+    assert "LogP, all of AM-II" in ran.output
+    assert "holds: acknowledgements take a part of the gap" in ran.output
+    assert "median error" not in ran.output
+    document = json.loads(CliRunner().invoke(command, ["reproduce", "am2", "--run", "logp", "--json"]).stdout)
+    jsonschema.validate(document, dict(schema_of("reproduce")))
+    assert [table["name"] for table in document["tables"]] == ["LogP, all of AM-II"]
+
+
+def test_a_run_that_the_paper_does_not_have_is_an_error_with_its_neighbour() -> None:
+    with pytest.raises(NotFoundError, match=r"no run 'logs' — did you mean 'logp'"):
+        reproduce("am2", runs=["logs"])
