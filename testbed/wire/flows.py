@@ -107,11 +107,12 @@ class Known:
 class Counted:
     """A flow, how many of its frames there were, and where each of its streams of draws starts.
 
-    A start is computed when it is first asked for: most directions ask for one of the six, or none.
+    A start is computed when it is first asked for: most directions ask for one of the six, or none; and so is the flow.
     """
 
-    __slots__ = ("_first", "_key", "bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "reorder")
+    __slots__ = ("_key", "_known", "bits", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "reorder")
 
+    flow: Flow
     loss: int
     corrupt: int
     duplicate: int
@@ -120,17 +121,19 @@ class Counted:
     bits: int
 
     def __init__(self, known: Known, key: int, epoch: int, n: int) -> None:
-        self.flow = known.flow
         self.epoch = epoch
         self.n = n
         self._key = key
-        self._first = known.first
+        self._known = known
 
-    def __getattr__(self, name: str) -> int:
+    def __getattr__(self, name: str) -> Flow | int:
         """Called for a slot that is still empty, and fills it."""
+        if name == "flow":
+            self.flow = flow = self._known.flow
+            return flow
         if name not in _STREAMS:
             raise AttributeError(name)
-        start = hashing.chain(self._key, (*self._first[:-2], _STREAMS[name]))
+        start = hashing.chain(self._key, (*self._known.first[:-2], _STREAMS[name]))
         setattr(self, name, start)
         return start
 
