@@ -51,7 +51,7 @@ WRONG: Final = ("tag", "endpoint", "segment", "handler")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """From an endpoint of a node to another. answer, answered: the reply's form and size. wrong: one of WRONG, or nothing."""
+    """From an endpoint of a node to another. answer, answered: the reply's form and size. wrong: one of WRONG."""
 
     source: int
     origin: int
@@ -68,8 +68,8 @@ class Request:
 class Case:
     """endpoints: of each node; the last one is freed at the time `freed`, if that is above 0. settings: the protocol's.
     priced: what NICs and hosts do takes time. changing: after so many messages an endpoint has another tag; 0: never.
-    slow: nanoseconds that a program may wait before it polls. restarts: when which NIC starts again. links: what is wrong with
-    each until the faults end."""
+    slow: nanoseconds that a program may wait before it polls. restarts: when which NIC starts again. links: what is
+    wrong with each until the faults end."""
 
     seed: int
     shape: str
@@ -95,8 +95,8 @@ class Case:
 
     @property
     def may_lose_touch(self) -> bool:
-        """Whether a NIC may take another one for unreachable: the faults last longer than it is sent to, the other one is not
-        what it was, or no way to it is known."""
+        """Whether a NIC may take another one for unreachable: the faults last longer than it is sent to, the other one has
+        started again, or no way to it is known."""
         return self.patience < 2 * self.until or bool(self.restarts) or self.shape == CROSSBARS
 
     def layout(self) -> Layout:
@@ -140,7 +140,10 @@ def draw(seed: int) -> Case:
     )  # fmt: skip
     # Whoever sends a reply that is given up is told, unless it is the library's own: then nobody would know.
     answers = (SHORT, SHORT, MEDIUM, BULK) if case.may_lose_touch else (SHORT, SHORT, MEDIUM, BULK, NOTHING)
-    return replace(case, requests=tuple([_request(chance, case, answers) for _ in range(REQUESTS + chance.below(20))]))
+    requests = [_request(chance, case, answers) for _ in range(REQUESTS + chance.below(20))]
+    if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring has room for
+        requests = [replace(one, sink=0, endpoint=0) if one.source else one for one in requests]
+    return replace(case, requests=tuple(requests))
 
 
 def _request(chance: Source, case: Case, answers: tuple[str, ...]) -> Request:

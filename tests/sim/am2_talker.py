@@ -39,8 +39,8 @@ def words(serial: int, count: int) -> tuple[int, ...]:
 
 
 class Talker:
-    """One endpoint in one life of its node's NIC. open: requests whose end has not been heard of, by place. lost: credits that
-    cannot come back, by place; ghosts: that have come back with a request which may have been handled."""
+    """One endpoint in one life of its node's NIC. open: requests whose end has not been heard of, by place. lost: credits
+    that cannot come back, by place; ghosts: that have come back with a request which may have been handled."""
 
     def __init__(self, world: World, bundle: Bundle) -> None:
         self.endpoint: Final = bundle.allocate_endpoint()

@@ -224,6 +224,6 @@ def told(serial: int, course: Course) -> str:
     one = course.request
     wrong = f", wrong {one.wrong}" if one.wrong else ""
     return (
-        f"request {serial} ({one.form}, {one.size}, of {one.source}.{one.origin} to {one.sink}.{one.endpoint}{wrong}; handled "
-        f"{course.handled}, replied {course.replied}, returned {course.returned}, delivered {course.delivered})"
+        f"request {serial} ({one.form}, {one.size}, of {one.source}.{one.origin} to {one.sink}.{one.endpoint}{wrong}; "
+        f"handled {course.handled}, replied {course.replied}, returned {course.returned}, delivered {course.delivered})"
     )
