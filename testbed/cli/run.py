@@ -49,6 +49,7 @@ _SHOWN = 40  # lines of what a command has said
 @click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
               help="Whether a NIC's firmware runs in its host's process or in one of its own.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
+@click.option("--firmware", multiple=True, metavar="KEY=VALUE", help="A setting of the protocol's NICs.")
 @click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="So many times, with seeds one apart.")
 @click.option(
     "--seed", type=click.IntRange(0), default=None, help="Of fates and of the workload; the description's if not said."
@@ -84,6 +85,7 @@ def run_command(
     dilate: int | None,
     nics: Nics,
     settings: tuple[str, ...],
+    firmware: tuple[str, ...],
     repeat: int,
     seed: int | None,
     commands: tuple[tuple[str, str], ...],
@@ -107,6 +109,7 @@ def run_command(
     testbed run star-4 random --scenario storm.toml
     testbed run emp-2001 comb --mode sim --profile emp-2001
     testbed run emp-2001 pingpong --mode dilated --dilate 500 --profile emp-2001
+    testbed run now-1998-pair am-logp --protocol am2 --mode sim --firmware reliable=no --firmware virtual=no
     testbed run star-4 ./my_workload.py:PingPong --set count=5
     testbed run star-2 ./my_mpi4py_script.py --set args='100 4096'
     testbed run star-4 --on n1 'iperf3 -s -1' --on n2 'iperf3 -c n1'
@@ -122,6 +125,8 @@ def run_command(
         raise click.UsageError("time cannot be dilated for commands: they take what this machine takes")
     if commands and profile != "ideal":
         raise click.UsageError("--profile goes with a workload: commands take what this machine takes")
+    if commands and firmware:
+        raise click.UsageError("--firmware goes with a workload: commands run over the kernel's own protocols")
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     place = output or _new_place(Path(cluster).name.removesuffix(".toml"), what)
     checked = False
@@ -143,7 +148,7 @@ def run_command(
                 cluster, str(workload), protocol=protocol, codec=codec, mode=mode, settings=pairs(settings), seed=seed,
                 repeat=repeat, output=place, timeout=timeout, patience=patience, history=history, check=check,
                 capture=capture, fates=fates, scenario=scenario, profile=profile, nics=nics,
-                dilate=dilate, follow=follow,
+                firmware=pairs(firmware, "--firmware"), dilate=dilate, follow=follow,
             )  # fmt: skip
             document, show, verdict = _document(result), partial(_print_rows, result), result.verdict
             checked = result.checks is not None

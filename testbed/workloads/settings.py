@@ -95,8 +95,8 @@ def checked(form: Any, given: Mapping[str, object], whose: str) -> dict[str, Any
     return values
 
 
-def pairs(texts: tuple[str, ...]) -> dict[str, object]:
-    """``("count=3", ...)`` by name. Raises DescriptionError."""
+def pairs(texts: tuple[str, ...], option: str = "--set") -> dict[str, object]:
+    """``("count=3", ...)`` by name. option: that they were given by. Raises DescriptionError."""
     given: dict[str, object] = {}
     problems = []
     for text in texts:
@@ -105,7 +105,7 @@ def pairs(texts: tuple[str, ...]) -> dict[str, object]:
             problems.append(Problem("", repr(text), "a setting as NAME=VALUE"))
         given[name.strip().replace("-", "_")] = value.strip()
     if problems:
-        raise DescriptionError("--set", problems)
+        raise DescriptionError(option, problems)
     return given
 
 

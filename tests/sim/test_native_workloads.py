@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 
 import testbed
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
+from testbed.cli.main import testbed as command
 from testbed.controller.running import RunResult
 from testbed.errors import DescriptionError, TestbedError, UnsupportedError
 from testbed.runtime.nodes.run import ProgramError
@@ -103,3 +108,14 @@ def test_what_a_native_program_raises_ends_the_run_with_its_node() -> None:
 
     with pytest.raises(TestbedError, match="n1"):
         testbed.run(Description.star(2), Fails, protocol="am2", mode="sim")
+
+
+def test_the_command_takes_settings_of_firmware(tmp_path: Path) -> None:
+    asked = ["run", "star-2", "am-logp", "--protocol", "am2", "--mode", "sim", "--output", str(tmp_path / "run")]
+    ran = CliRunner().invoke(command, [*asked, "--firmware", "reliable=no", "--firmware", "virtual=no", "--json"])
+    assert ran.exit_code == 0, ran.output
+    counted = json.loads((tmp_path / "run" / "result.json").read_text())["counted"][0]["n1"]
+    assert counted["packets_sent"] > 0
+    assert not counted["acknowledgements_received"]
+    wrong = CliRunner().invoke(command, ["run", "star-2", "--on", "n1", "true", "--firmware", "frames=2"])
+    assert "--firmware goes with a workload" in wrong.output

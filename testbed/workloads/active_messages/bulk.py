@@ -17,7 +17,7 @@ _DATA = 4
 
 
 class ActiveBulk(Native[ActiveMessages]):
-    """Bandwidth from node 0 to node 1 by bulk messages, as many under way as there are credits.
+    """On AM-II's endpoints: bandwidth from node 0 to node 1 by bulk messages, as many under way as there are credits.
 
     sizes: of messages. count: messages of each.
     """

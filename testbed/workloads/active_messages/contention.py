@@ -13,8 +13,8 @@ from testbed.workloads.settings import Duration
 
 
 class ActiveContention(Native[ActiveMessages]):
-    """N clients ask one endpoint of node 0: aggregate and per-client rate with all their credits, and the round trip of
-    clients with one request each under way.
+    """On AM-II's endpoints: N clients ask one of node 0: aggregate and per-client rate with all their credits, and the
+    round trip of clients with one request each under way.
 
     clients: the Ns. time: for which each is measured, after a quarter of it.
     """

@@ -14,9 +14,11 @@ from testbed.workloads.quantiles import quantiles
 
 
 class ActiveLogP(Native[ActiveMessages]):
-    """Requests of four words and their replies between nodes 0 and 1: round trip, o_s, o_r, g and L.
+    """On AM-II's endpoints: requests of four words and their replies between nodes 0 and 1: round trip, o_s, o_r, g and L.
 
-    count: round trips. burst: requests without a pause between, of which the gap is the time that each adds; rounds: bursts.
+    o_r and L are what is left of the host's core's time, and of half the round trip: in namespaces, where the firmware runs
+    on that core, too, they are not the host's and the network's alone. count: round trips. burst: requests without a pause
+    between, of which the gap is the time that each adds; rounds: bursts.
     """
 
     protocol = "am2"

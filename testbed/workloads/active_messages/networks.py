@@ -23,7 +23,7 @@ _LOOK: Final = 20_000  # nanoseconds between two looks of a thread that is suspe
 
 
 class ActiveNetworks(Native[ActiveMessages]):
-    """N clients, each in a virtual network of its own with one of N endpoints of node 0: aggregate and per-client rates.
+    """On AM-II's endpoints: N clients, each in a virtual network with one of N of node 0: aggregate and per-client rates.
 
     one: the server is one thread, which polls its endpoints in turn; while one of them is brought into the NIC, it is
     suspended. each: there is a thread for each endpoint, which sleeps until a message has come;

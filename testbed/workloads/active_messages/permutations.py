@@ -19,7 +19,7 @@ _PATTERNS = {"cshift": "shift", "neighbor": "neighbour", "bisection": "bisection
 
 
 class ActivePermutations(Native[ActiveMessages]):
-    """cshift, neighbor and bisection: aggregate and per-node bandwidth, and the mean round trip, while all send.
+    """On AM-II's endpoints: cshift, neighbor and bisection: bandwidth of all and of each node, and the mean round trip.
 
     size: of medium messages; less where a packet has no room for it. count: messages of each node. trips: round trips of
     each node, one after the other.
