@@ -15,6 +15,7 @@ from testbed.spec.addressing import declared_networks, network_of, plan_networks
 from testbed.spec.contradictions import contradictions
 from testbed.spec.elements import (
     MOST_BRIDGE_PORTS,
+    MOST_CROSSBAR_PORTS,
     SMALLEST_IPV6_MTU,
     USUAL_MTU,
     Defaults,
@@ -197,6 +198,9 @@ def _ports(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
         wanted = max(used, switch.ports or 0)
         if switch.kind == "ethernet" and wanted > MOST_BRIDGE_PORTS:
             yield too_many_ports(path, wanted)
+        elif switch.kind == "myrinet" and wanted > MOST_CROSSBAR_PORTS:
+            what = f"at most {MOST_CROSSBAR_PORTS} ports on a switch of Myrinet's: a byte of a route leads no further"
+            yield Problem(path, f"{wanted:,} ports", what)
         elif used > switch.most_ports:
             yield Problem(path, f"{used:,} links", f"at most {switch.most_ports:,}, one for each of its ports")
     for pair, path in zip(wiring.ends, where.links, strict=True):

@@ -42,6 +42,8 @@ KINDS = ("ethernet", "myrinet", "atm")
 MOST_FLIPPED_BITS = 4096
 MYRINET_PORTS = 8
 """The switches of the Berkeley NOW had eight ports."""
+MOST_CROSSBAR_PORTS = 32
+"""A byte of a source route leads from one port to any other of so many."""
 
 
 def _text_or_number(pattern: str, examples: list[object], description: str, **number: object) -> WithJsonSchema:

@@ -8,10 +8,11 @@ switches s1, s2, ...
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from testbed.spec.checking import too_many_ports
 from testbed.spec.elements import MOST_BRIDGE_PORTS, Element, ImpairmentKeys, Impairments, Link, Node, Switch
@@ -51,15 +52,11 @@ class Shape(Element):
         """The ends of all links, in order."""
         raise NotImplementedError
 
-    def switch_kind(self) -> Kind:
-        return "ethernet"
-
     def make_nodes(self) -> tuple[Node, ...]:
         return tuple(Node(name=f"n{number}") for number in range(1, self.sizes()[0] + 1))
 
     def make_switches(self) -> tuple[Switch, ...]:
-        kind = self.switch_kind()
-        return tuple(Switch(name=f"s{number}", kind=kind) for number in range(1, self.sizes()[1] + 1))
+        return ()
 
     def make_links(self) -> tuple[Link, ...]:
         return tuple(Link(ends=ends) for ends in self.cables())
@@ -84,8 +81,24 @@ class BackToBack(Shape):
         yield "n1", "n2"
 
 
-class _Sized(Shape):
-    """A shape whose only parameter is its number of nodes."""
+class Switched(Shape):
+    """A shape that has switches."""
+
+    kind: Kind = Field("ethernet", description="Of the switches.")
+
+    def make_switches(self) -> tuple[Switch, ...]:
+        """Each with as many ports as it needs, or as are usual where that is more."""
+        used = Counter(end for cable in self.cables() for end in cable)
+        names = [f"s{number}" for number in range(1, self.sizes()[1] + 1)]
+        switches = (Switch(name=name, kind=self.kind) for name in names)
+        return tuple(
+            switch if used[switch.name] <= switch.most_ports else switch.model_copy(update={"ports": used[switch.name]})
+            for switch in switches
+        )
+
+
+class _Sized(Switched):
+    """A shape that is told how many nodes."""
 
     nodes: Count = Field(description="How many nodes.")
 
@@ -108,8 +121,8 @@ class Star(_Sized):
 
     @field_validator("nodes")
     @classmethod
-    def _one_bridge(cls, count: int) -> int:
-        if count > MOST_BRIDGE_PORTS:
+    def _one_bridge(cls, count: int, info: ValidationInfo) -> int:
+        if count > MOST_BRIDGE_PORTS and info.data.get("kind") == "ethernet":
             raise MismatchError(too_many_ports("", count).expected)
         return count
 
@@ -168,7 +181,7 @@ class FullMesh(_Sized):
         yield from itertools.combinations((f"s{number}" for number in range(1, self.nodes + 1)), 2)
 
 
-class FatTree(Shape):
+class FatTree(Switched):
     """The k-ary fat tree of k-port switches: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core
     switches, k^3/4 nodes (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008, section 2.2)."""
 
@@ -209,12 +222,14 @@ class FatTree(Shape):
                 yield from ((f"s{first + aggregation}", f"s{core}") for core in cores)
 
 
-class Dumbbell(Shape):
+class Dumbbell(Switched):
     """Two switches with nodes on each, and one link between them that all traffic across has to share."""
 
     if TYPE_CHECKING:
 
-        def __init__(self, *, left: int, right: int, bottleneck: Impairments | ImpairmentKeys = ...) -> None: ...
+        def __init__(
+            self, *, left: int, right: int, bottleneck: Impairments | ImpairmentKeys = ..., kind: str = "ethernet"
+        ) -> None: ...
 
     name = "dumbbell"
     shape: Literal["dumbbell"] = "dumbbell"
@@ -241,7 +256,7 @@ class Dumbbell(Shape):
         return *some, Link.model_validate({"ends": last.ends}).model_copy(update=self.bottleneck.said())
 
 
-class Now(Shape):
+class Now(Switched):
     """The Berkeley NOW: 100 workstations on 40 eight-port Myrinet switches in three subclusters; see
     `now`."""
 
@@ -262,9 +277,6 @@ class Now(Shape):
     def sizes(self) -> tuple[int, int]:
         return 100, 40
 
-    def switch_kind(self) -> Kind:
-        return self.kind
-
     def make_switches(self) -> tuple[Switch, ...]:
         return tuple(Switch(name=f"s{number}", kind=self.kind, ports=8) for number in range(1, 41))
 
@@ -279,43 +291,3 @@ SHAPES: dict[str, type[Shape]] = {
 
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count:,} nodes"
-
-
-def back_to_back() -> BackToBack:
-    """Two nodes and one cable."""
-    return BackToBack()
-
-
-def star(nodes: int) -> Star:
-    """Nodes on one switch."""
-    return Star(nodes=nodes)
-
-
-def line(nodes: int) -> Line:
-    """Nodes, each on a switch of its own, the switches in a line."""
-    return Line(nodes=nodes)
-
-
-def ring(nodes: int) -> Ring:
-    """Nodes, each on a switch of its own, the switches in a ring; three or more."""
-    return Ring(nodes=nodes)
-
-
-def full_mesh(nodes: int) -> FullMesh:
-    """Nodes, each on a switch of its own, every switch linked to every other."""
-    return FullMesh(nodes=nodes)
-
-
-def fat_tree(k: int) -> FatTree:
-    """The k-ary fat tree; k even."""
-    return FatTree(k=k)
-
-
-def dumbbell(left: int, right: int, bottleneck: ImpairmentKeys | None = None) -> Dumbbell:
-    """Two switches with nodes on each, joined by one link with impairments of its own."""
-    return Dumbbell(left=left, right=right, bottleneck=bottleneck or {})
-
-
-def now(kind: str = "myrinet") -> Now:
-    """The Berkeley NOW of the AM-II paper."""
-    return Now(kind=kind)

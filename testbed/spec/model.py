@@ -66,11 +66,12 @@ class Heading(Element):
 
 
 class BuilderOptions(ImpairmentKeys, total=False):
-    """What every builder takes beside its own parameters: name, seed, impairments of all links, and tags: by tag, names of
-    nodes ("n1") and links ("n1--s1")."""
+    """What every builder takes beside its own parameters: name, seed, impairments of all links, kind of its switches
+    ("ethernet", "myrinet", "atm"), and tags: by tag, names of nodes ("n1") and links ("n1--s1")."""
 
     name: str
     seed: int
+    kind: str
     tags: Mapping[str, Sequence[str]]
 
 
@@ -129,32 +130,32 @@ class Description(Heading):
     @classmethod
     def back_to_back(cls, **options: Unpack[BuilderOptions]) -> Self:
         """Two nodes and one cable, without a switch."""
-        return cls._of(generators.back_to_back(), options)
+        return cls._of(generators.BackToBack, {}, options)
 
     @classmethod
     def star(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
         """Nodes on one switch: ``star(4, delay="10us", loss="1%")``."""
-        return cls._of(generators.star(nodes), options)
+        return cls._of(generators.Star, {"nodes": nodes}, options)
 
     @classmethod
     def line(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
         """Nodes, each on a switch of its own, the switches in a line."""
-        return cls._of(generators.line(nodes), options)
+        return cls._of(generators.Line, {"nodes": nodes}, options)
 
     @classmethod
     def ring(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
         """Nodes, each on a switch of its own, the switches in a ring; three or more."""
-        return cls._of(generators.ring(nodes), options)
+        return cls._of(generators.Ring, {"nodes": nodes}, options)
 
     @classmethod
     def full_mesh(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
         """Nodes, each on a switch of its own, every switch linked to every other."""
-        return cls._of(generators.full_mesh(nodes), options)
+        return cls._of(generators.FullMesh, {"nodes": nodes}, options)
 
     @classmethod
     def fat_tree(cls, k: int, **options: Unpack[BuilderOptions]) -> Self:
         """The k-ary fat tree: k^3/4 nodes, 5k^2/4 switches; k even."""
-        return cls._of(generators.fat_tree(k), options)
+        return cls._of(generators.FatTree, {"k": k}, options)
 
     @classmethod
     def dumbbell(
@@ -165,18 +166,22 @@ class Description(Heading):
         **options: Unpack[BuilderOptions],
     ) -> Self:
         """Two switches with nodes on each. bottleneck: impairments of the one link between them."""
-        return cls._of(generators.dumbbell(left, right, bottleneck), options)
+        sizes = {"left": left, "right": right, "bottleneck": bottleneck or {}}
+        return cls._of(generators.Dumbbell, sizes, options)
 
     @classmethod
-    def now(cls, kind: str = "myrinet", **options: Unpack[BuilderOptions]) -> Self:
-        """The Berkeley NOW: 100 nodes, 40 eight-port switches. kind: "myrinet" as it was, or "ethernet"."""
-        return cls._of(generators.now(kind), options)
+    def now(cls, **options: Unpack[BuilderOptions]) -> Self:
+        """The Berkeley NOW: 100 nodes, 40 eight-port switches, of Myrinet unless another kind is asked for."""
+        return cls._of(generators.Now, {}, options)
 
     @classmethod
-    def _of(cls, shape: generators.Shape, options: BuilderOptions) -> Self:
+    def _of(cls, kind: type[generators.Shape], sizes: Mapping[str, object], options: BuilderOptions) -> Self:
+        """A shape's cluster. sizes: its own parameters."""
+        said = {"kind": options["kind"]} if "kind" in options else {}
+        shape = kind(**sizes, **said)
         known = ("name", "seed", "tags", *IMPAIRMENT_KEYS)
         name = options.get("name", shape.cluster_name())
-        link = {key: value for key, value in options.items() if key not in ("name", "seed", "tags")}
+        link = {key: value for key, value in options.items() if key not in ("name", "seed", "tags", "kind")}
         defaults = {"link": link} if link else {}
         heading, problems = read_heading({"name": name, "seed": options.get("seed", 0), "defaults": defaults}, known)
         nodes, links, mistakes = with_tags(shape.make_nodes(), shape.make_links(), options.get("tags", {}))

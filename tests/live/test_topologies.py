@@ -39,7 +39,7 @@ SHAPES = {
     "fat tree": lambda: Cluster.fat_tree(4),
     "dumbbell": lambda: Cluster.dumbbell(2, 3),
     "back to back": lambda: Cluster.back_to_back(),
-    "NOW with Ethernet switches": lambda: Cluster.now("ethernet"),
+    "NOW with Ethernet switches": lambda: Cluster.now(kind="ethernet"),
 }
 CYCLIC = {name: SHAPES[name] for name in ("ring", "full mesh", "fat tree", "NOW with Ethernet switches")}
 MOST_PAIRS = 12

@@ -86,7 +86,7 @@ SHAPES = [
     Description.fat_tree(4),
     Description.dumbbell(2, 2),
     Description.back_to_back(),
-    Description.now("ethernet"),
+    Description.now(kind="ethernet"),
     linked("n1 n2", "n2 n3", datapath="direct"),
     linked("n1 s1", "n2 s1", "n2 s2", "n3 s2"),
 ]

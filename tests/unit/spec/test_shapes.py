@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from testbed.errors import DescriptionError
 from testbed.spec.loading import load, parse, topologies
 from testbed.spec.model import Defaults, Description, Impairments, Link, Node
 from testbed.spec.resolving import resolve
@@ -85,6 +86,22 @@ def test_the_now_has_100_hosts_on_40_switches_of_at_most_8_ports_in_three_subclu
     parts = wire(now.nodes, now.switches, now.links[:-6]).segments
     assert [(len(part.nics), len(part.switches)) for part in parts] == [(34, 13), (30, 14), (36, 13)]
     assert {switch.kind for switch in Description.now(kind="ethernet").switches} == {"ethernet"}
+
+
+def test_a_shape_has_switches_of_the_kind_that_is_asked_for_with_the_ports_that_it_needs() -> None:
+    for few in (Description.ring(4, kind="myrinet"), Description.dumbbell(3, 7, kind="myrinet")):
+        assert {(switch.kind, switch.most_ports) for switch in few.switches} == {("myrinet", 8)}
+    (many,) = Description.star(16, kind="myrinet").switches
+    assert (many.kind, many.most_ports) == ("myrinet", 16)
+    text = 'name = "star-16"\n[generate]\nshape = "star"\nnodes = 16\nkind = "myrinet"'
+    assert parse(text, "x") == Description.star(16, kind="myrinet")
+    for nodes in (33, 2_000):
+        with pytest.raises(DescriptionError, match="at most 32 ports on a switch of Myrinet's"):
+            Description.star(nodes, kind="myrinet")
+    with pytest.raises(DescriptionError, match="expected ethernet, myrinet or atm"):
+        Description.line(3, kind="token ring")
+    with pytest.raises(DescriptionError, match="unknown key 'kind'"):
+        Description.back_to_back(kind="myrinet")
 
 
 def test_options_of_a_builder_are_the_same_as_toml() -> None:
