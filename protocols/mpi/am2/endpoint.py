@@ -97,9 +97,10 @@ class Am2Endpoint(MatchingByLibrary):
     # Requests, each answered.
 
     def _hello(self, token: Token, *words: int) -> None:
+        a, b, c, d, unheard = words
         pair = self._pair(token.source.node)
-        self._meet(pair, (words[0], words[1]))
-        token.reply(lines.MEET, *words, *pair.ours)
+        self._meet(pair, (a, b), unheard)
+        token.reply(lines.MEET, a, b, c, d, *pair.ours, pair.unheard)
 
     def _short(
         self, token: Token, a: int, b: int, c: int, d: int, number: int, what: int, tag: int, *data: int
@@ -171,21 +172,26 @@ class Am2Endpoint(MatchingByLibrary):
             pair.queue.append(Piece(message, slot))
         self._answered(pair, head)
 
-    def _met(self, token: Token, a: int, b: int, c: int, d: int, incarnation: int, epoch: int) -> None:
+    def _met(self, token: Token, *words: int) -> None:
         """The peer says who it is."""
+        a, b, c, d, incarnation, epoch, unheard = words
         pair = self._pairs[token.source.node]
         is_current = (a, b) == pair.ours
         self._answered(pair, (a, b, c, d))
         if is_current:
-            self._meet(pair, (incarnation, epoch))
+            self._meet(pair, (incarnation, epoch), unheard)
 
     def _returned(self, returned: Returned) -> None:
         pair, status = self._pair(returned.destination.node), returned.status
         a, b, c, d = returned.arguments[:4]
         if returned.is_reply:
             # The peer waits for it, and would for ever if it were not told.
-            if status is Status.UNREACHABLE and pair.is_open and (a, b) == pair.theirs:
-                self._lose(pair, _WHY[status])
+            if status is Status.UNREACHABLE and pair.theirs is not None and a == pair.theirs[0]:
+                pair.unheard += 1
+                if pair.is_open and (a, b) == pair.theirs:
+                    self._lose(pair, _WHY[status])
+                else:
+                    self._owe(pair)
             return
         is_current = (a, b, c, d) == pair.outgoing
         self._answered(pair, (a, b, c, d))
@@ -212,27 +218,31 @@ class Am2Endpoint(MatchingByLibrary):
         peer = token.source.node
         pair = self._pairs.get(peer) or self._pair(peer)
         if head != pair.incoming and not (self._meet(pair, head[:2]) and head == pair.incoming):
-            token.reply(lines.MEET, *head, *pair.ours)
+            token.reply(lines.MEET, *head, *pair.ours, pair.unheard)
             return None
         if not silent:
             token.reply(lines.TAKEN, *head)
         return pair
 
-    def _meet(self, pair: Pair, theirs: Session) -> bool:
-        """The peer says that it is this one. False: it was, and is another one now."""
+    def _meet(self, pair: Pair, theirs: Session, unheard: int = 0) -> bool:
+        """The peer says that it is this one. unheard: how many of its answers have come back to it. False: it was this one,
+        and is another now."""
         if theirs != pair.theirs:
             if not pair.is_news(theirs):
                 return False
             if pair.theirs is not None and theirs[0] != pair.theirs[0]:
-                pair.former = 0  # nobody is there who could answer
+                pair.is_another()
                 self._staging.release(pair.peer)
             if pair.is_open:
                 self._lose(pair, "has started again", renew=False)
+        if unheard > pair.missed:
+            pair.misses(unheard)
+            self._lines.restore(pair)
         if not pair.is_open:
             pair.open(theirs)
-            self._owe(pair)
             if pair.queue:
                 self._lines.wake(pair)
+        self._owe(pair)
         return True
 
     def _lose(self, pair: Pair, why: str, renew: bool = True) -> None:
@@ -255,8 +265,14 @@ class Am2Endpoint(MatchingByLibrary):
             self._owe(pair)
 
     def _owe(self, pair: Pair) -> None:
-        """Say that nothing of a former session is under way any more, if one waits for that, when it is so."""
-        if pair.owes and pair.is_open and not pair.former:
+        """Say that nothing of a former session is under way any more, if one waits for that, when it is so; and how many
+        answers have come back, if that is news."""
+        if not pair.is_open:
+            return
+        if pair.unheard != pair.said:
+            pair.said = pair.unheard
+            self._lines.put(pair, Word(lines.HELLO, (pair.unheard,)))
+        if pair.owes and not pair.former:
             pair.owes = False
             self._lines.put(pair, Word(lines.CLEAR))
 

@@ -30,6 +30,7 @@ TAG: Final = 0x4D50_492D_414D_3200
 
 # Handlers of requests, which all begin with the head; what follows.
 HELLO: Final = 1
+"""How many of the sender's answers have come back to it."""
 SHORT: Final = 2
 """Number, context and length, tag, the data as words."""
 EAGER: Final = 3
@@ -47,7 +48,7 @@ TAKEN: Final = 8
 PLACED: Final = 9
 """Number, slot: it may be filled again."""
 MEET: Final = 10
-"""The session of who replies."""
+"""The session of who replies, and as HELLO."""
 
 _MOST_WORDS: Final = 9  # that AM-II's sixteen leave
 _MOST_SHORT: Final = 4 * _MOST_WORDS
@@ -105,6 +106,8 @@ class Lines:
 
     def answered(self, pair: Pair) -> None:
         """It has answered a request."""
+        if pair.lacks:
+            self.restore(pair)
         placeless = self._placeless
         while placeless and pair.is_evictable:
             first = next(iter(placeless))
@@ -113,6 +116,15 @@ class Lines:
                 self.wake(first)
                 break
         if pair.queue:
+            self.wake(pair)
+
+    def restore(self, pair: Pair) -> None:
+        """It lacks credits: mapped anew, when no answer can come any more, it has all."""
+        if pair.is_evictable:
+            pair.lacks = False
+            if pair.place >= 0:
+                self._evict(pair)
+        if pair.has_more:
             self.wake(pair)
 
     def advance(self) -> None:
@@ -178,10 +190,12 @@ class Lines:
     def _tell(self, pair: Pair) -> Put:
         """Say who we are, and ask who the peer is."""
         pair.is_told = True
-        put = self._request(pair, HELLO)
+        put = self._request(pair, HELLO, pair.unheard)
         if put is not _SENT:
             pair.is_told = False
-        elif pair.tellings:
+            return put
+        pair.said = pair.unheard
+        if pair.tellings:
             pair.tellings -= 1
         return put
 
@@ -250,6 +264,11 @@ class Lines:
         pair.has_not_asked()
         return _FULL if self._endpoint.credits(pair.place) else _HELD
 
+    def _evict(self, pair: Pair) -> None:
+        del self._placed[pair]
+        self._endpoint.unmap(pair.place)
+        pair.place = -1
+
     def _lead(self, pair: Pair) -> bool:
         """Have a place of the translation table lead to a peer. There may be fewer than peers: then they take turns."""
         endpoint = self._endpoint
@@ -258,9 +277,7 @@ class Lines:
             if other is None:
                 self._placeless[pair] = None
                 return False
-            del self._placed[other]
-            endpoint.unmap(other.place)
-            other.place = -1
+            self._evict(other)
         pair.place = endpoint.map_any(EndpointName(pair.peer, NUMBER), TAG)
         self._placed[pair] = None
         return True

@@ -90,12 +90,16 @@ class Pair:
     nobody sends. refusals: how often it had no endpoint. is_ready: whether it stands among those that have something to
     send. owes: it waits to hear that nothing of a former session is under way any more.
 
+    unheard: answers of ours that have come back, in all; said: so many of which the peer has been told; missed: the peer's
+    that it has told of. lacks: the credits of requests whose answers will not come.
+
     expected: the number of the next message from it. early: what has come before its turn. arriving: what has come in part.
     """
 
     __slots__ = (
-        "arriving", "early", "expected", "former", "incoming", "is_open", "is_ready", "is_told", "numbered", "ours",
-        "outgoing", "owes", "peer", "place", "queue", "refusals", "run", "sending", "tellings", "theirs", "unanswered",
+        "arriving", "early", "expected", "former", "incoming", "is_open", "is_ready", "is_told", "lacks", "missed",
+        "numbered", "ours", "outgoing", "owes", "peer", "place", "queue", "refusals", "run", "said", "sending", "tellings",
+        "theirs", "unanswered", "unheard",
     )  # fmt: skip
 
     def __init__(self, peer: int, incarnation: int) -> None:
@@ -114,6 +118,10 @@ class Pair:
         self.refusals = 0
         self.is_ready = False
         self.owes = False
+        self.unheard = 0
+        self.said = 0
+        self.missed = 0
+        self.lacks = False
         self._begin()
 
     def _begin(self) -> None:
@@ -172,6 +180,17 @@ class Pair:
         """It was not."""
         self.unanswered -= 1
         self.run -= 1
+
+    def misses(self, unheard: int) -> None:
+        """The peer says that so many of its answers have come back to it, more than before: nobody waits for those."""
+        self.former = max(0, self.former - (unheard - self.missed))
+        self.missed = unheard
+        self.lacks = True
+
+    def is_another(self) -> None:
+        """The peer is another incarnation: nobody is there who could answer, or be told."""
+        self.former = self.unheard = self.said = self.missed = 0
+        self.lacks = False
 
     def answered(self, head: Head) -> None:
         """A request that began so has been."""

@@ -167,6 +167,23 @@ def test_slots_are_held_back_until_nothing_of_the_former_session_is_under_way() 
     nodes.talk(0, 1)
 
 
+@pytest.mark.parametrize("allowed", [1, 4])
+def test_credits_whose_answers_could_not_be_delivered_come_back_when_that_is_told(allowed: int) -> None:
+    nodes = Nodes(2, replace(IMPATIENT, credits=allowed))
+    nodes.talk(0, 1)
+    answerer = nodes.wires.addresses[1]
+    for _ in range(2 * allowed):
+        sent = [nodes.send(0, 1, b"word") for _ in range(20)]
+        nodes.go(60 * MILLISECOND, lambda frame: frame[6:12] == answerer and codec.kind_of(frame) == codec.KIND_MESSAGE)
+        nodes.wires.elapse(SECOND)
+        assert [over.done for over in sent] == [True] * 20
+        assert failure(sent[-1]) == ERR_PROC_FAILED
+        pair = nodes.endpoint(0)._pairs[1]
+        assert (pair.former, pair.lacks) == (0, False)
+        nodes.talk(0, 1)
+        assert nodes.endpoint(0)._endpoint.credits(pair.place) == allowed
+
+
 def test_what_was_sent_in_a_former_session_is_not_taken_for_a_message_of_this_one() -> None:
     nodes = Nodes(2, IMPATIENT)
     nodes.talk(0, 1)
