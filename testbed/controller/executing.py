@@ -103,10 +103,10 @@ def names_of(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> tuple[str
     for node in layout.nodes:
         if not node.nics:
             raise UnsupportedError(f"node {node.name} has no NIC: a workload runs on all nodes of a cluster")
-    myrinet = next((switch.name for switch in layout.switches if switch.kind == "myrinet"), None)
-    if protocol.ethertype and myrinet is not None and not protocol.routed:
+    if not protocol.routed and (routed := layout.routed()):
         raise UnsupportedError(
-            f"switch {myrinet} is Myrinet's, which goes by the source routes of frames: this protocol's have none"
+            f"node {min(routed)} is at a switch of Myrinet's, which goes by the source routes of frames: this protocol's "
+            "have none; AM-II's have (--protocol am2)"
         )
     if protocol.ethertype and (beyond := _beyond(layout)):
         first, other = (f"{node.name}:{node.nics[0].name}" for node in (layout.nodes[0], beyond))

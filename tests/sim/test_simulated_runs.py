@@ -13,6 +13,7 @@ import testbed
 from protocols.mpi.errors import MPIError
 from testbed import Cluster
 from testbed.controller.executing import TimeIsUpError
+from testbed.controller.running import Mode
 from testbed.errors import ConflictError, NotFoundError, UnsupportedError
 from testbed.observe.recorded import recorded
 from testbed.runtime.journal import read
@@ -210,9 +211,10 @@ def test_nics_that_no_frame_of_each_other_reaches_are_refused_before_anything_st
     assert not (tmp_path / "run").exists()
 
 
-def test_a_protocol_without_routes_is_refused_on_myrinet_at_once() -> None:
-    with pytest.raises(UnsupportedError, match="is Myrinet's, which goes by the source routes of frames"):
-        testbed.run("now-1998", "pingpong", mode="sim")
+@pytest.mark.parametrize(("protocol", "mode"), [("emp", "sim"), ("emp", "live"), ("tcp", "live")])
+def test_a_protocol_without_routes_is_refused_on_myrinet_at_once(protocol: str, mode: Mode) -> None:
+    with pytest.raises(UnsupportedError, match="a switch of Myrinet's, which goes by the source routes of frames"):
+        testbed.run("now-1998", "pingpong", protocol=protocol, mode=mode)
 
 
 def test_a_program_that_leaves_python_is_an_error_with_its_node() -> None:
