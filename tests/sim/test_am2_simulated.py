@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from am2_talk import Notes, counted, firmware, talk
 
+from protocols.am2.host.library import ActiveMessages
 from protocols.am2.plug import plug
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.profile import IDEAL, Profile
+from testbed.sim.node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
@@ -74,3 +76,42 @@ def test_on_myrinet_the_mappers_find_the_routes_that_messages_wait_for() -> None
         assert counted(simulation, "mapper_tables_installed") >= 4
         assert not notes.returned
     notes.check()
+
+
+def test_a_host_that_is_interrupted_pays_for_it_and_one_that_polls_does_not() -> None:
+    def taken(interrupt: int) -> tuple[int, int]:
+        """When the first answer comes, for which endpoints are paged in, and how long a later one takes."""
+        profile = Profile(receive=1_000, notice=100, interrupt=interrupt)
+        with Simulation(Description.back_to_back(delay="1us", rate="1gbit"), plug(), profile=profile) as simulation:
+            asker, asked = (
+                cast(ActiveMessages, simulation.nodes[name].agent.host).allocate_bundle().allocate_endpoint()
+                for name in ("n1", "n2")
+            )
+            asked.tag = 1
+            asked.set_handler(1, lambda token: token.reply(1))
+            asker.set_handler(1, lambda _: None)
+            asker.map(0, asked.name, 1)
+
+            async def ask(_: ActiveMessages, node: SimNode) -> tuple[int, int]:
+                times = [node.now()]
+                for _ in range(2):
+                    await asker.request(0, 1)
+                    while not asker.poll():
+                        await asker.wait()
+                    times.append(node.now())
+                return times[1] - times[0], times[2] - times[1]
+
+            async def serve(_: ActiveMessages, __: SimNode) -> None:
+                handled = 0
+                while handled < 2:
+                    await asked.wait()
+                    handled += asked.poll()
+
+            asking = simulation.spawn("n1", ask)
+            simulation.spawn("n2", serve)
+            simulation.run(timeout=SECOND)
+            return asking.result()
+
+    (cheap, usual), (dear, as_usual) = taken(0), taken(200_000)
+    assert dear >= cheap + 200_000
+    assert usual == as_usual
