@@ -1,0 +1,57 @@
+"""Four nodes, twelve endpoints of each over seven endpoint frames, 5 % of all frames lost, one node killed, one link
+flapping: every message is handled exactly once, or comes back, and nobody else is disturbed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from am2_torture import Torture
+
+import testbed
+from testbed import Cluster, Scenario
+from testbed.spec.faults import Crash, Flap, Impair
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+TIMEOUT = 90.0  # s
+STORM = Scenario(
+    name="storm",
+    faults=(
+        Impair(on="all", at="100ms", loss="5%"),
+        Crash(on="n4", at="1s"),
+        Flap(on="n3", at="1300ms", for_="300ms"),
+        Flap(on="n3", at="2s", for_="300ms"),
+    ),
+)
+FIRMWARE = {"retries": 25}  # 3.5 s
+NAMES = ("n1", "n2", "n3", "n4")
+
+
+def is_exactly_once(results: dict[str, dict[str, Any]]) -> None:
+    """Between those that live."""
+    for receiver, said in results.items():
+        handled = Counter(tuple(asked) for asked in said["handled"])
+        assert set(handled.values()) == {1}
+        for sender, told in results.items():
+            if sender != receiver:
+                sent = {tuple(asked) for asked in told["sent"][NAMES.index(receiver)]}
+                assert sent
+                assert {asked for asked in handled if asked[0] == NAMES.index(sender)} == sent
+
+
+def test_a_node_that_is_killed_and_a_link_that_flaps_disturb_nobody_else(tmp_path: Path) -> None:
+    result = testbed.run(
+        Cluster.star(4), Torture(), protocol="am2", scenario=STORM, firmware=FIRMWARE, timeout=TIMEOUT,
+        output=tmp_path / "run",
+    )  # fmt: skip
+    results: dict[str, Any] = {name: result.results[name] for name in NAMES[:3]}
+    is_exactly_once(results)
+    for said in results.values():
+        assert said["wrong"] == 0
+        assert said["came_back"]
+        assert {tuple(one) for one in said["came_back"]} == {(3, "UNREACHABLE")}
+        assert said["meanwhile"]
+        assert said["faults"] > 12
