@@ -111,14 +111,20 @@ class Run:
             simulation.mend(link)
             simulation.change(link, CALM)
 
-    def to_the_end(self) -> None:
+    def until_all_is_over(self, step: int, patience: int) -> None:
+        """step: nanoseconds after which it looks first; then seldom and more seldom. Raises Violation."""
         simulation = self.simulation
-        end, step = simulation.now() + PATIENCE, MILLISECOND
+        end = simulation.now() + patience
+        simulation.run_until(simulation.now() + step)
         while left := self.left():
             if simulation.now() > end:
                 raise Violation("no progress on a healed network: " + "; ".join(left[:20]))
             simulation.run_until(simulation.now() + step)
-            step += step // 4
+            step += step // 8
+
+    def to_the_end(self) -> None:
+        simulation = self.simulation
+        self.until_all_is_over(MILLISECOND, PATIENCE)
         simulation.run_until(simulation.now() + SECOND // 10)
         if left := self.left():
             raise Violation("it was over, and is not: " + "; ".join(left))

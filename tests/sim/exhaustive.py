@@ -9,86 +9,78 @@ within a bounded time after the last fault: a small scope, searched to its end (
     python tests/sim/exhaustive.py emp               every schedule of every exchange, on all processors
     python tests/sim/exhaustive.py emp 1+1 pdthpp    one of them again, in words
 
-Another protocol is another `Subject`; all else comes from the registry.
+Another protocol is another `Subject`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, Final
+from typing import Final, Protocol
 
-from exhaustive_exchanges import EXCHANGES, Exchange, Party
+from am2_exchanges import CASES, Active
+from exhaustive_exchanges import EMP_MATCHING, EXCHANGES, Matching
 from swarm_faults import Violation
 from trials import say
 
 from protocols.core.firmware import Plug
-from protocols.core.protocol import Protocol
-from protocols.emp import host as emp
-from protocols.emp.settings import Settings
 from testbed.engine.sources import source
-from testbed.registry import PROTOCOLS, load
-from testbed.sim.simulation import Simulation, StalledError
+from testbed.sim.simulation import Simulation
 from testbed.sim.way import DirectionName, Receive
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description
 from testbed.spec.resolving import resolve
 
-MILLISECOND, SECOND = 1_000_000, 1_000_000_000
+SECOND: Final = 1_000_000_000
 
 DEPTH: Final = 6
-"""Transmissions whose fate is chosen."""
+"""Transmissions whose fate is chosen, usually."""
 FATES: Final = {"p": "passed", "d": "dropped", "t": "delivered twice", "h": "held behind the next"}
 _LETTERS: Final = "".join(FATES)
 _PASSED: Final = _LETTERS[0]
-PATIENCE: Final = 20 * SECOND
-"""Virtual time after which an exchange is taken to have come to a halt."""
 SILENCE: Final = SECOND
 """Virtual time in which whatever is still under way after the exchange comes to rest."""
 
 
+class Stage(Protocol):
+    """One exchange between the two nodes, by the one protocol. plug: for the simulation. bound: nanoseconds after the last
+    fault in which it is over."""
+
+    plug: Plug
+    bound: int
+
+    def begin(self, simulation: Simulation) -> None:
+        """Start the programs."""
+
+    def go_on(self, simulation: Simulation) -> None:
+        """Let time pass until they have ended. Raises Violation, if that is longer than PATIENCE or something is wrong."""
+
+    def check(self, simulation: Simulation) -> None:
+        """Once nothing is under way any more. Raises Violation where something is wrong, or left over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A protocol. name: its entry point's. payload: bytes of a message in a full frame, so that messages have as many frames
-    as they are meant to. bound: nanoseconds after the last fault in which every exchange is over. resources: what a host
-    has of all that a transfer takes and gives back. plug: another one than the entry point's, with settings so small
-    that a few frames come to their limits."""
+    """A protocol. name: its entry point's. stages: its exchanges, by name. depth: transmissions whose fate is chosen."""
 
     name: str
-    payload: int
-    bound: int
-    resources: Callable[[Any], tuple[int, ...]]
-    plug: Plug | None = None
-
-    def size(self, frames: int) -> int:
-        """Bytes of a message of so many frames, the last one about half full."""
-        return self.payload * frames - self.payload // 2
+    stages: Mapping[str, Callable[[], Stage]]
+    depth: int = DEPTH
 
 
-# A header that was lost is sent again after at most one longest time-out. What was sent behind it was not admitted
-# meanwhile, and waits for its own timer: one more. The rest are round trips.
-EMP: Final = Subject(
-    "emp", payload=1472, bound=2 * Settings().longest_timeout + MILLISECOND,
-    resources=lambda host: (host.free, host.pinned), plug=emp.plug(Settings(window=2)),
-)  # fmt: skip
-SUBJECTS: Final = {EMP.name: EMP}
+EMP: Final = Subject("emp", {name: partial(Matching, EMP_MATCHING, exchange) for name, exchange in EXCHANGES.items()})
+AM2: Final = Subject("am2", {name: partial(Active, case) for name, case in CASES.items()}, depth=5)
+SUBJECTS: Final = {EMP.name: EMP, AM2.name: AM2}
 
 
 @cache
 def _layout() -> Layout:
     """Two nodes. A frame takes the wire so long that acknowledgements come between the data."""
     return resolve(Description.back_to_back(delay="2us", rate="1gbit"))
-
-
-@cache
-def _protocol(name: str) -> Protocol:
-    found = load(PROTOCOLS, name)
-    assert isinstance(found, Protocol)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +150,7 @@ class Ran:
     recovery: int
 
 
-def run(subject: Subject, exchange: Exchange, fates: str) -> Ran:
+def run(subject: Subject, exchange: str, fates: str) -> Ran:
     """One schedule. Raises Violation; whatever else is raised has the command that does it again as its note."""
     gate = Gate(fates)
     try:
@@ -168,35 +160,23 @@ def run(subject: Subject, exchange: Exchange, fates: str) -> Ran:
         raise
 
 
-def go_through(subject: Subject, exchange: Exchange, gate: Gate) -> int:
+def go_through(subject: Subject, exchange: str, gate: Gate) -> int:
     """An exchange between nodes with this gate between them, and all checks; what `Ran` calls recovery."""
-    protocol = _protocol(subject.name)
-    with Simulation(_layout(), subject.plug or protocol.plug, seed=0) as simulation:
+    stage = subject.stages[exchange]()
+    with Simulation(_layout(), stage.plug, seed=0) as simulation:
         gate.stand(simulation)
-        nodes = list(simulation.nodes.values())
-        devices = [protocol.device(node.endpoint) for node in nodes]
-        before = [subject.resources(node.endpoint) for node in nodes]
-        parties = [Party(number, device, exchange, subject.size) for number, device in enumerate(devices)]
-        for node, party in zip(nodes, parties, strict=True):
-            simulation.spawn(node.name, party.carry_on)
-        try:
-            simulation.run(timeout=PATIENCE)
-        except StalledError as error:
-            raise Violation(f"no progress on a healed network: {error}") from error
+        stage.begin(simulation)
+        stage.go_on(simulation)
         recovery = simulation.now() - gate.healed
-        if recovery > subject.bound:
-            raise Violation(f"over only {recovery:,} ns after the last fault: at most {subject.bound:,}")
+        if recovery > stage.bound:
+            raise Violation(f"over only {recovery:,} ns after the last fault: at most {stage.bound:,}")
         simulation.run_until(simulation.now() + SILENCE)
         while gate.release(simulation.now()):
             simulation.run_until(simulation.now() + SILENCE)
-        for party, device, node, had in zip(parties, devices, nodes, before, strict=True):
-            party.check_memory()
-            if left := [*device.waiting(), *node.waiting()]:
-                raise Violation(f"{node.name} is not done: {'; '.join(left)}")
+        stage.check(simulation)
+        for node in simulation.nodes.values():
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{node.name}: nothing is under way, and a timer runs")
-            if (has := subject.resources(node.endpoint)) != had:
-                raise Violation(f"{node.name}: of its resources {had} are left {has}")
     return recovery
 
 
@@ -209,10 +189,10 @@ def following(fates: str, took_place: int) -> str:
     return ""
 
 
-def drawn(seed: int, subject: Subject, depth: int = DEPTH) -> tuple[Subject, Exchange, str]:
+def drawn(seed: int, subject: Subject, depth: int = DEPTH) -> tuple[Subject, str, str]:
     """A schedule at random."""
     chance = source(seed, f"schedule of {subject.name}")
-    exchange = chance.choice(list(EXCHANGES.values()))
+    exchange = chance.choice(list(subject.stages))
     return subject, exchange, "".join([chance.choice(_LETTERS) for _ in range(depth)])
 
 
@@ -233,7 +213,7 @@ class Tally:
         )  # fmt: skip
 
 
-def search(subject: Subject, exchange: Exchange, first: str, depth: int = DEPTH, most_failures: int = 10) -> Tally:
+def search(subject: Subject, exchange: str, first: str, depth: int = DEPTH, most_failures: int = 10) -> Tally:
     """All schedules whose first transmission meets this fate, or those until so many have failed."""
     ran = stand_for = recovery = 0
     failed: list[str] = []
@@ -255,28 +235,28 @@ def search(subject: Subject, exchange: Exchange, first: str, depth: int = DEPTH,
 
 def _search(part: tuple[str, str, str, int]) -> Tally:
     subject, exchange, first, depth = part
-    return search(SUBJECTS[subject], EXCHANGES[exchange], first, depth)
+    return search(SUBJECTS[subject], exchange, first, depth)
 
 
-def everything(subject: Subject, depth: int = DEPTH) -> dict[str, Tally]:
+def everything(subject: Subject, depth: int) -> dict[str, Tally]:
     """All schedules of every exchange, on all processors; by the exchange's name."""
-    parts = [(subject.name, exchange, first, depth) for exchange in EXCHANGES for first in FATES]
-    tallies = dict.fromkeys(EXCHANGES, Tally())
+    parts = [(subject.name, exchange, first, depth) for exchange in subject.stages for first in FATES]
+    tallies = dict.fromkeys(subject.stages, Tally())
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for (_, exchange, _, _), tally in zip(parts, pool.map(_search, parts), strict=True):
             tallies[exchange] += tally
     return tallies
 
 
-def replay(subject: Subject, exchange: Exchange, fates: str) -> str:
+def replay(subject: Subject, exchange: str, fates: str) -> str:
     """The one command that runs a schedule again."""
-    return f"python tests/sim/exhaustive.py {subject.name} {exchange.name} {fates}"
+    return f"python tests/sim/exhaustive.py {subject.name} {exchange} {fates}"
 
 
 def main(arguments: Sequence[str]) -> int:
     subject = SUBJECTS[arguments[0]]
     if len(arguments) == 1:
-        tallies = everything(subject)
+        tallies = everything(subject, subject.depth)
         for name, tally in tallies.items():
             say(f"{name:>8}: {tally.ran:>5,} ran for {tally.stand_for:,}; at most {tally.recovery:,} ns to recover")
         failed = [line for tally in tallies.values() for line in tally.failed]
@@ -284,7 +264,7 @@ def main(arguments: Sequence[str]) -> int:
         return bool(failed)
     gate, wrong = Gate(arguments[2]), ""
     try:
-        recovery = go_through(subject, EXCHANGES[arguments[1]], gate)
+        recovery = go_through(subject, arguments[1], gate)
     except Violation as violation:
         wrong = str(violation)
     say("\n".join(map(str, gate.transmissions)))

@@ -6,15 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from swarm_faults import Violation
+from swarm_faults import MILLISECOND, SECOND, Violation
 
 from protocols.core.completion import Completion
+from protocols.core.firmware import Plug
+from protocols.core.protocol import Protocol
+from protocols.emp import host as emp
+from protocols.emp.settings import Settings
 from protocols.mpi.device import Device
 from protocols.mpi.errors import Envelope, MPIError
+from testbed.registry import PROTOCOLS, load
 from testbed.sim.node import SimNode
+from testbed.sim.simulation import Simulation, StalledError
 
+PATIENCE: Final = 20 * SECOND
+"""Virtual time after which an exchange is taken to have come to a halt."""
 GUARD: Final = 64
 """Bytes around each buffer of a receive that nothing may touch."""
 UNTOUCHED: Final = 0xEE
@@ -53,6 +61,75 @@ EXCHANGES: Final = {
     )
 }
 """By name: messages of so many frames; "+": one way, at once; "-": one each way; "late": receives are not ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """A protocol with MPI's device. name: its entry point's. payload: bytes of a message in a full frame, so that messages
+    have as many frames as they are meant to. bound: as a stage's. resources: what a host has of all that a transfer takes
+    and gives back. plug: with settings so small that a few frames come to their limits."""
+
+    name: str
+    payload: int
+    bound: int
+    resources: Callable[[Any], tuple[int, ...]]
+    plug: Plug
+
+    def size(self, frames: int) -> int:
+        """Bytes of a message of so many frames, the last one about half full."""
+        return self.payload * frames - self.payload // 2
+
+
+# A header that was lost is sent again after at most one longest time-out. What was sent behind it was not admitted
+# meanwhile, and waits for its own timer: one more. The rest are round trips.
+EMP_MATCHING: Final = Matched(
+    "emp", payload=1472, bound=2 * Settings().longest_timeout + MILLISECOND,
+    resources=lambda host: (host.free, host.pinned), plug=emp.plug(Settings(window=2)),
+)  # fmt: skip
+
+
+class Matching:
+    """An exchange of messages that are matched: a stage of `exhaustive`."""
+
+    def __init__(self, matched: Matched, exchange: Exchange) -> None:
+        self.plug = matched.plug
+        self.bound = matched.bound
+        self._matched = matched
+        self._exchange = exchange
+        self._parties: list[Party] = []
+        self._devices: list[Device] = []
+        self._before: list[tuple[int, ...]] = []
+
+    def begin(self, simulation: Simulation) -> None:
+        protocol = _protocol(self._matched.name)
+        nodes = list(simulation.nodes.values())
+        self._devices = [protocol.device(node.endpoint) for node in nodes]
+        self._before = [self._matched.resources(node.endpoint) for node in nodes]
+        for number, (node, device) in enumerate(zip(nodes, self._devices, strict=True)):
+            self._parties.append(Party(number, device, self._exchange, self._matched.size))
+            simulation.spawn(node.name, self._parties[-1].carry_on)
+
+    def go_on(self, simulation: Simulation) -> None:
+        try:
+            simulation.run(timeout=PATIENCE)
+        except StalledError as error:
+            raise Violation(f"no progress on a healed network: {error}") from error
+
+    def check(self, simulation: Simulation) -> None:
+        nodes = simulation.nodes.values()
+        for party, device, node, had in zip(self._parties, self._devices, nodes, self._before, strict=True):
+            party.check_memory()
+            if left := [*device.waiting(), *node.waiting()]:
+                raise Violation(f"{node.name} is not done: {'; '.join(left)}")
+            if (has := self._matched.resources(node.endpoint)) != had:
+                raise Violation(f"{node.name}: of its resources {had} are left {has}")
+
+
+@cache
+def _protocol(name: str) -> Protocol:
+    found = load(PROTOCOLS, name)
+    assert isinstance(found, Protocol)
+    return found
 
 
 @cache

@@ -1,0 +1,79 @@
+"""What two nodes say to each other by AM-II under every schedule: a few active messages, and what each checks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from am2_cases import BULK, MEDIUM, NOTHING, SHORT, Case, Request
+from am2_swarm import MISTAKES, Run
+from am2_world import World
+from swarm_faults import CALM, MICROSECOND, MILLISECOND, SECOND, Violation
+
+from protocols.am2.plug import plug
+from protocols.am2.settings import Settings
+from testbed.sim.simulation import Simulation
+
+PATIENCE: Final = 2 * SECOND
+"""Virtual time after which an exchange is taken to have come to a halt."""
+PACKET: Final = 512
+_SETTINGS: Final = {
+    "channels": 2, "sequences": 1 << 16, "scan": MILLISECOND // 5, "timeout": MILLISECOND,
+    "longest_timeout": 4 * MILLISECOND, "retries": 40, "refused": MILLISECOND // 5, "credits": 2, "frames": 1,
+    "stay": MILLISECOND, "packet": PACKET,
+}  # fmt: skip
+
+
+def _case(*requests: Request, endpoints: int = 1) -> Case:
+    return Case(
+        0, "back-to-back", 2, endpoints, tuple(_SETTINGS.items()), priced=False, changing=0, slow=0, freed=0,
+        requests=requests, restarts=(), links=(CALM,), cuts=(), until=0,
+    )  # fmt: skip
+
+
+def _request(source: int, form: str, size: int, answer: str = SHORT, endpoint: int = 0, wrong: str = "") -> Request:
+    return Request(source, endpoint, 1 - source, endpoint, form, size, answer, 0 if answer != MEDIUM else 60, wrong)
+
+
+CASES: Final = {
+    "short": _case(_request(0, SHORT, 4)),
+    "medium": _case(_request(0, MEDIUM, 400, MEDIUM)),
+    "bulk": _case(_request(0, BULK, 3 * PACKET - PACKET // 2)),
+    "silent": _case(_request(0, SHORT, 4, NOTHING), _request(0, SHORT, 4, NOTHING)),
+    "two": _case(_request(0, SHORT, 4), _request(0, BULK, 2 * PACKET)),
+    "each": _case(_request(0, SHORT, 4), _request(1, MEDIUM, 60)),
+    "paged": _case(_request(0, SHORT, 4), _request(0, SHORT, 4, endpoint=1), endpoints=2),
+    "wrong": _case(_request(0, SHORT, 4, wrong="tag"), _request(0, BULK, 2 * PACKET, wrong="segment")),
+}
+"""By name. At the beginning no endpoint is in its NIC; "paged": two of each node take turns in its one frame."""
+
+
+class Active:
+    """An exchange of active messages: a stage of `exhaustive`."""
+
+    # One that was lost comes again after a longest time-out and a scan. An endpoint that pages takes turns with another one,
+    # and may have to wait for it, for each end of the request and of its reply.
+    bound = 2 * (_SETTINGS["longest_timeout"] + _SETTINGS["scan"]) + 8 * _SETTINGS["stay"]
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._world = World(case)
+        self._run: Run | None = None
+        self.plug = plug(Settings(**dict(case.settings)), witness=self._world.witness)
+
+    def begin(self, simulation: Simulation) -> None:
+        self._run = Run(self._case, simulation, self._world)
+
+    def go_on(self, simulation: Simulation) -> None:
+        assert self._run is not None
+        try:
+            self._run.until_all_is_over(20 * MICROSECOND, PATIENCE)
+        except MISTAKES as error:
+            if isinstance(error, Violation):
+                raise
+            raise Violation(f"at {simulation.now()} ns: {type(error).__name__}: {error}") from error
+
+    def check(self, simulation: Simulation) -> None:  # noqa: ARG002
+        assert self._run is not None
+        if left := self._run.left():
+            raise Violation("it was over, and is not: " + "; ".join(left))
+        self._world.check()
