@@ -1,4 +1,5 @@
-"""The README's tutorial, done as it stands there: its files written, its commands run, what they print compared.
+"""The README's tutorial, done as it stands there: its files written, its commands run, what they print compared; and its
+programs on NICs, as they stand there.
 
 Of what is printed the README shows lines; each must come, in this order, whatever the figures in it are; but those of a
 simulation are as they stand.
@@ -79,3 +80,17 @@ def test_everything_in_the_tutorial_is_so(tmp_path: Path) -> None:
     finally:
         run("testbed down --all")
     assert ran >= 15
+
+
+def test_the_programs_on_nics_run_simulated_and_live(tmp_path: Path) -> None:
+    programs = [block.text for block in blocks("NICs with firmware") if block.language == "python"]
+    printed = []
+    for text in programs:
+        (tmp_path / "program.py").write_text(text)
+        done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout.splitlines())
+    emp, am2 = printed
+    assert emp[0].startswith("{'from': 'n1'} after ")
+    assert emp[1] == "{'from': 'n1'}"
+    assert am2 == ["285", str({f"n{number}": 285 for number in range(1, 5)})]
