@@ -156,7 +156,7 @@ class Lines:
         return [pair for pair in self._placed if pair.unanswered and left(pair.place) == most]
 
     async def _seek_room(self) -> None:
-        while self._ready:
+        while self._ready and self._host.handling is None:  # else whoever polls goes on when the handler has ended
             await self._endpoint.wait_for_room(self._ready[0].place)
             self.advance()
         self._is_seeking = False

@@ -357,3 +357,22 @@ def test_slots_are_handed_out_in_turn_and_those_of_a_lost_peer_are_held_back() -
     for peer, slots in enumerate([first, *others]):
         staging.hold(peer, slots)
     assert staging.take(1) == first, "when all are held, what was lost first is lost for good"
+
+
+def test_what_comes_while_a_handler_runs_and_the_ring_is_full_is_handled_later() -> None:
+    nodes = Nodes(3, Settings(credits=16))
+    nodes.talk(0, 1)
+    nodes.talk(0, 2)
+    sent = [nodes.send(0, 1 + number // 20, b"word") for number in range(40)]
+    nodes.send(1, 0, b"another")
+    host, endpoint = nodes.wires.agents[0].host, nodes.endpoint(0)._endpoint
+    assert sum(over.done for over in sent) == 16
+    host.handling = endpoint  # type: ignore[attr-defined]
+    for frame in nodes.wires.take(1):
+        nodes.wires.give(frame)
+    assert not endpoint.is_empty
+    host.handling = None  # type: ignore[attr-defined]
+    nodes.wires.elapse(SECOND)
+    assert all(over.done for over in sent)
+    assert nodes.receive(0, 1, 7)[1] == b"another"
+    assert nodes.ranks.at_rest()
