@@ -38,7 +38,7 @@ class Status(IntEnum):
 class Returned:
     """A message that could not be delivered, as its sender's error handler gets it. handler, arguments: as it was sent.
     message: its number, as the endpoint counts. data: bytes that it had, valid only while the handler runs; of a message
-    that the destination's library has sent back (BAD_HANDLER) there are none."""
+    that the destination's library has sent back (BAD_HANDLER) there are none, and of its arguments the first 13."""
 
     status: Status
     is_reply: bool
