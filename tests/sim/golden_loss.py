@@ -6,26 +6,33 @@ a window or a frame changes the table, and sees in its diff what that does (afte
     python tests/sim/golden_loss.py emp             print a protocol's table
     python tests/sim/golden_loss.py emp --write     and keep it: tests/sim/golden/loss_emp.txt
 
-Another protocol is another entry of `COUNTED`; all else comes from the registry.
+Another protocol is another `Subject`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from trials import say
 
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.names import EndpointName
+from protocols.am2.plug import plug as am2_plug
 from protocols.core.firmware import Plug
-from protocols.core.protocol import Protocol
+from protocols.emp import host as emp
+from protocols.mpi import emp as mpi
 from protocols.mpi.device import Device
-from testbed.registry import PROTOCOLS, load
+from testbed.engine.tasks import Task
 from testbed.sim.node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import ImpairmentKeys
 from testbed.spec.model import Description
+
+REQUEST, ANSWER, TAG = 1, 2, 77
 
 FOLDER: Final = Path(__file__).parent / "golden"
 PATIENCE: Final = 600_000_000_000
@@ -42,22 +49,34 @@ LOSSES: Final[dict[str, ImpairmentKeys]] = {
 MESSAGES: Final = {0: 200, 4: 200, 1456: 200, 1457: 200, 5824: 100, 65_536: 20, 1_048_576: 2}
 """How many messages of each size, in bytes: on both sides of a frame's end, four frames, and many."""
 
-COUNTED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "emp": {
-        "frames": ("frames_sent",),
-        "resent": ("frames_resent",),
-        "acks": ("acknowledgements_sent", "reacknowledgements_sent"),
-        "time-outs": ("collections_resent",),
-    }
-}
-"""By protocol: the table's columns, and which of the firmware's counters, of both nodes, are added up in each. frames: data,
-for the first time. time-outs: how often something was sent again as a whole."""
+Start = Callable[[Simulation, int], "Task[int]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A protocol. columns: the table's, and which of the firmware's counters, of both nodes, are added up in each. start:
+    has all messages of a size sent from one node to the other; its task gives the time at which the last one is answered.
+    plug: its NICs. how: what one message is, for the table's head."""
+
+    columns: Mapping[str, tuple[str, ...]]
+    start: Start
+    plug: Plug
+    how: str
+
 
 _HEAD: Final = """\
-# {name}: what messages from one node to another cost, each sent when the one before has been acknowledged; 1 Gbit/s, 5 us.
+# {name}: what messages from one node to another cost, {how}; 1 Gbit/s, 5 us.
 # loss: of each frame, in both directions; bursts: Gilbert-Elliott, {bursts}. time: of all messages, nanoseconds.
 # Made by: python tests/sim/golden_loss.py {name} --write
 """
+
+
+def by_device(simulation: Simulation, size: int) -> Task[int]:
+    """Through MPI's device."""
+    sender, receiver = simulation.nodes.values()
+    task = simulation.spawn(sender.name, send_all, mpi.device(cast(emp.Endpoint, sender.endpoint)), size)
+    simulation.spawn(receiver.name, receive_all, mpi.device(cast(emp.Endpoint, receiver.endpoint)), size)
+    return task
 
 
 async def send_all(endpoint: object, node: SimNode, device: Device, size: int) -> int:  # noqa: ARG001
@@ -77,25 +96,81 @@ async def receive_all(endpoint: object, node: SimNode, device: Device, size: int
             posted.append(device.receive(0, 0, 0, buffers[number % 2]))
 
 
-def protocol_of(name: str) -> Protocol:
-    found = load(PROTOCOLS, name)
-    assert isinstance(found, Protocol)
-    return found
+def by_requests(simulation: Simulation, size: int) -> Task[int]:
+    """Active messages: medium ones as far as that goes, then bulk."""
+    sender, receiver = simulation.nodes.values()
+    task = simulation.spawn(sender.name, ask_all, size)
+    simulation.spawn(receiver.name, answer_all, size)
+    return task
+
+
+async def ask_all(am: ActiveMessages, node: SimNode, size: int) -> int:
+    """When the last one is replied to."""
+    replies: list[int] = []
+    endpoint = am.allocate_bundle().allocate_endpoint()
+    endpoint.set_handler(ANSWER, lambda _, number: replies.append(number))
+    endpoint.map(0, EndpointName(1, 0), TAG)
+    data = bytes(size)
+    for number in range(MESSAGES[size]):
+        if size <= am.most_medium:
+            await endpoint.request_medium(0, REQUEST, data, number)
+        else:
+            await endpoint.request_bulk(0, REQUEST, data, 0, number)
+        while len(replies) <= number:
+            await endpoint.wait()
+            endpoint.poll()
+    return node.now()
+
+
+async def answer_all(am: ActiveMessages, node: SimNode, size: int) -> None:  # noqa: ARG001
+    endpoint = am.allocate_bundle().allocate_endpoint()
+    endpoint.tag = TAG
+    endpoint.segment = bytearray(size)
+    endpoint.set_handler(REQUEST, lambda token, _, number: token.reply(ANSWER, number))
+    handled = 0
+    while handled < MESSAGES[size]:
+        await endpoint.wait()
+        handled += endpoint.poll()
+
+
+SUBJECTS: Final = {
+    "emp": Subject(
+        {
+            "frames": ("frames_sent",),
+            "resent": ("frames_resent",),
+            "acks": ("acknowledgements_sent", "reacknowledgements_sent"),
+            "time-outs": ("collections_resent",),
+        },
+        by_device,
+        emp.plug(),
+        "each sent when the one before has been acknowledged",
+    ),
+    "am2": Subject(
+        {
+            "packets": ("packets_sent",),
+            "resent": ("packets_resent",),
+            "acks": ("acknowledgements_sent",),
+            "refused": ("refusals_received",),
+        },
+        by_requests,
+        am2_plug(),
+        "as requests, each sent when the one before has been replied to",
+    ),
+}
+"""frames, packets: data, for the first time. acks: NACKs, too. time-outs: how often something was sent again as a whole."""
 
 
 def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, int]:
     """By column: the time, and what was counted. plug: another one than the protocol's."""
-    protocol = protocol_of(name)
+    subject = SUBJECTS[name]
     cluster = Description.back_to_back(delay="5us", rate="1gbit", seed=1, **LOSSES[loss])
-    with Simulation(cluster, plug or protocol.plug) as simulation:
-        sender, receiver = simulation.nodes.values()
-        task = simulation.spawn(sender.name, send_all, protocol.device(sender.endpoint), size)
-        simulation.spawn(receiver.name, receive_all, protocol.device(receiver.endpoint), size)
+    with Simulation(cluster, plug or subject.plug) as simulation:
+        task = subject.start(simulation, size)
         simulation.run(timeout=PATIENCE)
-        counted = [node.agent.firmware.counted() for node in (sender, receiver)]
+        counted = [node.agent.firmware.counted() for node in simulation.nodes.values()]
         return {"time": task.result()} | {
             column: sum(of_one[counter] for of_one in counted for counter in counters)
-            for column, counters in COUNTED[name].items()
+            for column, counters in subject.columns.items()
         }
 
 
@@ -109,7 +184,7 @@ def table(name: str) -> str:
     lines = [list(rows[0]), *[[str(value) for value in one.values()] for one in rows]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return f"{_HEAD.format(name=name, bursts=LOSSES['bursts']['gemodel'])}{text}\n"
+    return f"{_HEAD.format(name=name, how=SUBJECTS[name].how, bursts=LOSSES['bursts']['gemodel'])}{text}\n"
 
 
 def path(name: str) -> Path:

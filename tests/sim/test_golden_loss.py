@@ -8,11 +8,13 @@ import golden_loss
 import pytest
 from exhaustive import SUBJECTS
 
+from protocols.am2 import settings as am2
+from protocols.am2.plug import plug as am2_plug
 from protocols.emp.host import plug
 from protocols.emp.settings import Settings
 
 
-@pytest.mark.parametrize("name", golden_loss.COUNTED)
+@pytest.mark.parametrize("name", golden_loss.SUBJECTS)
 def test_what_losses_cost_is_what_it_was(name: str) -> None:
     kept, now = golden_loss.path(name).read_text(encoding="utf-8"), golden_loss.table(name)
     changed = "\n".join(unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", n=0, lineterm=""))
@@ -24,7 +26,7 @@ def test_what_losses_cost_is_what_it_was(name: str) -> None:
 
 
 def test_every_protocol_that_is_searched_has_a_table() -> None:
-    assert set(golden_loss.COUNTED) == set(SUBJECTS)
+    assert set(golden_loss.SUBJECTS) == set(SUBJECTS)
 
 
 @pytest.mark.parametrize("size", golden_loss.MESSAGES)
@@ -42,3 +44,12 @@ def test_where_nothing_is_lost_nothing_is_sent_again(size: int) -> None:
 def test_another_decision_of_the_firmware_shows(settings: Settings) -> None:
     usual = golden_loss.row("emp", "1%", 1_048_576)
     assert golden_loss.row("emp", "1%", 1_048_576, plug(settings)) != usual
+
+
+@pytest.mark.parametrize(
+    "settings", [am2.Settings(timeout=4_000_000), am2.Settings(channels=4), am2.Settings(packet=1024)],
+    ids=["timeout", "channels", "packet"],
+)  # fmt: skip
+def test_another_decision_of_am2s_firmware_shows(settings: am2.Settings) -> None:
+    usual = golden_loss.row("am2", "1%", 1_048_576)
+    assert golden_loss.row("am2", "1%", 1_048_576, am2_plug(settings)) != usual
