@@ -281,6 +281,8 @@ class Endpoint:
             if self.outbox.has_room(_REQUEST):
                 return
             self.outbox.want()
+        if self.is_ready:
+            return  # it has got its frame at once, when it was asked for
         if self.outbox.page is None or not (self._correspondent(place).credits and self.outbox.has_room(_REQUEST)):
             if self._changed is None:
                 name = self._correspondent(place).name

@@ -1,0 +1,152 @@
+"""AM-II, one description, one host program, one firmware: in the simulator and on real frames in namespaces."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from protocols.am2.codec import ETHERTYPE
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.names import EndpointName
+from protocols.am2.host.token import Token
+from protocols.am2.plug import plug
+from protocols.am2.settings import Settings
+from testbed import Cluster
+from testbed.controller.agents import agents
+from testbed.fields import known_fields
+from testbed.runtime.logs import read_log
+from testbed.sim.simulation import Simulation
+from testbed.spec.elements import Link
+from testbed.spec.elements import Node as ClusterNode
+from testbed.wire.fates import Fate, Record
+from testbed.wire.flows import Flow
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 60.0  # s
+SIZES = (0, 4, 600, 1400, 4097, 12_000)
+ROUNDS = 6
+ENDPOINTS = 3
+"""Of each node, over two frames."""
+PAGING = Settings(frames=2, channels=4)
+WORD, DATA, REPLY, TAG = 1, 2, 3, 77
+LARGEST = max(SIZES)
+
+
+class Node(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+def content(source: int, sink: int, serial: int) -> bytes:
+    size = SIZES[(source + sink + serial) % len(SIZES)]
+    return (f"{source} {sink} {serial} ".encode() * (size // 4 + 1))[:size]
+
+
+async def talk(am: ActiveMessages, _node: Node) -> list[str]:
+    """Everybody's endpoints to those of the same number: words, medium and bulk messages; what was handled and what was
+    replied, sorted: active messages promise no order."""
+    history: list[str] = []
+    replies: list[int] = []
+    bundle = am.allocate_bundle()
+    others = [node for node in range(am.size) if node != am.node]
+
+    def note(token: Token, serial: int, data: bytes | memoryview) -> None:
+        digest = hashlib.sha256(data).hexdigest()
+        history.append(f"{token.source} to {token.endpoint.name}, {serial}: {len(data)} bytes, {digest}")
+
+    def word(token: Token, serial: int) -> None:
+        note(token, serial, b"")
+        token.reply(REPLY, serial)
+
+    def data(token: Token, data: memoryview, serial: int) -> None:
+        note(token, serial, data)
+        token.reply(REPLY, serial)
+
+    def reply(token: Token, serial: int) -> None:
+        history.append(f"{token.source} has replied to {token.endpoint.name}, {serial}")
+        replies.append(serial)
+
+    for _ in range(ENDPOINTS):
+        endpoint = bundle.allocate_endpoint()
+        endpoint.tag = TAG
+        endpoint.segment = bytearray(LARGEST * ROUNDS * am.size)
+        for number, handler in ((WORD, word), (DATA, data), (REPLY, reply)):
+            endpoint.set_handler(number, handler)
+        for place, other in enumerate(others):
+            endpoint.map(place, EndpointName(other, endpoint.name.endpoint), TAG)
+    for serial in range(ROUNDS):
+        for endpoint in bundle.endpoints:
+            for place, other in enumerate(others):
+                message = content(am.node, other, serial)
+                if not message:
+                    await endpoint.request(place, WORD, serial)
+                elif len(message) <= am.most_medium:
+                    await endpoint.request_medium(place, DATA, message, serial)
+                else:
+                    offset = LARGEST * (ROUNDS * am.node + serial)
+                    await endpoint.request_bulk(place, DATA, message, offset, serial)
+    expected = ENDPOINTS * ROUNDS * len(others)
+    while len(replies) < expected or len(history) < 2 * expected:
+        await bundle.wait()
+        bundle.poll()
+    return sorted(history)
+
+
+def fates(records: Iterable[Record]) -> dict[tuple[str, str, Flow], dict[int, Fate]]:
+    """By link, direction and flow: which of its frames met which fate."""
+    found: dict[tuple[str, str, Flow], dict[int, Fate]] = {}
+    for record in records:
+        found.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate
+    return found
+
+
+def simulated(description: Cluster, records: list[Record]) -> dict[str, list[str]]:
+    with Simulation(description, plug(PAGING), fields=known_fields(), log=records.append) as simulation:
+        tasks = {name: simulation.spawn(name, talk) for name in simulation.nodes}
+        simulation.run(timeout=60_000_000_000)
+        assert all(node.agent.firmware.counted()["unloaded"] for node in simulation.nodes.values())
+        return {name: task.result() for name, task in tasks.items()}
+
+
+def test_active_messages_have_the_same_history_on_a_direct_link() -> None:
+    nodes = [ClusterNode(name=name) for name in ("n1", "n2")]
+    description = Cluster(name="direct", nodes=nodes, links=[Link(ends=("n1", "n2"), datapath="direct")])
+    expected = simulated(description, [])
+    assert all(len(history) == 2 * ENDPOINTS * ROUNDS for history in expected.values())
+    with (
+        description.up() as cluster,
+        agents(cluster, plug(PAGING), ETHERTYPE, {"n1": talk, "n2": talk}) as run,
+    ):
+        outcome = run.wait(PATIENCE)
+        assert outcome.results == expected
+        assert all(report.counted["unloaded"] for report in outcome.reports.values())
+
+
+def test_active_messages_have_the_same_history_and_every_flow_the_same_fates(tmp_path: Path) -> None:
+    """The n-th frame of a flow has the same fate in both, though it need not be the same frame."""
+    description = Cluster.star(3, loss="5%", delay="1ms", seed=7)
+    records: list[Record] = []
+    expected = simulated(description, records)
+    log = tmp_path / "fates.jsonl"
+    with (
+        description.up(fates=log) as cluster,
+        agents(cluster, plug(PAGING), ETHERTYPE, {f"n{number}": talk for number in (1, 2, 3)}) as run,
+    ):
+        outcome = run.wait(PATIENCE)
+        assert outcome.results == expected
+        assert not any(report.lost for report in outcome.reports.values())
+    there, here = fates(records), fates(read_log(log))
+    compared = 0
+    for flow in there.keys() & here.keys():
+        # As far as both have come: how many frames there were differs with their timing.
+        last = min(max(there[flow]), max(here[flow]))
+        assert {n: fate for n, fate in there[flow].items() if n <= last} == {
+            n: fate for n, fate in here[flow].items() if n <= last
+        }
+        compared += sum(n <= last for n in there[flow])
+    assert compared >= 5
