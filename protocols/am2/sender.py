@@ -50,13 +50,14 @@ class Sender:
     peers that have just been given up."""
 
     __slots__ = (
-        "_busy", "_card", "_counters", "_loiter_until", "_loitering", "_nodes", "_queued", "_returning", "_unmapped",
-        "scan_at", "unreached",
+        "_attempt", "_busy", "_card", "_counters", "_loiter_until", "_loitering", "_nodes", "_queued", "_returning",
+        "_unmapped", "scan_at", "unreached",
     )  # fmt: skip
 
     def __init__(self, card: Card) -> None:
         self._card = card
         self._counters = card.counters
+        self._attempt = card.settings.attempt
         self._nodes = len(card.adapter.addresses)
         self._busy: dict[Peer, None] = {}  # those that have not answered all
         self._unmapped: list[tuple[Resident, int]] = []  # messages whose data cannot be reached yet
@@ -74,7 +75,7 @@ class Sender:
 
     def ready(self, now: int, endpoint: Resident, slot: int) -> None:
         """The host has written a message into that slot."""
-        attempt = self._card.settings.attempt
+        attempt = self._attempt
         if attempt:
             if self._loitering is not endpoint:
                 if now < self._loiter_until:
@@ -87,7 +88,9 @@ class Sender:
                     self._queued.add(endpoint, slot)
                     return
                 self._loiter_until = now + (attempt << self._card.settings.attempts)
-        self._begin(now, endpoint, slot)
+        message = endpoint.messages.get(slot) or self._read(endpoint, slot)
+        if message is not None:
+            self._push(now, message)
 
     def go_on(self, now: int) -> None:
         """It is the next endpoint's turn."""
@@ -176,9 +179,9 @@ class Sender:
         if not self._card.settings.reliable:
             self._send_all(message)
             return
-        outgoing = peer.outgoing
-        while not message.is_sent:
-            if peer.turns or outgoing.is_full:
+        outgoing, waiting = peer.outgoing, peer.turns.waiting
+        while not (message.is_begun and message.is_sent):
+            if waiting or not outgoing.free:
                 peer.turns.add(message.endpoint, message.slot)
                 return
             self._send_next(now, message)
@@ -227,8 +230,12 @@ class Sender:
             self._counters.late_answers += 1
             return
         self._counters.acknowledgements_received += 1
-        self._closed(packet[0])
-        if peer.turns:
+        message = packet[0]
+        message.open -= 1
+        message.endpoint.open -= 1
+        if not message.open and (message.status or message.is_sent):
+            self._over(message)
+        if peer.turns.waiting:
             self.free(now, peer)
 
     def undone(
@@ -273,7 +280,7 @@ class Sender:
                     if (message := endpoint.messages.get(slot)) is not None:
                         self._fail(message, UNREACHABLE)
             return
-        while turns and not outgoing.is_full:
+        while turns and outgoing.free:
             endpoint, slot = turns.take()
             message = endpoint.messages.get(slot)
             if message is None or message.peer is not peer or message.status or message.is_sent:

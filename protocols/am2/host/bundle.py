@@ -45,14 +45,14 @@ class Bundle:
     @property
     def is_ready(self) -> bool:
         """Whether `poll` would handle something now that an event mask asks for. What needs a page or room asks for it."""
-        ready = [endpoint.is_ready for endpoint in self.endpoints if endpoint.event_mask]
+        ready = [endpoint.is_ready for endpoint in self.endpoints if endpoint.waits]
         return any(ready)
 
     async def wait(self) -> None:
         """AM_WaitSema: wait until there is something that `poll` would handle, at an endpoint whose event mask asks for
         it. Raises RuntimeError if another task waits and the bundle is not parallel, ValueError if no event mask asks
         for anything."""
-        if not any(endpoint.event_mask for endpoint in self.endpoints):
+        if not any(endpoint.waits for endpoint in self.endpoints):
             raise ValueError("no endpoint's event mask asks for anything: this would wait for ever")
         while not self.is_ready:
             if self.changed is None:

@@ -72,6 +72,8 @@ class Endpoint:
         self._credits = settings.credits
         self._tag = NONE
         self._mask = Events.NOT_EMPTY
+        self.waits = True
+        """Whether the event mask asks for anything, without a look at flags, which take long."""
         self._segment: memoryview | None = None
         self._changed: Completion[None] | None = None
 
@@ -307,7 +309,7 @@ class Endpoint:
             library.driver.fault(self)
             return 0
         handled = 0
-        while handled != most and inbox.step():
+        while handled != most and (inbox.replies or inbox.requests) and inbox.step():
             handled += 1
         return handled
 
@@ -324,12 +326,13 @@ class Endpoint:
     @event_mask.setter
     def event_mask(self, mask: Events) -> None:
         self._mask = Events(mask)
+        self.waits = bool(mask & Events.NOT_EMPTY)
         self._note()
 
     async def wait(self) -> None:
         """AM_WaitSema: wait until there is something that `poll` would handle. Raises ValueError if the event mask asks
         for nothing. Several tasks may wait; all are woken."""
-        if not self._mask & Events.NOT_EMPTY:
+        if not self.waits:
             raise ValueError("the event mask asks for nothing: this would wait for ever")
         while not self.is_ready:
             changed = self._changed

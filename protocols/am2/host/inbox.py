@@ -101,6 +101,11 @@ class Inbox:
             if count > 1:
                 self._refused(correspondent, arguments)
             return
+        if form == FORM_SHORT and number < len(self.handlers) and (handler := self.handlers[number]) is not None:
+            page[at] = layout.FREE
+            self._token.begin(IS_REPLY, node, incarnation, origin, tag)
+            self._call_short(handler, arguments)
+            return
         self._call(
             IS_REPLY,
             page,
@@ -129,6 +134,11 @@ class Inbox:
         self._next_request = _AFTER[slot]
         self.requests -= 1
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
+        if form == FORM_SHORT and number < len(self.handlers) and (handler := self.handlers[number]) is not None:
+            page[at] = layout.FREE
+            self._token.begin(MAY_REPLY, node, incarnation, origin, tag)
+            self._call_short(handler, arguments)
+            return
         self._call(
             MAY_REPLY,
             page,
@@ -146,6 +156,20 @@ class Inbox:
             arguments,
             message,
         )
+
+    def _call_short(self, handler: Handler, arguments: tuple[int, ...]) -> None:
+        """As `_call`, of what most messages are: short, with a handler that there is. The token has begun."""
+        token, library = self._token, self._endpoint.library
+        library.handling = self._endpoint
+        try:
+            handler(token, *arguments)
+        finally:
+            library.handling = None
+            if token.state == MAY_REPLY:
+                token.reply(_EMPTY)
+            token.state = OVER
+            if library.driver.unsettled:
+                library.driver.handled()
 
     def _call(
         self,
