@@ -149,6 +149,8 @@ def draw(seed: int) -> Case:
 def _request(chance: Source, case: Case, answers: tuple[str, ...]) -> Request:
     form, answer = chance.choice((SHORT, SHORT, MEDIUM, BULK)), chance.choice(answers)
     wrong = chance.choice(WRONG) if chance.random() < 0.05 else ""
+    if wrong == "handler" and case.may_lose_touch:
+        wrong = ""  # that there is none, the library says by a reply of its own
     if wrong == "segment":
         form = BULK
     origin, sender = chance.below(case.nodes), chance.below(case.endpoints)

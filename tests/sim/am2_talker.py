@@ -55,7 +55,7 @@ class Talker:
         self.version = 0
         self.handled = 0
         self._places: dict[Place, int] = {}
-        self._mine: set[int] = set()
+        self._mine: dict[int, int] = {}
         endpoint = self.endpoint
         endpoint.segment = bytearray(world.rooms[self.name] + GUARD)
         endpoint.error_handler = self.came_back
@@ -147,8 +147,8 @@ class Talker:
             return
         if serial not in self._mine:
             raise Violation(f"request {serial} comes back, which this life has not sent")
-        if returned.status is Status.UNREACHABLE and serial in self.open:
-            self.ghosts[self.open[serial]] += 1
+        if returned.status is Status.UNREACHABLE:
+            self.ghosts[self._mine[serial]] += 1
         self.world.comes_back(serial, returned.status)
         self.ended(serial)
 
@@ -206,7 +206,7 @@ class Talker:
         assert translation is not None
         number = Delivered(am.node, am.incarnation, self.name[1], endpoint.outbox.number + 1)
         world.sends(number, serial, translation.tag)
-        self._mine.add(serial)
+        self._mine[serial] = place
         handler = NOBODY if request.wrong == "handler" else WORDS if request.form == SHORT else DATA
         if request.form == SHORT:
             sent = endpoint.try_request(place, handler, serial, *words(serial, request.size))
@@ -238,13 +238,18 @@ class Talker:
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = self.endpoint.map_any(name, tag)
-        elif place not in self.open.values() and self.endpoint.credits(place) == self.endpoint.library.settings.credits:
+        elif self._is_settled(place):
             translation = self.endpoint.translation(place)
             assert translation is not None
             if translation.tag != tag or self.chance.random() < 0.1:
                 self.endpoint.unmap(place)
                 place = self._places[key] = self.endpoint.map_any(name, tag)
         return place
+
+    def _is_settled(self, place: int) -> bool:
+        """Whether no reply may come from there: one that came when it is mapped anew would be taken for another's."""
+        is_clear = place not in self.open.values() and not self.lost[place] and not self.ghosts[place]
+        return is_clear and self.endpoint.credits(place) == self.endpoint.library.settings.credits
 
     def left(self) -> list[str]:
         """What is not as it was at the beginning, in sentences."""
