@@ -42,6 +42,8 @@ def packed(begin: bytes, channel: int, generation: int, sequence: int, stamp: in
     """A message's frame. body: its own header, arguments, data."""
     head = _pack_head(begin, channel, generation, sequence, stamp, len(body) - HEADER)
     frame = head + _pack_check(crc32(body, crc32(head))) + body
+    if not route:
+        return frame + _CRC8[crc8(frame[ETHERNET:])]
     behind = route + frame[ETHERNET:]
     return frame[:ETHERNET] + behind + _CRC8[crc8(behind)]
 
@@ -50,6 +52,8 @@ def answered(begin: bytes, channel: int, generation: int, sequence: int, stamp: 
     """The frame of an ACK or a NACK."""
     head = _pack_head(begin, channel, generation, sequence, stamp, 0)
     frame = head + _pack_check(crc32(head))
+    if not route:
+        return frame + _CRC8[crc8(frame[ETHERNET:])]
     behind = route + frame[ETHERNET:]
     return frame[:ETHERNET] + behind + _CRC8[crc8(behind)]
 

@@ -130,7 +130,8 @@ class Outbox:
 
     def has_room(self, ring: int) -> bool:
         """Whether the host may write a message there now."""
-        return self._room(ring) is not None
+        page = self.page
+        return page is not None and (not page[_PLACES[self._next[ring]]] or self._search(page, ring) > 0)
 
     def want(self) -> None:
         """Have the NIC tell of the next slot that is free."""
@@ -173,10 +174,7 @@ class Outbox:
         return page is not None and not any(page[_PLACES[slot]] for slot in range(2 * layout.ENTRIES))
 
     def _room(self, ring: int) -> memoryview | None:
-        page = self.page
-        if page is None or (page[_PLACES[self._next[ring]]] and not self._search(page, ring)):
-            return None
-        return page
+        return self.page if self.has_room(ring) else None
 
     def _search(self, page: memoryview, ring: int) -> int:
         """Messages are answered in any order: the next slot that is free, where there is one; 0: none."""
