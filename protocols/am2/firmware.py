@@ -300,6 +300,7 @@ class Firmware:
                 self._sender.gone(endpoint)
                 endpoint.page = None
                 del card.endpoints[number]
+                card.nic.interrupt(number << layout.SUBJECTS | layout.UNLOADED)
                 return
         self._counters.invalid += 1
 

@@ -67,16 +67,16 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Case:
     """endpoints: of each node; the last one is freed at the time `freed`, if that is above 0. settings: the protocol's.
-    priced: what NICs and hosts do takes time. changing: after so many messages an endpoint has another tag; 0: never.
-    slow: nanoseconds that a program may wait before it polls. restarts: when which NIC starts again. links: what is
-    wrong with each until the faults end."""
+    priced: nanoseconds until a NIC sees its doorbell, where what NICs and hosts do takes time; 0: it takes none. changing:
+    after so many messages an endpoint has another tag; 0: never. slow: nanoseconds that a program may wait before it
+    polls. restarts: when which NIC starts again. links: what is wrong with each until the faults end."""
 
     seed: int
     shape: str
     nodes: int
     endpoints: int
     settings: tuple[tuple[str, int], ...]
-    priced: bool
+    priced: int
     changing: int
     slow: int
     freed: int
@@ -134,7 +134,8 @@ def draw(seed: int) -> Case:
     restarts = tuple([(chance.below(until), chance.below(nodes)) for _ in range(chance.choice((0, 0, 0, 1, 3)))])
     case = Case(
         seed, shape, nodes, endpoints, tuple(settings.items()),
-        priced=chance.random() < 0.3, changing=chance.choice((0, 0, 5)), slow=chance.choice((0, 50, 500)) * MICROSECOND,
+        priced=chance.choice((0, 0, 0, 0, 0, 0, 0, 1, 10, 100)) * MICROSECOND,
+        changing=chance.choice((0, 0, 5)), slow=chance.choice((0, 50, 500)) * MICROSECOND,
         freed=chance.choice((0, 0, 1)) * chance.below(until), requests=(), restarts=restarts, links=links, cuts=cuts,
         until=until,
     )  # fmt: skip
@@ -198,7 +199,7 @@ def smaller(case: Case) -> Iterator[Case]:
     for at, impairment in enumerate(case.links):
         if impairment != CALM:
             yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))
-    for plain in ({"priced": False}, {"changing": 0}, {"slow": 0}, {"freed": 0}):
+    for plain in ({"priced": 0}, {"changing": 0}, {"slow": 0}, {"freed": 0}):
         less = replace(case, **plain)  # type: ignore[arg-type]  # the keys are a case's
         if less != case:
             yield less

@@ -25,7 +25,7 @@ _SETTINGS: Final = {
 
 def _case(*requests: Request, endpoints: int = 1) -> Case:
     return Case(
-        0, "back-to-back", 2, endpoints, tuple(_SETTINGS.items()), priced=False, changing=0, slow=0, freed=0,
+        0, "back-to-back", 2, endpoints, tuple(_SETTINGS.items()), priced=0, changing=0, slow=0, freed=0,
         requests=requests, restarts=(), links=(CALM,), cuts=(), until=0,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from typing import Final, cast
 
 from am2_cases import CROSSBARS, Case, draw, smaller
@@ -32,7 +33,7 @@ from testbed.sim.simulation import Simulation
 PATIENCE: Final = 2 * SECOND
 """Virtual time after the faults, in which a case must have ended."""
 PRICED: Final = Profile(
-    "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=1_000,
+    "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000,
     receive=2_000, ring=1_000, tick=500, send=1_500, transfer=200, show=300, fetch=800, fetch_rate=1_000_000_000, store=900,
     store_rate=1_000_000_000, receive_ring=64,
 )  # fmt: skip
@@ -150,7 +151,7 @@ def run(case: Case) -> Counter[str]:
     """Run a case; how often each row of the firmware's state table was taken. Raises Violation."""
     world = World(case)
     nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, witness=world.witness)
-    profile = PRICED if case.priced else IDEAL
+    profile = replace(PRICED, doorbell=case.priced) if case.priced else IDEAL
     with Simulation(case.layout(), nics, profile=profile, seed=case.seed) as simulation:
         try:
             one = Run(case, simulation, world)

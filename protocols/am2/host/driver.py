@@ -77,13 +77,9 @@ class SegmentDriver:
         for listed in (self._queue, self._loaded, self._releases):
             if endpoint in listed:
                 listed.remove(endpoint)
-        del memory.pages[number]
         for region in [one for one in memory.reachable if one >> layout.SUBJECTS == number]:
             del memory.reachable[region]
         self._tell(endpoint, layout.DESTROY)
-        if number in memory.bound:
-            memory.bound[memory.bound.index(number)] = NOBODY
-        self._serve()
 
     def fault(self, endpoint: Endpoint) -> None:
         """It is wanted in the NIC."""
@@ -127,10 +123,17 @@ class SegmentDriver:
             self._release(self._releases.pop())
         self._serve()
 
-    def gone(self, subject: int) -> None:
-        """The NIC interrupts about an endpoint that there is not any more."""
+    def gone(self, number: int, subject: int) -> None:
+        """The NIC interrupts about an endpoint that there is not any more. Until it says that it has let go, it may write into
+        its frame and its page."""
+        memory = self._memory
         if subject == layout.UNMAPPED:
             self._map()
+        elif subject == layout.UNLOADED:
+            memory.pages.pop(number, None)
+            if number in memory.bound:
+                memory.bound[memory.bound.index(number)] = NOBODY
+            self._serve()
 
     def waiting(self) -> list[str]:
         return [

@@ -107,7 +107,7 @@ class ActiveMessages:
             return
         endpoint = self._endpoints.get(index >> layout.SUBJECTS)
         if endpoint is None:
-            self.driver.gone(subject)
+            self.driver.gone(index >> layout.SUBJECTS, subject)
             return
         self.used = endpoint.used = self.used + 1
         if subject >= layout.LOADED:

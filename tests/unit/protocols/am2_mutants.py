@@ -10,6 +10,8 @@ from protocols.am2.channels import Incoming, Outgoing, Sending, Sight
 from protocols.am2.codec import REASON_NONE
 from protocols.am2.endpoint_frames import Resident
 from protocols.am2.firmware import Firmware
+from protocols.am2.host.driver import SegmentDriver
+from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.inbox import Inbox
 from protocols.am2.host.names import ANY, Correspondent
 from protocols.am2.messages import Packet
@@ -111,6 +113,16 @@ def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Inbox, "_reply", without_its_credit)
 
 
+def let_go_at_once(patch: pytest.MonkeyPatch) -> None:
+    destroy = SegmentDriver.destroy
+
+    def before_the_nic_has(driver: SegmentDriver, endpoint: Endpoint) -> None:
+        destroy(driver, endpoint)
+        driver.gone(endpoint.name.endpoint, page.UNLOADED)
+
+    patch.setattr(SegmentDriver, "destroy", before_the_nic_has)
+
+
 MUTANTS = [
     Mutant("one bit", "sequence numbers are of one bit where links let frames overtake each other", one_bit),
     Mutant("late refusal", "a refusal of an earlier sending is taken for one of the latest", late_refusal),
@@ -122,6 +134,7 @@ MUTANTS = [
     Mutant("any tag", "tags are not compared", any_tag),
     Mutant("stray", "a reply is dropped as all credits seem to be there", stray),
     Mutant("empty reply", "a request without a reply does not bring its credit", no_empty_reply),
+    Mutant("let go", "the frame of a freed endpoint is another's before the NIC knows", let_go_at_once),
     Mutant("in step", "NICs page in step, each without the endpoint that the other one sends to", in_step),
 ]
 

@@ -287,7 +287,7 @@ TOLD: dict[tuple[str, int], list[int]] = {
     ("resident", layout.UNLOAD): [RELEASE],
     ("leaving", layout.RELEASED): [],
     ("absent", layout.CREATE): [],
-    **{(state, layout.DESTROY): [] for state in STATES[1:]},
+    **{(state, layout.DESTROY): [UNLOADED] for state in STATES[1:]},
     **{(state, layout.MAPPED): [] for state in STATES[1:]},
 }
 """In which state the host's kernel may say what, and what it is told for it."""
