@@ -64,7 +64,8 @@ READ_ARGUMENTS: Final = tuple(struct.Struct(f"!{count}I").unpack_from for count 
 SENT: Final = struct.Struct("!xxHIQIBBBBHH").unpack_from
 """Of an entry to be sent: the NIC at the other end, bytes of data, where they are, that NIC's incarnation (of a request 0:
 whichever it is), form, flags, handler, number of arguments, origin, endpoint."""
-_TAG: Final = struct.Struct("!Q")
+TAG: Final = struct.Struct("!Q")
+"""At the beginning: the endpoint's tag."""
 _SEGMENT_AT: Final = 8
 MASK: Final = 16
 """Where the event mask is."""
@@ -74,22 +75,22 @@ WANTS: Final = 17
 
 def tag_of(page: memoryview) -> int:
     """The endpoint's."""
-    tag: int = _TAG.unpack_from(page)[0]
+    tag: int = TAG.unpack_from(page)[0]
     return tag
 
 
 def set_tag(page: memoryview, tag: int) -> None:
-    _TAG.pack_into(page, 0, tag)
+    TAG.pack_into(page, 0, tag)
 
 
 def segment_of(page: memoryview) -> int:
     """Bytes of the endpoint's segment, 0 if it has none."""
-    length: int = _TAG.unpack_from(page, _SEGMENT_AT)[0]
+    length: int = TAG.unpack_from(page, _SEGMENT_AT)[0]
     return length
 
 
 def set_segment(page: memoryview, length: int) -> None:
-    _TAG.pack_into(page, _SEGMENT_AT, length)
+    TAG.pack_into(page, _SEGMENT_AT, length)
 
 
 # Memory of an endpoint beside its page that the NIC reaches where the host's kernel lets it: a region is the endpoint's

@@ -32,6 +32,7 @@ MALFORMED: Final = -1
 
 _PLACES: Final = layout.PLACES
 _HEAD: Final = layout.HEAD.pack_into
+_TAG: Final = layout.TAG.unpack_from
 _ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -81,7 +82,7 @@ class Receiver:
         if flags & FLAGS_REPLY:
             place = layout.ARRIVED_REPLIES + endpoint.next_reply
         else:
-            if self._guarded and ((own := layout.tag_of(page)) != tag or not own) and own != _ANY:
+            if self._guarded and ((own := _TAG(page)[0]) != tag or not own) and own != _ANY:
                 counters.bad_tags += 1
                 return REASON_BAD_TAG
             place = layout.ARRIVED_REQUESTS + endpoint.next_request
@@ -107,7 +108,7 @@ class Receiver:
         _HEAD(page, at, layout.READY, 0, peer.number, length, 0, peer.incarnation)
         at += layout.MESSAGE
         size = HEADER + 4 * count
-        page[at : at + size] = body[:size]
+        page[at : at + size] = body[:size] if length else body
         if flags & FLAGS_REPLY:
             endpoint.next_reply = endpoint.next_reply + 1 & layout.ENTRIES - 1
         else:
