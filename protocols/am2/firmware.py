@@ -84,7 +84,7 @@ class Firmware:
         self._mapper: Mapper | None = None
         if adapter.routed and mapping is not None:
             station = Station(adapter.number, adapter.incarnation, adapter.address)
-            self._mapper = Mapper(station, nic.send, self._install, mapping)
+            self._mapper = Mapper(station, self._send_mapping, self._install, mapping)
             self._has_begun = self._is_plain = False
 
     @property
@@ -378,6 +378,10 @@ class Firmware:
 
     # Routes.
 
+    def _send_mapping(self, frame: bytes) -> None:
+        """Not behind what waits for data: who waits for the answer would think that there is nobody."""
+        self._card.nic.send_later(lambda: frame)
+
     def install(self, now: int, table: Table) -> None:
         """Routes, where there is no mapper."""
         self._install(table)
@@ -395,7 +399,7 @@ class Firmware:
             if path is None or len(path.route) > longest:
                 peer.route = None
             else:
-                peer.route, peer.address = path.route, path.address
+                peer.route, peer.address, peer.lost_at = path.route, path.address, None
                 card.look_up(peer)
         self._has_news = True
 

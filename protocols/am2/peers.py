@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 class Peer:
     """Another host's NIC. incarnation: the last one heard of; 0: none. route: as frames have it; None: no way there is
-    known. prefix: how messages' frames to it begin. turns: whose messages wait for a channel, or for a route."""
+    known. lost_at: when it is unreachable unless there is one by then; None: there is no hurry yet. prefix: how messages'
+    frames to it begin. turns: whose messages wait for a channel, or for a route."""
 
     __slots__ = (
-        "address", "incarnation", "incoming", "number", "outgoing", "prefix", "route", "send", "send_later", "turns",
+        "address", "incarnation", "incoming", "lost_at", "number", "outgoing", "prefix", "route", "send", "send_later",
+        "turns",
     )  # fmt: skip
 
     def __init__(
@@ -34,6 +36,7 @@ class Peer:
         self.number: Final = number
         self.address = address
         self.route = route
+        self.lost_at: int | None = None
         self.incarnation = 0
         self.prefix = b""
         self.send = send

@@ -171,7 +171,7 @@ class Sender:
         """Send what can be sent of a message; the rest waits for its turn."""
         peer = message.peer
         if peer.route is None:
-            if self._card.is_mapped:
+            if self._is_lost(now, peer):
                 self._fail(message, UNREACHABLE)
             else:
                 peer.turns.add(message.endpoint, message.slot)
@@ -274,7 +274,7 @@ class Sender:
         """There may be free channels to it, or there is a route: whoever waits for them has his turn."""
         turns, outgoing = peer.turns, peer.outgoing
         if peer.route is None:
-            if self._card.is_mapped:
+            if self._is_lost(now, peer):
                 while turns:
                     endpoint, slot = turns.take()
                     if (message := endpoint.messages.get(slot)) is not None:
@@ -306,24 +306,38 @@ class Sender:
         self.scan_at = None
         for peer in list(self._busy):
             outgoing = peer.outgoing
-            lost = peer.route is None and self._card.is_mapped
+            lost = self._is_lost(now, peer)
             for row in list(outgoing.due(now)):
-                if lost or outgoing.is_hopeless(row):
+                if lost or (peer.route is not None and outgoing.is_hopeless(row)):
                     self.give_up(peer, outgoing.give_up(row))
                     if peer.number not in self.unreached:
                         self.unreached.append(peer.number)
                 elif row.refused and row.packet is not None and row.packet[0].endpoint.is_leaving:
                     self._take_back(peer, row)
-                else:
+                elif peer.route is not None:
                     self._resend(now, peer, row)
             if peer.turns:
                 self.free(now, peer)
-            if not outgoing.unanswered:
+            if not outgoing.unanswered and (peer.route is not None or not peer.turns):
                 del self._busy[peer]
         for endpoint in list(self._returning):
             self._show_returns(endpoint)
         if self._busy or self._returning:
             self.scan_at = now + self._card.settings.scan
+
+    def _is_lost(self, now: int, peer: Peer) -> bool:
+        """There is no route to it, and has been none for some time. "No route -> trivially unreachable"; but one may have
+        gone because the network is being mapped anew."""
+        if peer.route is not None or not self._card.is_mapped:
+            return False
+        if peer.lost_at is None:
+            peer.lost_at = now + self._card.settings.detour
+        if now >= peer.lost_at:
+            return True
+        self._busy[peer] = None
+        if self.scan_at is None:
+            self.scan_at = now + self._card.settings.scan
+        return False
 
     def give_up(self, peer: Peer, packet: Packet) -> None:  # noqa: ARG002
         """No answer has come to a packet, and none will."""

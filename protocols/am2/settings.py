@@ -23,7 +23,8 @@ class Settings:
     nanoseconds between two looks at what has not been answered (ours). timeout: nanoseconds without an answer after which
     a packet is sent again (ours), doubled each time up to longest_timeout; more where round trips take long (`channels`).
     retries: how often before the peer is unreachable (the digest has 255 from memory, "several seconds" from the paper:
-    40 of at most 160 ms are six). refused: nanoseconds before a packet that was refused for a reason that passes is sent
+    40 of at most 160 ms are six). detour: nanoseconds for which messages wait for a route where the last one has gone
+    (ours). refused: nanoseconds before a packet that was refused for a reason that passes is sent
     again (ours). congestion: how often in a row it may be refused before it comes back to its sender; 0, ours: for ever.
 
     Endpoints. credits: K_user, requests that an endpoint may have without a reply at each other one (4: the bandwidth
@@ -51,6 +52,7 @@ class Settings:
     timeout: int = 5 * MILLISECOND
     longest_timeout: int = 160 * MILLISECOND
     retries: int = 40
+    detour: int = 2 * SECOND
     refused: int = 1 * MILLISECOND
     congestion: int = 0
     credits: int = 4
@@ -79,8 +81,8 @@ class Settings:
             raise ValueError(f"scans {self.scan} ns apart, {self.refused} ns after a refusal: 1 or more")
         if not 0 < self.timeout <= self.longest_timeout:
             raise ValueError(f"a time-out of {self.timeout} ns: above 0, and at most {self.longest_timeout} ns")
-        if self.retries < 1:
-            raise ValueError(f"{self.retries} retries: 1 or more")
+        if self.retries < 1 or self.detour < 0:
+            raise ValueError(f"{self.retries} retries, a detour of {self.detour} ns: 1 or more, 0 or more")
         if not 1 <= self.credits <= MOST_CREDITS:
             raise ValueError(f"{self.credits} credits: 1 to {MOST_CREDITS}, the entries of a ring")
         for name in ("frames", "endpoints", "handlers", "translations", "mappings"):

@@ -14,7 +14,7 @@ from protocols.am2.firmware import Firmware
 from protocols.am2.host.errors import Status
 from protocols.am2.mapper.tables import Path, Table
 from protocols.am2.packets import answered, prefix
-from protocols.am2.settings import MILLISECOND, Settings
+from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
 from protocols.myrinet.envelope import sealed
 
@@ -270,15 +270,34 @@ def test_messages_wait_for_the_first_map_and_go_by_its_routes() -> None:
     assert card.sent[0][:6] == ADDRESSES[1]
 
 
-def test_without_a_route_a_message_is_unreachable_at_once_and_one_under_way_soon() -> None:
+def test_without_a_route_messages_wait_for_another_one_for_a_time_and_are_unreachable_then() -> None:
     card = routed()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(2, 1, {}))
     card.request(4, 1, 1)
-    assert card.told == [(4, layout.ARRIVED_REPLIES)]
+    card.elapse(2 * SECOND - 10 * MILLISECOND)
+    assert card.told == []
+    card.elapse(20 * MILLISECOND)
+    assert sorted(card.told) == [(4, layout.ARRIVED_REPLIES), (4, layout.ARRIVED_REPLIES + 1)]
+    card.request(4, 2, 1)
+    assert card.told[-1] == (4, layout.ARRIVED_REPLIES + 2)
+
+
+def test_messages_that_have_waited_for_a_route_go_by_it() -> None:
+    card = routed()
+    card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
+    card.request(4, 0, 1)
+    card.firmware.install(0, Table(2, 1, {}))
+    card.request(4, 1, 1)
+    card.elapse(1 * SECOND)
+    before = len(card.sent)
+    card.firmware.install(card.now, Table(3, 1, {1: Path(b"\x82", ADDRESSES[1])}))
     card.elapse(10 * MILLISECOND)
-    assert card.told == [(4, layout.ARRIVED_REPLIES), (4, layout.ARRIVED_REPLIES + 1)]
+    assert {frame[14] for frame in card.sent[before:]} == {0x82}
+    assert len(card.sent) - before >= 2
+    card.elapse(3 * SECOND)
+    assert card.told == []
 
 
 def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
