@@ -28,6 +28,8 @@ from testbed.spec.model import Description
 from testbed.spec.resolving import resolve
 
 REQUESTS: Final = 100
+BACKLOG: Final = 40 * MILLISECOND
+"""In which the queues are empty that faults have left, there and back: 30 full frames at 20 Mbit/s."""
 CROSSBARS: Final = "crossbars"
 """A shape of its own: Myrinet, with a mapper on every NIC."""
 ON_MYRINET: Final = (*[kind for kind in FAULTS if kind not in ("reordering", "jitter", "congestion")], BLACKOUT)
@@ -97,7 +99,7 @@ class Case:
     def may_lose_touch(self) -> bool:
         """Whether a NIC may take another one for unreachable: the faults last longer than it is sent to, the other one has
         started again, or no way to it is known."""
-        return self.patience < 2 * self.until or bool(self.restarts) or self.shape == CROSSBARS
+        return self.patience < 2 * self.until + BACKLOG or bool(self.restarts) or self.shape == CROSSBARS
 
     def layout(self) -> Layout:
         """With what is wrong, so that NICs know whether their links keep the order of frames."""
