@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mutants import Mutant
 
-from protocols.am2 import card, page
+from protocols.am2 import card, page, receiver
 from protocols.am2.channels import Incoming, Outgoing, Sending, Sight
 from protocols.am2.codec import REASON_NONE
 from protocols.am2.endpoint_frames import Resident
@@ -71,10 +71,10 @@ def fragment_twice(patch: pytest.MonkeyPatch) -> None:
     part = Receiver._part
 
     def and_again(
-        receiver: Receiver, endpoint: Resident, view: memoryview, at: int, identity: tuple[int, int, int, int, int],
+        nic: Receiver, endpoint: Resident, view: memoryview, at: int, identity: tuple[int, int, int, int, int],
         body: bytes, length: int, offset: int, total: int,
     ) -> int:  # fmt: skip
-        reason = part(receiver, endpoint, view, at, identity, body, length, offset, total)
+        reason = part(nic, endpoint, view, at, identity, body, length, offset, total)
         if reason == REASON_NONE:
             come, first = endpoint.parts[identity]
             endpoint.parts[identity] = (min(come + length, total), first)
@@ -84,7 +84,7 @@ def fragment_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_tag(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(page, "tag_of", lambda _: ANY)
+    patch.setattr(receiver, "_TAG", lambda _: (ANY,))
 
 
 def in_step(patch: pytest.MonkeyPatch) -> None:
