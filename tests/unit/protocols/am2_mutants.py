@@ -95,10 +95,6 @@ def stray(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Correspondent, "settle", lambda _: False)
 
 
-def refused_and_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Incoming, "refuse", lambda *_: None)
-
-
 def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
     reply = Inbox._reply
 
@@ -137,11 +133,6 @@ MUTANTS = [
     Mutant("let go", "the frame of a freed endpoint is another's before the NIC knows", let_go_at_once),
     Mutant("in step", "NICs page in step, each without the endpoint that the other one sends to", in_step),
 ]
-
-COPIES = Mutant(
-    "taken after all", "a sending that was refused is taken when a copy of it comes later", refused_and_taken
-)
-"""Ours: it takes a network that makes copies, and keeps them until the packet has gone another way."""
 
 
 def never_leaves(patch: pytest.MonkeyPatch) -> None:
