@@ -124,8 +124,8 @@ class SegmentDriver:
         self._serve()
 
     def gone(self, number: int, subject: int) -> None:
-        """The NIC interrupts about an endpoint that there is not any more. Until it says that it has let go, it may write into
-        its frame and its page."""
+        """The NIC interrupts about an endpoint that there is not any more. Until it says that it has let go, it may write
+        into its frame and its page."""
         memory = self._memory
         if subject == layout.UNMAPPED:
             self._map()
