@@ -30,7 +30,11 @@ def test_scapy_builds_and_reads_what_the_envelope_does(route: tuple[int, ...], k
     frame = sealed(HEAD + kind + rest, route_bytes(route))
     packet = Ether(frame)
     number, crc = int.from_bytes(kind, "big"), frame[-1]
-    assert (packet[Myrinet].source_route, packet[Myrinet].type, packet[Myrinet].crc8) == (route_bytes(route), number, crc)
+    assert (packet[Myrinet].source_route, packet[Myrinet].type, packet[Myrinet].crc8) == (
+        route_bytes(route),
+        number,
+        crc,
+    )
     assert bytes(packet) == frame
     built = Ether(frame[:14]) / Myrinet(source_route=route_bytes(route), type=number)
     assert bytes(built / Raw(rest) if rest else built) == frame
