@@ -29,8 +29,8 @@ def one_switch(nodes: int) -> Description:
     )
 
 
-def two_switches(nodes: int) -> Description:
-    """Half of the nodes at each, and one cable between."""
+def two_switches(nodes: int, rate: str) -> Description:
+    """Half of the nodes at each, and one cable between, of that rate."""
     half = nodes // 2
     return Description(
         name="two-switches",
@@ -39,7 +39,7 @@ def two_switches(nodes: int) -> Description:
         links=[
             *(Link(ends=[f"n{number}", f"s{1 + (number > half)}:{(number - 1) % half + 1}"])
               for number in range(1, nodes + 1)),
-            Link(ends=["s1:8", "s2:8"]),
+            Link(ends=["s1:8", "s2:8"], rate=rate),
         ],
         defaults=Defaults(mtu=MTU),
     )  # fmt: skip
@@ -83,11 +83,13 @@ def test_more_networks_than_frames_suspend_one_thread_and_not_a_thread_for_each(
 
 
 def test_a_bisection_shares_its_one_cable_and_neighbours_have_their_own() -> None:
-    told = {row["pattern"]: row for row in rows(two_switches(12), "am-permutations", count=12, trips=4)}
+    cluster = two_switches(12, "320mbit")
+    told = {row["pattern"]: row for row in rows(cluster, "am-permutations", count=12, trips=16)}
     assert [row["senders"] for row in told.values()] == [12, 12, 12]
     assert told["neighbor"]["mean_bit_s"] > told["cshift"]["slowest_bit_s"] > 0
-    cable = 1_280_000_000 / 6  # of six nodes in each direction
-    assert told["bisection"]["mean_bit_s"] < cable
+    share = 320_000_000 / 6  # of the cable: six nodes send in each direction
+    assert share / 2 < told["bisection"]["mean_bit_s"] < share
+    assert told["neighbor"]["mean_bit_s"] > 2 * share
     assert told["neighbor"]["round_trip_ns"] < told["bisection"]["round_trip_ns"]
 
 
