@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.core.completion import Completion
-from protocols.mpi.errors import Envelope
+from protocols.mpi.errors import Envelope, MPIError
 from protocols.mpi.matching import Arrival, Matching
 from testbed.engine.loop import Loop
 from testbed.errors import TestbedError
@@ -89,9 +89,15 @@ class Connection:
                 ended.append((over, envelope))
         return ended
 
-    def unsent(self) -> list[Completion[Envelope]]:
-        """What will never be over."""
-        return [over for _, over, _ in self._unsent if over is not None]
+    def end(self, error: MPIError) -> None:
+        """It is no more: what it has not sent, and of what only a part has come, fails."""
+        self.socket.close()
+        for _, over, _ in self._unsent:
+            if over is not None:
+                over.fail(error)
+        if self._arrival is not None:
+            self._matching.lost(self._arrival, error)
+        self._matching.fail(self.peer, error)
 
     def receive(self) -> int:
         """Take in what is there; how many receives are over with that. ConnectionError at the end of the connection."""

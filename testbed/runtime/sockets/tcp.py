@@ -128,10 +128,7 @@ class TcpEndpoint(MatchingByLibrary):
             return
         del self._by_descriptor[connection.socket.fileno()]
         self._ready.unregister(connection.socket.fileno())
-        connection.socket.close()
-        for over in connection.unsent():
-            over.fail(_gone(connection.peer))
-        self.matching.fail(connection.peer, _gone(connection.peer))
+        connection.end(_gone(connection.peer))
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
