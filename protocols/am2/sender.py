@@ -309,7 +309,7 @@ class Sender:
             lost = self._is_lost(now, peer)
             for row in list(outgoing.due(now)):
                 if lost or (peer.route is not None and outgoing.is_hopeless(row)):
-                    self.give_up(peer, outgoing.give_up(row))
+                    self._give_up(outgoing.give_up(row))
                     if peer.number not in self.unreached:
                         self.unreached.append(peer.number)
                 elif row.refused and row.packet is not None and row.packet[0].endpoint.is_leaving:
@@ -339,7 +339,7 @@ class Sender:
             self.scan_at = now + self._card.settings.scan
         return False
 
-    def give_up(self, peer: Peer, packet: Packet) -> None:  # noqa: ARG002
+    def _give_up(self, packet: Packet) -> None:
         """No answer has come to a packet, and none will."""
         packet[0].status = UNREACHABLE
         self._closed(packet[0])
@@ -354,7 +354,7 @@ class Sender:
         """What was under way to a peer will never be answered."""
         for packet in [row.packet for row in peer.outgoing.under_way()]:
             if packet is not None:
-                self.give_up(peer, packet)
+                self._give_up(packet)
         for endpoint in self._card.endpoints.values():
             for slot, message in list(endpoint.messages.items()):
                 # The first parts of the others are gone, or what they reply to is.
