@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -73,7 +72,7 @@ class Report:
         return self.dropped + self.unsent
 
 
-def live(orders: Orders, number: int, channel: Channel, log: Path, progress: Progress, starts: int = 1) -> None:
+def live(orders: Orders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
     """The process's life; does not return. It is the child of the one that has forked it, and ends with it. number: of its
     place. starts: how often the node has been started, with this time."""
     status, place = 1, orders.places[number]
@@ -137,7 +136,7 @@ def _head(orders: Orders, adapter: Adapter) -> bytes:
     return adapter.address + orders.ethertype.to_bytes(2, "big")
 
 
-def _write_to(log: Path) -> None:
+def _write_to(log: str) -> None:
     """Let standard output and error go to this file."""
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     for standard in (1, 2):

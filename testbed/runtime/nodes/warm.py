@@ -47,10 +47,13 @@ _SIGNALS: Final = {
 }  # fmt: skip
 
 # Of CPython's allocator: objects of at most so many bytes lie side by side by their size in such steps; bytes have a head.
+# Above that, they are of libc's, which cuts them from what is free.
 _SMALL: Final = 512
 _STEP: Final = 16
+_LARGE: Final = 4096
+_CUT: Final = 128
 _HEAD: Final = 33
-_FILL: Final = 1 << 16  # bytes for each size
+_FILL: Final = 1 << 18  # bytes for each size
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class _Warm:
         self._channel = channel
         self._ends = dict(ends)
         self._logs = logs
+        self._log = f"{str(logs).replace('%', '%%')}/%s.log"  # a path's own operations would cost each node pages
         self._told = told
         self._progress = progress
         self._starts: Counter[str] = Counter()  # of each node
@@ -110,8 +114,9 @@ class _Warm:
         try:
             if self._orders.shared is not None:
                 self._begin_agents(self._orders.shared)
-            for number, place in enumerate(self._orders.places):
-                self._fork(number, place.name)
+            places = enumerate(self._orders.places)
+            for name, pid in [(place.name, self._fork(number, place.name)) for number, place in places]:
+                self._forked(name, pid)
             self._ready.register(self._channel.fileno(), select.POLLIN)
             while self._turn():
                 pass
@@ -122,14 +127,19 @@ class _Warm:
                 os.waitpid(child.pid, 0)
             put_back(self._orders, self._told)
 
-    def _fork(self, number: int, name: str) -> None:
+    def _fork(self, number: int, name: str) -> int:
         self._starts[name] += 1
         pid = os.fork()
         if not pid:
             own = self._ends[name]
             for descriptor in self._open - {own.fileno()}:  # by number: to look at each object would cost pages
                 os.close(descriptor)
-            live(self._orders, number, own, self._logs / f"{name}.log", self._progress, self._starts[name])
+            live(self._orders, number, own, self._log % name, self._progress, self._starts[name])
+        return pid
+
+    def _forked(self, name: str, pid: int) -> None:
+        """See to a node process. Not between the forks of several: what is written here, each that was forked before has to
+        itself from then on."""
         self._open.remove(self._ends[name].fileno())
         self._ends[name].close()
         self._watch(_Child(name, pid, os.pidfd_open(pid)))
@@ -174,7 +184,7 @@ class _Warm:
         self._ends[name] = end
         self._open.add(end.fileno())
         number = [place.name for place in self._orders.places].index(name)
-        self._fork(number, name)
+        self._forked(name, self._fork(number, name))
 
     def _bury(self, child: _Child) -> None:
         _, status = os.waitpid(child.pid, 0)
@@ -196,9 +206,11 @@ class _Warm:
 
 
 def _filled() -> list[bytes]:
-    """What fills the holes in this process's small objects' pages, as long as it is kept. Else each child would put its
-    first objects into holes all over them, and have every page that has one to itself: 4 % of a node's memory."""
-    return [bytes(size - _HEAD) for size in range(3 * _STEP, _SMALL + 1, _STEP) for _ in range(_FILL // size)]
+    """What fills the holes in this process's memory, as long as it is kept. Else each child would put its first objects into
+    holes all over it, and have every page that has one to itself: 4 % of a node's memory, twice that where this process
+    has had modules to compile."""
+    sizes = [*range(_LARGE, _SMALL, -_CUT), *range(_SMALL, 2 * _STEP, -_STEP)]
+    return [bytes(size - _HEAD) for size in sizes for _ in range(_FILL // size)]
 
 
 def start(
