@@ -11,7 +11,6 @@ from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_MESSAGE, REASON_NONE
 from protocols.am2.counters import Counters
 from protocols.am2.endpoint_frames import Resident
-from protocols.am2.nic_memory import NicMemory
 from protocols.am2.packets import OVERHEAD, prefix
 from protocols.am2.peers import Peer
 from protocols.am2.settings import LEAST_MEDIUM, MOST_SEQUENCES, Settings
@@ -34,21 +33,20 @@ def settled(settings: Settings, adapter: Adapter) -> Settings:
 
 
 class Card:
-    """settings: `settled`. looped: frames to this NIC itself, which no wire brings back. is_mapped: whether routes are
-    known, as far as there are any."""
+    """settings: `settled`. endpoints: of all its hosts, by number. looped: frames to this NIC itself, which no wire brings
+    back. is_mapped: whether routes are known, as far as there are any."""
 
     __slots__ = (
-        "adapter", "address", "counters", "endpoints", "incarnation", "is_mapped", "looped", "memory", "nic", "number",
+        "adapter", "address", "counters", "endpoints", "incarnation", "is_mapped", "looped", "nic", "number",
         "peers", "settings",
     )  # fmt: skip
 
-    def __init__(self, adapter: Adapter, nic: Actions, memory: NicMemory, settings: Settings) -> None:
+    def __init__(self, adapter: Adapter, nic: Actions, settings: Settings) -> None:
         self.adapter: Final = adapter
         self.number: Final = adapter.number
         self.address: Final = adapter.address
         self.incarnation: Final = adapter.incarnation
         self.nic: Final = nic
-        self.memory: Final = memory
         self.settings: Final = settings
         self.counters: Final = Counters()
         self.endpoints: Final[dict[int, Resident]] = {}

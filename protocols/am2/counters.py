@@ -61,6 +61,8 @@ class Counters:
     """Messages that have come for an endpoint that was not resident, and for which the host was interrupted."""
     taken_back: int = 0
     """Packets of an endpoint that leaves, whose last sending was refused."""
+    forced: int = 0
+    """Endpoints: out of their frames though their host process had not released them."""
 
     malformed: int = 0
     """Dropped: too short, of another type, contradicting itself, or with a route that is not used up."""

@@ -23,14 +23,14 @@ from protocols.am2.card import BROADCAST, Card, settled
 from protocols.am2.channels import Sight
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
-from protocols.am2.endpoint_frames import Resident
 from protocols.am2.mapper.mapper import Mapper, Station
 from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.mapper.tables import Table
-from protocols.am2.nic_memory import NicMemory
+from protocols.am2.nic_memory import Frames
 from protocols.am2.packets import PREFIX_SIZE, answered, unpack_answer, unpack_body
 from protocols.am2.peers import Lane, Peer
 from protocols.am2.receiver import MALFORMED, Receiver, Witness
+from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.settings import Settings
 from protocols.core.firmware import Actions, Adapter
@@ -46,7 +46,6 @@ _TYPE_AT: Final = 14
 _MAPPING: Final = b"\x00\x05"
 _ROUTE: Final = 0x80
 _SLOTS: Final = 2 * layout.ENTRIES
-_ODD: Final = 0x9E37_79B1  # bits of the golden ratio: its multiples spread evenly
 _NEW: Final = Sight.NEW
 
 
@@ -55,28 +54,32 @@ class Firmware:
 
     __slots__ = (
         "_card", "_counters", "_has_begun", "_has_news", "_is_plain", "_lanes", "_leaving", "_looping", "_mapper", "_nodes",
-        "_receiver", "_reliable", "_sender", "settings",
+        "_receiver", "_reliable", "_residency", "_sender", "settings",
     )  # fmt: skip
 
     def __init__(
         self,
         adapter: Adapter,
         nic: Actions,
-        memory: NicMemory,
+        frames: Frames | None,
         settings: Settings,
         mapping: MapperSettings | None = None,
         witness: Witness | None = None,
     ) -> None:
-        """mapping: of the mapper; None: there is none, and routes are given (`install`)."""
+        """frames: of the one host that there is; None: hosts `attach`. mapping: of the mapper; None: there is none, and
+        routes are given (`install`)."""
         self.settings: Final = settled(settings, adapter)
-        self._card = card = Card(adapter, nic, memory, self.settings)
+        self._card = card = Card(adapter, nic, self.settings)
         self._counters = card.counters
         self._sender = Sender(card)
+        self._residency = Residency(card, self._sender)
+        if frames is not None:
+            self._residency.attach(0, frames)
+        self._leaving: Final = self._residency.leaving
         self._receiver = Receiver(card, witness)
         self._reliable = settings.reliable
         self._nodes = len(adapter.addresses)
         self._lanes: dict[bytes, Lane] = {}  # by how their frames begin
-        self._leaving: dict[Resident, None] = {}  # endpoints that are to leave their frames
         self._looping = False
         self._has_begun = True
         self._is_plain = not self.settings.attempt  # but for endpoints that are to leave, nothing but scans has a time
@@ -110,9 +113,7 @@ class Firmware:
         out = list(self._sender.waiting())
         if not self._card.is_mapped:
             out.append("no map of the network has come yet")
-        for endpoint in self._leaving:
-            out.append(f"endpoint {endpoint.number} is to leave its frame: {endpoint.open} packets are not answered")
-        return out
+        return out + list(self._residency.waiting())
 
     # Frames.
 
@@ -142,7 +143,7 @@ class Firmware:
         else:
             self._sender.undone(now, peer, channel, generation, sequence, stamp, lane.reason)
         if self._leaving:
-            self._look(now)
+            self._residency.look(now)
 
     def _take(
         self, lane: Lane, peer: Peer, channel: int, generation: int, sequence: int, stamp: int, body: bytes
@@ -254,91 +255,29 @@ class Firmware:
         else:
             self._counters.malformed += 1
 
-    # The host.
+    # The hosts.
+
+    def attach(self, host: int, frames: Frames) -> None:
+        """A host process: its endpoints' numbers are from `host` times `Settings.numbers` on."""
+        self._residency.attach(host, frames)
+
+    def detach(self, now: int, host: int) -> None:
+        """It is gone: there are none of its endpoints any more."""
+        self._residency.detach(now, host)
 
     def ring(self, now: int, index: int) -> None:
         card, subject = self._card, index & layout.SUBJECT
-        endpoint = card.endpoints.get(index >> layout.SUBJECTS)
+        number = index >> layout.SUBJECTS
         if subject < _SLOTS:
+            endpoint = card.endpoints.get(number)
             if endpoint is None or endpoint.page is None or endpoint.is_leaving:
                 self._counters.invalid += 1
                 return
             self._sender.ready(now, endpoint, subject)
         else:
-            self._told(now, index >> layout.SUBJECTS, subject, endpoint)
+            self._residency.told(now, number, subject)
         if card.looped:
             self._loop_back(now)
-
-    def _told(self, now: int, number: int, subject: int, endpoint: Resident | None) -> None:
-        """The host's kernel says something of an endpoint."""
-        card = self._card
-        if subject == layout.CREATE:
-            if endpoint is None:
-                card.endpoints[number] = Resident(number)
-                return
-        elif endpoint is not None:
-            if subject == layout.LOAD:
-                if endpoint.page is None and number in card.memory.bound:
-                    self._load(now, endpoint, card.memory.frames[card.memory.bound.index(number)])
-                    return
-            elif subject == layout.UNLOAD:
-                if endpoint.page is not None and endpoint.leave_at is None:
-                    endpoint.leave_at = max(now, endpoint.loaded_at + self._stay())
-                    self._leaving[endpoint] = None
-                    self._look(now)
-                    return
-            elif subject == layout.RELEASED:
-                if endpoint.is_leaving and not endpoint.is_released:
-                    endpoint.is_released = True
-                    self._look(now)
-                    return
-            elif subject == layout.MAPPED:
-                self._sender.mapped(now, number)
-                return
-            elif subject == layout.DESTROY:
-                self._leaving.pop(endpoint, None)
-                self._sender.gone(endpoint)
-                endpoint.page = None
-                del card.endpoints[number]
-                card.nic.interrupt(number << layout.SUBJECTS | layout.UNLOADED)
-                return
-        self._counters.invalid += 1
-
-    def _stay(self) -> int:
-        """Nanoseconds for which an endpoint keeps its frame at least: up to twice what is set, another time after each load.
-        NICs that page in step would for ever have gone on, each without the endpoint that the other one sends to."""
-        stay = self.settings.stay
-        turn = (self._counters.loaded - 1) * (2 * self._card.number + 1) * _ODD
-        return stay + stay * (turn >> 24 & 0xFF) // 256
-
-    def _load(self, now: int, endpoint: Resident, page: memoryview) -> None:
-        self._counters.loaded += 1
-        endpoint.load(now, page)
-        self._card.nic.interrupt(endpoint.number << layout.SUBJECTS | layout.LOADED)
-        self._sender.loaded(now, endpoint, page)
-
-    def _look(self, now: int) -> None:
-        """Whether endpoints that are to leave their frames may."""
-        nic, memory = self._card.nic, self._card.memory
-        for endpoint in list(self._leaving):
-            leave_at, page = endpoint.leave_at, endpoint.page
-            if leave_at is None or leave_at > now or page is None:
-                continue
-            number = endpoint.number << layout.SUBJECTS
-            if not endpoint.is_leaving:
-                endpoint.is_leaving = True
-                self._sender.leaves(endpoint)
-                nic.interrupt(number | layout.RELEASE)
-            if endpoint.open or not endpoint.is_released:
-                continue
-            del self._leaving[endpoint]
-            self._counters.unloaded += 1
-            self._sender.left(endpoint, page)
-            endpoint.note(page)
-            endpoint.page = endpoint.leave_at = None
-            endpoint.is_leaving = endpoint.faulted = False
-            nic.store(memory.pages[endpoint.number], page)
-            nic.interrupt(number | layout.UNLOADED)
 
     # Time.
 
@@ -362,7 +301,7 @@ class Firmware:
                     mapper.unreachable(now, number)
             sender.unreached.clear()
         if self._leaving:
-            self._look(now)
+            self._residency.look(now)
         if self._card.looped:
             self._loop_back(now)
 
@@ -371,7 +310,7 @@ class Firmware:
         if not self._has_begun:
             return 0
         times = [deadline, self._sender.loiters_until]
-        times += [endpoint.leave_at for endpoint in self._leaving if not endpoint.is_leaving]
+        times += self._residency.deadlines()
         if self._mapper is not None:
             times.append(self._mapper.deadline)
         return min((when for when in times if when is not None), default=None)

@@ -67,6 +67,7 @@ whichever it is), form, flags, handler, number of arguments, origin, endpoint.""
 TAG: Final = struct.Struct("!Q")
 """At the beginning: the endpoint's tag."""
 _SEGMENT_AT: Final = 8
+_ADDRESSES_AT: Final = 24
 MASK: Final = 16
 """Where the event mask is."""
 WANTS: Final = 17
@@ -93,6 +94,16 @@ def set_segment(page: memoryview, length: int) -> None:
     TAG.pack_into(page, _SEGMENT_AT, length)
 
 
+def address_of(page: memoryview, subject: int) -> int:
+    """Where STAGED, STAGING or SEGMENT of the endpoint is, for a NIC that finds them so; 0: nowhere yet."""
+    address: int = TAG.unpack_from(page, _ADDRESSES_AT + 8 * (subject - STAGED))[0]
+    return address
+
+
+def set_address(page: memoryview, subject: int, address: int) -> None:
+    TAG.pack_into(page, _ADDRESSES_AT + 8 * (subject - STAGED), address)
+
+
 # Memory of an endpoint beside its page that the NIC reaches where the host's kernel lets it: a region is the endpoint's
 # number and one of these, or a slot: a bulk message's data, to be sent.
 STAGED: Final = 64
@@ -102,7 +113,7 @@ STAGING: Final = 65
 SEGMENT: Final = 66
 """Where the data of bulk messages arrives."""
 
-# What a number means by which host and NIC tell each other something: the endpoint, and what of it.
+# What a number means by which host and NIC tell each other something: the endpoint, or for some its region, and what of it.
 SUBJECTS: Final = 7
 """Bits below the endpoint's number."""
 SUBJECT: Final = (1 << SUBJECTS) - 1
@@ -118,8 +129,10 @@ UNLOAD: Final = 67
 """Its frame is wanted for another one."""
 RELEASED: Final = 68
 """The host does not write into its page any more."""
-MAPPED: Final = 69
-"""Some of its memory has been made reachable, or cannot be."""
+MAPPED: Final = 72
+"""Of a region: it has been made reachable."""
+ABSENT: Final = 73
+"""Of a region: there is none."""
 
 # To the host, beside the slots: of what has arrived, and, if it wants one, of one that is free to send.
 LOADED: Final = 64
@@ -128,7 +141,10 @@ RELEASE: Final = 67
 UNLOADED: Final = 68
 FAULT: Final = 69
 """A message has come for an endpoint that is not resident."""
-UNMAPPED: Final = 70
-"""The NIC needs memory of the endpoint that it cannot reach."""
+UNMAPPED: Final = 74
+"""Of a region: the NIC needs it, and cannot reach it."""
 RESTARTED: Final = 71
 """Of a NIC instead of an endpoint: it has started again, and knows nothing of what it was asked before."""
+
+OF_REGIONS: Final = frozenset((MAPPED, ABSENT, UNMAPPED))
+"""What is said of regions, either way."""

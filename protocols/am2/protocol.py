@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocols.am2.apart import apart
 from protocols.am2.by_scapy import plug_by_scapy
 from protocols.am2.codec import ETHERTYPE
 from protocols.am2.plug import Configuration, configured, plug
@@ -18,5 +19,6 @@ PROTOCOL: Final = Protocol(
     plug_by_scapy,
     profiles=(NOW_1998, NOW_1998_UNGUARDED),
     routed=True,
+    apart=apart(),
     configurable=Configurable(Configuration, configured),
 )

@@ -89,7 +89,7 @@ class Receiver:
         at = _PLACES[place]
         if form:
             if form == FORM_MEDIUM:
-                reason = self._stage(endpoint, place, body, length) if not page[at] else REASON_OVERRUN
+                reason = self._stage(endpoint, page, place, body, length) if not page[at] else REASON_OVERRUN
             else:
                 identity = (peer.number, peer.incarnation, origin, flags, message)
                 reason = self._part(endpoint, page, at, identity, body, length, offset, total)
@@ -125,14 +125,14 @@ class Receiver:
             for identity in [one for one in endpoint.parts if one[0] == peer.number]:
                 del endpoint.parts[identity]
 
-    def _stage(self, endpoint: Resident, place: int, body: bytes, length: int) -> int:
+    def _stage(self, endpoint: Resident, page: memoryview, place: int, body: bytes, length: int) -> int:
         """A medium message's data into the staging area."""
         medium = self._card.settings.medium
         if length > medium:
             return MALFORMED
         if not length:
             return REASON_NONE
-        view = self._reach(endpoint, layout.STAGING)
+        view = self._reach(endpoint, page, layout.STAGING)
         if view is None:
             return REASON_NO_MAPPING
         begin = (place - layout.ARRIVED_REQUESTS) * medium
@@ -160,7 +160,7 @@ class Receiver:
         if come + length == total and page[at]:
             return REASON_OVERRUN
         if length:
-            view = self._reach(endpoint, layout.SEGMENT)
+            view = self._reach(endpoint, page, layout.SEGMENT)
             if view is None:
                 return REASON_NO_MAPPING
             if offset + length > len(view):  # it was made shorter just now
@@ -170,17 +170,16 @@ class Receiver:
         endpoint.parts[identity] = (come + length, min(first, offset))
         return REASON_NONE
 
-    def _reach(self, endpoint: Resident, subject: int) -> memoryview | None:
+    def _reach(self, endpoint: Resident, page: memoryview, subject: int) -> memoryview | None:
         """Memory of an endpoint's, if there is a DMA mapping; else the host is asked for one."""
-        card = self._card
         region = endpoint.number << layout.SUBJECTS | subject
-        view = card.memory.reachable.get(region)
+        view = endpoint.frames.reach(page, region, 0, 0)
         if view is None:
-            card.memory.absent.discard(region)
+            endpoint.frames.absent.discard(region)
             self._counters.unmapped += 1
-            if region not in card.memory.wanted:
-                card.memory.wanted.append(region)
-                card.nic.interrupt(endpoint.number << layout.SUBJECTS | layout.UNMAPPED)
+            if region not in endpoint.asked:
+                endpoint.asked.add(region)
+                self._card.nic.interrupt(region << layout.SUBJECTS | layout.UNMAPPED)
         return view
 
 

@@ -23,7 +23,7 @@ from protocols.am2.codec import (
 )
 from protocols.am2.endpoint_frames import Resident
 from protocols.am2.messages import Message, Packet
-from protocols.am2.packets import HEADER, packed
+from protocols.am2.packets import HEADER, PART_AT, packed
 from protocols.am2.peers import Peer
 from protocols.am2.turns import Turns
 
@@ -43,6 +43,7 @@ _MESSAGE: Final = layout.MESSAGE
 _UNDER_WAY: Final = layout.UNDER_WAY
 _RING: Final = 4  # bits of a slot's number within its ring
 _NOTHING: Final = memoryview(b"")
+_MOST_OFFSET: Final = 0xFFFF_FFFF  # of a bulk message's data in a segment, as frames have it
 
 
 class Sender:
@@ -114,7 +115,8 @@ class Sender:
         if page[at] != layout.READY:
             self._counters.invalid += 1
             return None
-        to, length, address, incarnation, form, flags, _, count, origin, _ = _SENT(page, at)
+        entry = bytes(page[at : at + layout.ENTRY])  # read once: nobody changes what has been looked at
+        to, length, address, incarnation, form, flags, _, count, origin, _ = _SENT(entry)
         if (
             to >= self._nodes
             or count > layout.MOST_ARGUMENTS
@@ -126,42 +128,44 @@ class Sender:
             page[at] = _UNDER_WAY
             self._give_back(endpoint, slot, BAD_ARGUMENTS)
             return None
-        at += _MESSAGE
-        body = bytes(page[at : at + HEADER + 4 * count])
-        data = _NOTHING
+        body = entry[_MESSAGE : _MESSAGE + HEADER + 4 * count]
+        data, offset = _NOTHING, int.from_bytes(body[PART_AT : PART_AT + 4], "big")
         if length and form:
-            memory, base = card.memory, endpoint.number << layout.SUBJECTS
-            region = base | (layout.STAGED if form == FORM_MEDIUM else slot)
-            whole = memory.reachable.get(region)
-            if whole is None and region in memory.absent:
-                memory.absent.remove(region)
+            frames = endpoint.frames
+            region = endpoint.number << layout.SUBJECTS | (layout.STAGED if form == FORM_MEDIUM else slot)
+            whole = frames.reach(page, region, address, length)
+            if whole is None and region in frames.absent:
+                frames.absent.remove(region)
                 self._counters.invalid += 1
-                page[at - _MESSAGE] = _UNDER_WAY
+                page[at] = _UNDER_WAY
                 self._give_back(endpoint, slot, BAD_ARGUMENTS)
                 return None
             if whole is None:
                 # "The message refers to memory that has no DMA mapping": it waits for one.
                 self._unmapped.append((endpoint, slot))
-                memory.wanted.append(region)
-                card.nic.interrupt(base | layout.UNMAPPED)
+                if region not in endpoint.asked:
+                    endpoint.asked.add(region)
+                    card.nic.interrupt(region << layout.SUBJECTS | layout.UNMAPPED)
                 return None
-            data = whole[address : address + length]
-            if len(data) != length or (form == FORM_MEDIUM and length > card.settings.medium):
+            begin = address if form == FORM_MEDIUM else 0
+            data = whole[begin : begin + length]
+            most = card.settings.medium if form == FORM_MEDIUM else _MOST_OFFSET - offset
+            if len(data) != length or length > most:
                 self._counters.invalid += 1
-                page[at - _MESSAGE] = _UNDER_WAY
+                page[at] = _UNDER_WAY
                 self._give_back(endpoint, slot, BAD_ARGUMENTS)
                 return None
         peer = card.peers.get(to) or card.peer(to)
         if incarnation and incarnation != peer.incarnation:
             # A reply to what an earlier incarnation has asked: the present one would take it for its own.
-            page[at - _MESSAGE] = _UNDER_WAY
+            page[at] = _UNDER_WAY
             self._give_back(endpoint, slot, UNREACHABLE)
             return None
         message = Message(endpoint, slot, peer, body)
-        page[at - _MESSAGE] = _UNDER_WAY
+        page[at] = _UNDER_WAY
         if form == FORM_BULK:
             message.data, message.part = data, card.settings.packet
-            message.offset = int.from_bytes(body[20:24], "big")
+            message.offset = offset
         elif form:
             message.body = body + card.nic.fetch((data,))
         endpoint.messages[slot] = message

@@ -13,6 +13,8 @@ MOST_SEQUENCES: Final = 1 << 16
 MOST_CREDITS: Final = 16
 LEAST_MEDIUM: Final = 512
 MOST_PACKET: Final = 8192
+MOST_HOSTS: Final = 64
+_NUMBERS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,10 @@ class Settings:
     loiter. stay: nanoseconds that an endpoint keeps its frame at least, up to twice as long (ours: longer than a packet
     that was refused waits, so that it is taken when it comes again). replacement: which of the endpoints that are idle,
     or else of all, gives up its frame: the least recently used, or any, which is another one each time (both ours).
-    endpoints: on a node at most. handlers, translations: of an endpoint (256: AM-2's minimum). mappings: regions of host
-    memory that the NIC can reach at once, beside those that resident endpoints need. Two endpoints of one node that talk
-    to each other must be in frames at the same time: with one frame they never are.
+    endpoints: of a host process at most, of which a node has one unless several share its NIC. handlers, translations: of
+    an endpoint (256: AM-2's minimum). mappings: regions of host memory that the NIC can reach at once, beside those that
+    resident endpoints need. Two endpoints of one node that talk to each other must be in frames at the same time: with one
+    frame they never are.
 
     Messages. medium: bytes of data that one has at most, 512 being AM-2's minimum; less where the MTU asks for it.
     packet: bytes of a bulk message in one packet, less where the MTU asks for it (8 KB in the paper). route: bytes of
@@ -71,6 +74,16 @@ class Settings:
     reliable: bool = True
     guarded: bool = True
     virtual: bool = True
+
+    @property
+    def numbers(self) -> int:
+        """Endpoints' numbers that a host process has for itself, from its place times as many on."""
+        return max(self.endpoints, _NUMBERS)
+
+    @property
+    def hosts(self) -> int:
+        """Host processes that can share a NIC: endpoints' numbers have 16 bits."""
+        return min((1 << 16) // self.numbers, MOST_HOSTS)
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= MOST_CHANNELS:

@@ -55,6 +55,22 @@ class Pinning(Protocol):
         ...
 
 
+class Allocating(Pinning, Protocol):
+    """The same, with memory to be had that the NIC uses where it is: what `pin_page` says of it is where it lies."""
+
+    def allocate(self, size: int) -> memoryview:
+        """All zero, or what was there before. MemoryError."""
+        ...
+
+    def release(self, buffer: memoryview) -> None:
+        """What `allocate` has given is not used any more, nor any view of it."""
+        ...
+
+    def has(self, buffer: memoryview) -> bool:
+        """Whether it lies in such memory."""
+        ...
+
+
 class HostMemory:
     """One host's pinned regions, each contiguous, in one process with its NIC. Is `Reachable`, and does `Pinning`."""
 

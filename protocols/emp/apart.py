@@ -13,11 +13,11 @@ they give up. So the next host goes on in the same incarnation, and is given wha
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import Final
 
-from protocols.core.apart import Apart
-from protocols.core.firmware import Actions, Adapter, Bell
-from protocols.core.firmware import Firmware as AnyFirmware
+from protocols.core.apart import Apart, OneHost, Ring, SharedActions
+from protocols.core.firmware import Adapter, Bell
 from protocols.core.memory import HostMemory, Pinning, Reachable
 from protocols.emp import codec
 from protocols.emp.card import Codec
@@ -31,31 +31,44 @@ _MOST_PIECES: Final = 2_048
 
 
 def apart(settings: Settings | None = None, codec: Codec = codec) -> Apart:
-    """As `protocols.emp.host.plug`."""
+    """As `protocols.emp.host.plug`. One host: EMP's NIC serves one application (section 5)."""
     own = settings if settings is not None else Settings()
-    count = own.descriptors
 
-    def firmware(
-        adapter: Adapter, nic: Actions, memory: Reachable, descriptors: memoryview, former: AnyFirmware
-    ) -> Firmware:
-        made = Firmware(
-            adapter, nic, memory, Descriptors(count, memory=descriptors, most_pieces=_MOST_PIECES), own, codec
-        )
-        made.loop_outside()
-        if isinstance(former, Firmware):
-            made.succeed(former)
-        return made
+    def nic(adapter: Adapter, nic: SharedActions) -> Nic:
+        return Nic(adapter, nic, own, codec)
 
-    def host(adapter: Adapter, nic: Bell, memory: Pinning, descriptors: memoryview) -> Endpoint:
-        return Endpoint(adapter, nic, memory, Descriptors(count, memory=descriptors))
-
-    def vacant(adapter: Adapter, nic: Actions, former: AnyFirmware | None) -> Firmware:
-        keeps_nothing = copy(own)
-        keeps_nothing.held = 0  # no header without a receive, and there will be none
-        made = Firmware(adapter, nic, HostMemory(), Descriptors(1), keeps_nothing, codec)
-        if isinstance(former, Firmware):
-            made.succeed(former)
-        return made
+    def host(adapter: Adapter, nic: Bell, memory: Pinning, descriptors: memoryview, _place: int) -> Endpoint:
+        return Endpoint(adapter, nic, memory, Descriptors(own.descriptors, memory=descriptors))
 
     # A doorbell for each descriptor, and one that takes it back.
-    return Apart(count * SIZE, 2 * count, firmware, host, vacant)
+    return Apart(own.descriptors * SIZE, 2 * own.descriptors, nic, host)
+
+
+class Nic:
+    """Implements `SharedNic`: for each host other firmware, in the place of the former."""
+
+    def __init__(self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec) -> None:
+        self.adapter = adapter
+        self._nic = OneHost(nic)
+        self._settings = settings
+        self._codec = codec
+        self.firmware = self._vacant()
+
+    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> Ring:  # noqa: ARG002
+        table = Descriptors(self._settings.descriptors, memory=descriptors, most_pieces=_MOST_PIECES)
+        former, self.firmware = (
+            self.firmware, Firmware(self.adapter, self._nic, memory, table, self._settings, self._codec),
+        )  # fmt: skip
+        self.firmware.loop_outside()
+        self.firmware.succeed(former)
+        return self.firmware.ring
+
+    def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
+        self.adapter = replace(self.adapter, incarnation=incarnation)
+        former, self.firmware = self.firmware, self._vacant()
+        self.firmware.succeed(former)
+
+    def _vacant(self) -> Firmware:
+        keeps_nothing = copy(self._settings)
+        keeps_nothing.held = 0  # no header without a receive, and there will be none
+        return Firmware(self.adapter, self._nic, HostMemory(), Descriptors(1), keeps_nothing, self._codec)

@@ -80,11 +80,13 @@ class Process:
 
 
 class Nodes:
-    """The agents of a cluster's nodes, one function for each host process that a node may have."""
+    """The agents of a cluster's nodes. functions: host processes that a node may have."""
 
-    def __init__(self, cluster: RunningCluster, functions: int, apart: Apart) -> None:
+    def __init__(self, cluster: RunningCluster, functions: int, apart: Apart, ethertype: int) -> None:
         self._cluster = cluster
         self._apart = apart
+        self._ethertype = ethertype
+        self._hosts, functions = (functions, 1) if apart.hosts > 1 else (1, functions)
         self._names = [node.name for node in cluster]
         macs = [bytes.fromhex(node.layout.nics[0].mac.replace(":", "")) for node in cluster]
         self._addresses = tuple(address_of(mac, function) for mac in macs for function in range(functions))
@@ -105,7 +107,9 @@ class Nodes:
         """An agent; returns when it listens."""
         first = self._names.index(name) * self._functions
         adapters = tuple(Adapter(first + number, self._addresses) for number in range(self._functions))
-        offer = Offer(self._apart, ETHERTYPE, self.device(name), adapters, heap=HEAP, asked=self._asked(name))
+        offer = Offer(
+            self._apart, self._ethertype, self.device(name), adapters, self._hosts, heap=HEAP, asked=self._asked(name)
+        )
 
         def run(tell: Callable[[object], None]) -> None:
             agent = SharedAgent(offer)
@@ -119,10 +123,10 @@ class Nodes:
 
     def host(self, name: str, program: Program, function: int | None = None) -> Process:
         """A host process; it has attached when this returns."""
-        apart, device = self._apart, self.device(name)
+        apart, device, ethertype = self._apart, self.device(name), self._ethertype
 
         def run(tell: Callable[[object], None]) -> object:
-            nic = Attachment(device, ETHERTYPE, apart, function)
+            nic = Attachment(device, ethertype, apart, function)
             driver = HostDriver(nic, nic.host)
             tell("attached")
             return driver.loop.complete(program(nic.host, driver, nic))
@@ -149,8 +153,10 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def nodes(cluster: RunningCluster, functions: int = 2, apart: Apart | None = None) -> Iterator[Nodes]:
-    with Nodes(cluster, functions, apart or emp()) as there:
+def nodes(
+    cluster: RunningCluster, functions: int = 2, apart: Apart | None = None, ethertype: int = ETHERTYPE
+) -> Iterator[Nodes]:
+    with Nodes(cluster, functions, apart or emp(), ethertype) as there:
         yield there
 
 

@@ -23,8 +23,8 @@ SEARCHED = 10_000
 """Where the mutants' seeds begin, behind the cases': these are not made for them."""
 LEAST = CASES // 10
 """How often each row of the firmware's state table is taken, at least."""
-NEVER = {"dropped", "invalid", "malformed", "strangers"}
-"""Rows of what is wrong with frames and doorbells, which no NIC and no host of a case makes."""
+NEVER = {"dropped", "forced", "invalid", "malformed", "strangers"}
+"""Rows of what is wrong with frames, doorbells and host processes, which no NIC and no host of a case makes."""
 
 
 @pytest.mark.timeout(1200)

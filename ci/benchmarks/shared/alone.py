@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.emp.host_programs import Quantiles, quantiles, warm_up
 from benchmarks.shared.processes import Process, agent
-from protocols.core.apart import Apart
+from protocols.core.apart import Apart, Ring, SharedActions
 from protocols.core.completion import Completion
-from protocols.core.firmware import Actions, Adapter, Bell, Firmware
+from protocols.core.firmware import Adapter, Bell
 from testbed.kernel import syscalls
 from testbed.runtime.shared.agent import Offer
 from testbed.runtime.shared.attached import Attachment, HostDriver
@@ -24,11 +24,11 @@ class GivesBack:
 
     deadline = None
 
-    def __init__(self, nic: Actions) -> None:
+    def __init__(self, nic: SharedActions) -> None:
         self._show = nic.show
 
     def ring(self, _now: int, index: int) -> None:
-        self._show(index)
+        self._show(0, index)
 
     def receive(self, _now: int, _frame: bytes) -> None: ...
 
@@ -60,21 +60,24 @@ class Asks:
         return []
 
 
-def _firmware(
-    _adapter: Adapter, nic: Actions, _memory: object, _descriptors: memoryview, _former: Firmware
-) -> GivesBack:
-    return GivesBack(nic)
+class SharedNic:
+    """The NIC."""
+
+    def __init__(self, adapter: Adapter, nic: SharedActions) -> None:
+        self.adapter = adapter
+        self.firmware = GivesBack(nic)
+
+    def attach(self, _now: int, _host: int, _memory: object, _descriptors: memoryview) -> Ring:
+        return self.firmware.ring
+
+    def detach(self, _now: int, _host: int, _incarnation: int) -> None: ...
 
 
-def _host(_adapter: Adapter, bell: Bell, _memory: object, _descriptors: memoryview) -> Asks:
+def _host(_adapter: Adapter, bell: Bell, _memory: object, _descriptors: memoryview, _place: int) -> Asks:
     return Asks(bell)
 
 
-def _vacant(_adapter: Adapter, nic: Actions, _former: Firmware | None) -> GivesBack:
-    return GivesBack(nic)
-
-
-APART = Apart(0, _ENTRIES, _firmware, _host, _vacant)
+APART = Apart(0, _ENTRIES, SharedNic, _host)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from protocols.am2 import page as layout
-from protocols.am2.nic_memory import NOBODY, NicMemory
+from protocols.am2.nic_memory import NOBODY, Backing
 from protocols.am2.settings import Settings
 from protocols.core.firmware import Bell
 from protocols.core.memory import PAGE
@@ -44,7 +44,7 @@ class Residence(Enum):
 class SegmentDriver:
     """faults: that it has served."""
 
-    def __init__(self, bell: Bell, memory: NicMemory, settings: Settings, library: ActiveMessages) -> None:
+    def __init__(self, bell: Bell, memory: Backing, settings: Settings, library: ActiveMessages) -> None:
         self._bell = bell
         self._memory = memory
         self._settings = settings
@@ -64,7 +64,7 @@ class SegmentDriver:
 
     def create(self, endpoint: Endpoint) -> None:
         self._states[endpoint] = Residence.ON_HOST
-        self._memory.pages[endpoint.name.endpoint] = endpoint.backing
+        self._memory.begin(endpoint.name.endpoint, endpoint.backing)
         self._tell(endpoint, layout.CREATE)
         if not self._settings.virtual:
             self.fault(endpoint)
@@ -104,6 +104,9 @@ class SegmentDriver:
             endpoint.moved(self._memory.frames[self._memory.bound.index(endpoint.name.endpoint)])
             self._serve()
         elif subject == layout.RELEASE:
+            if self._states[endpoint] is Residence.RESIDENT:  # another host process gets its frame
+                self._states[endpoint] = Residence.LEAVING
+                self._loaded.remove(endpoint)
             if self._library.handling is endpoint:
                 self._releases.append(endpoint)
                 self.unsettled = True
@@ -113,8 +116,6 @@ class SegmentDriver:
             self._unloaded(endpoint)
         elif subject == layout.FAULT:
             self.fault(endpoint)
-        elif subject == layout.UNMAPPED:
-            self._map()
 
     def handled(self) -> None:
         """No handler runs any more."""
@@ -127,12 +128,10 @@ class SegmentDriver:
         """The NIC interrupts about an endpoint that there is not any more. Until it says that it has let go, it may write
         into its frame and its page."""
         memory = self._memory
-        if subject == layout.UNMAPPED:
-            self._map()
-        elif subject == layout.UNLOADED:
-            memory.pages.pop(number, None)
+        if subject == layout.UNLOADED:
+            memory.gone(number)
             if number in memory.bound:
-                memory.bound[memory.bound.index(number)] = NOBODY
+                memory.bind(memory.bound.index(number), NOBODY)
             self._serve()
 
     def waiting(self) -> list[str]:
@@ -175,7 +174,7 @@ class SegmentDriver:
 
     def _load(self, endpoint: Endpoint, frame: int) -> None:
         self._states[endpoint] = Residence.LOADING
-        self._memory.bound[frame] = endpoint.name.endpoint
+        self._memory.bind(frame, endpoint.name.endpoint)
         self._memory.frames[frame][:] = endpoint.backing
         self._tell(endpoint, layout.LOAD, layout.SIZE)
 
@@ -197,7 +196,9 @@ class SegmentDriver:
 
     def _unloaded(self, endpoint: Endpoint) -> None:
         memory = self._memory
-        memory.bound[memory.bound.index(endpoint.name.endpoint)] = NOBODY
+        frame = memory.bound.index(endpoint.name.endpoint)
+        memory.unloaded(frame, endpoint.backing)
+        memory.bind(frame, NOBODY)
         self._states[endpoint] = Residence.ON_HOST
         backing = endpoint.backing
         if any(backing[layout.PLACES[slot]] == layout.READY for slot in range(2 * layout.ENTRIES)):
@@ -205,26 +206,16 @@ class SegmentDriver:
         self._serve()
         endpoint.changed()
 
-    def _map(self) -> None:
-        """Let the NIC reach what it has asked for."""
-        memory, numbers, pages = self._memory, dict[int, None](), 0
-        while memory.wanted:
-            region = memory.wanted.popleft()
-            number = region >> layout.SUBJECTS
-            numbers[number] = None
-            view = None
-            for endpoint in self._states:
-                if endpoint.name.endpoint == number:
-                    view = endpoint.region(region & layout.SUBJECT)
-            if view is None:
-                memory.absent.add(region)
-            else:
-                memory.reachable[region] = view
-                pages += -(-len(view) // PAGE)
+    def map(self, endpoint: Endpoint, subject: int) -> None:
+        """The NIC interrupts: let it reach that of the endpoint's memory."""
+        region = endpoint.name.endpoint << layout.SUBJECTS | subject
+        view = endpoint.region(subject)
+        if view is None:
+            self._bell.doorbell(region << layout.SUBJECTS | layout.ABSENT, _WORD, 0)
+            return
+        self._memory.reachable[region] = view
         self._unmap()
-        for number in numbers:
-            self._bell.doorbell(number << layout.SUBJECTS | layout.MAPPED, _WORD, pages)
-            pages = 0
+        self._bell.doorbell(region << layout.SUBJECTS | layout.MAPPED, _WORD, -(-len(view) // PAGE))
 
     def _unmap(self) -> None:
         """Have no more mappings than the settings say, as long as endpoints have some that are not resident. What those in

@@ -75,6 +75,7 @@ class Endpoint:
         self.waits = True
         """Whether the event mask asks for anything, without a look at flags, which take long."""
         self._segment: memoryview | None = None
+        self._reached: memoryview | None = None  # where bulk messages come for it
         self._changed: Completion[None] | None = None
 
     # Who it is.
@@ -105,6 +106,7 @@ class Endpoint:
         if view is not None and view.readonly:
             raise ValueError("a segment is written: its memory must not be read-only")
         self._segment = view
+        self._reached = None if view is None else self.library.memory.own(self.name.endpoint, view)
         self.library.driver.remap(self, layout.SEGMENT)
         self._note()
 
@@ -381,14 +383,25 @@ class Endpoint:
     def region(self, subject: int) -> memoryview | None:
         """Its memory that the NIC asks for."""
         if subject == layout.SEGMENT:
-            return self._segment
+            return self._reached
         if subject == layout.STAGED:
             return self.outbox.staged
         if subject == layout.STAGING:
             if self.inbox.staging is None:
-                self.inbox.staging = memoryview(bytearray(2 * layout.ENTRIES * self.library.most_medium))
+                size = 2 * layout.ENTRIES * self.library.most_medium
+                self.inbox.staging = self.library.memory.allocate(self.name.endpoint, size)
+                self._note()
             return self.inbox.staging
         return self.outbox.sources.get(subject)
+
+    def arrived(self, offset: int, length: int) -> memoryview:
+        """Of the segment, what a bulk message has brought."""
+        segment, reached = self._segment, self._reached
+        if segment is None or reached is None:
+            return memoryview(b"")
+        if reached is not segment:
+            segment[offset : offset + length] = reached[offset : offset + length]
+        return segment[offset : offset + length]
 
     def restarted(self, node: int) -> None:
         """That one's NIC has, and nothing of what was asked there will be replied to."""
@@ -410,7 +423,12 @@ class Endpoint:
         memory, pages = self.library.memory, [self.backing]
         if self.name.endpoint in memory.bound:
             pages.append(memory.frames[memory.bound.index(self.name.endpoint)])
+        reached = {
+            layout.STAGED: self.outbox.staged, layout.STAGING: self.inbox.staging, layout.SEGMENT: self._reached,
+        }  # fmt: skip
         for page in pages:
+            for subject, view in reached.items():
+                layout.set_address(page, subject, memory.address(view))
             layout.set_tag(page, self._tag)
             layout.set_segment(page, len(self._segment) if self._segment is not None else 0)
             page[layout.MASK] = self._mask

@@ -202,9 +202,8 @@ class Inbox:
                 page[at] = layout.FREE
                 handler(token, *arguments)
             elif form == FORM_BULK:
-                segment = endpoint.segment
                 page[at] = layout.FREE
-                handler(token, _NOTHING if segment is None else segment[offset : offset + total], *arguments)
+                handler(token, endpoint.arrived(offset, total), *arguments)
             else:
                 staging, begin = self.staging, (slot - layout.ARRIVED_REQUESTS) * self._medium
                 handler(token, _NOTHING if staging is None else staging[begin : begin + length], *arguments)

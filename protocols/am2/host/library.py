@@ -20,7 +20,7 @@ from protocols.am2.host.bundle import Bundle
 from protocols.am2.host.driver import SegmentDriver
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.errors import ActiveMessageError
-from protocols.am2.nic_memory import NicMemory
+from protocols.am2.nic_memory import Backing
 from protocols.am2.settings import Settings
 from protocols.core.firmware import Adapter, Bell
 
@@ -33,13 +33,15 @@ class ActiveMessages:
     """Implements `protocols.core.firmware.Host`. node: this one's number; size: how many nodes there are. incarnation: of
     its NIC (`Adapter`). handling: the endpoint of which a handler runs."""
 
-    def __init__(self, adapter: Adapter, bell: Bell, memory: NicMemory, settings: Settings) -> None:
+    def __init__(self, adapter: Adapter, bell: Bell, memory: Backing, settings: Settings, first: int = 0) -> None:
+        """first: number of the first endpoint that may be its."""
         self.node: Final = adapter.number
         self.size: Final = len(adapter.addresses)
         self.incarnation: Final = adapter.incarnation
         self.settings: Final = settings
         self.bell: Final = bell
         self.memory: Final = memory
+        self.first: Final = first
         self.most_short: Final = layout.MOST_ARGUMENTS
         """AM_MaxShort: arguments."""
         self.most_medium: Final = settings.medium
@@ -52,6 +54,9 @@ class ActiveMessages:
         self.used = 0
         """Counts what happens to endpoints."""
         self._endpoints: dict[int, Endpoint] = {}
+        self._going: set[int] = (
+            set()
+        )  # numbers of endpoints that are not there any more, of which the NIC has not let go
         self._next = 0
 
     def allocate_bundle(self, *, parallel: bool = True) -> Bundle:
@@ -64,12 +69,13 @@ class ActiveMessages:
         """See `Bundle.allocate_endpoint`."""
         settings = self.settings
         most = settings.endpoints if settings.virtual else min(settings.endpoints, settings.frames)
-        if len(self._endpoints) >= most:
+        if len(self._endpoints) >= most or len(self._endpoints) + len(self._going) >= settings.numbers:
             raise ResourceError(f"there are {most} endpoints already")
-        number = self._next
-        while number in self._endpoints:
-            number = number + 1 & 0xFFFF
-        self._next = number + 1 & 0xFFFF
+        number = self.first + self._next
+        while number in self._endpoints or number in self._going:
+            self._next = (self._next + 1) % settings.numbers
+            number = self.first + self._next
+        self._next = (self._next + 1) % settings.numbers
         endpoint = self._endpoints[number] = Endpoint(self, bundle, number)
         bundle.endpoints.append(endpoint)
         self.driver.create(endpoint)
@@ -82,6 +88,7 @@ class ActiveMessages:
         if self._endpoints.pop(endpoint.name.endpoint, None) is None:
             return
         endpoint.bundle.endpoints.remove(endpoint)
+        self._going.add(endpoint.name.endpoint)
         self.driver.destroy(endpoint)
 
     def endpoint(self, number: int) -> Endpoint:
@@ -105,8 +112,16 @@ class ActiveMessages:
             for one in self._endpoints.values():
                 one.restarted(index >> layout.SUBJECTS)
             return
+        if subject == layout.UNMAPPED:
+            region = index >> layout.SUBJECTS
+            endpoint = self._endpoints.get(region >> layout.SUBJECTS)
+            if endpoint is not None:
+                self.driver.map(endpoint, region & layout.SUBJECT)
+            return
         endpoint = self._endpoints.get(index >> layout.SUBJECTS)
         if endpoint is None:
+            if subject == layout.UNLOADED:
+                self._going.discard(index >> layout.SUBJECTS)
             self.driver.gone(index >> layout.SUBJECTS, subject)
             return
         self.used = endpoint.used = self.used + 1

@@ -8,7 +8,7 @@ from typing import Final
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
-from protocols.am2.nic_memory import NicMemory
+from protocols.am2.nic_memory import Backing
 from protocols.core.firmware import Bell, Buffer
 from protocols.core.memory import PAGE
 
@@ -39,7 +39,7 @@ class Outbox:
         "staged",
     )
 
-    def __init__(self, own: int, nic: Bell, memory: NicMemory, medium: int) -> None:
+    def __init__(self, own: int, nic: Bell, memory: Backing, medium: int) -> None:
         """own: the endpoint's number. medium: bytes of data that a medium message has at most."""
         self._own = own
         self._base = own << layout.SUBJECTS
@@ -94,7 +94,8 @@ class Outbox:
         if page is None:
             return False
         if self.staged is None:
-            self.staged = memoryview(bytearray(2 * layout.ENTRIES * self._medium))
+            self.staged = self._memory.allocate(self._own, 2 * layout.ENTRIES * self._medium)
+            layout.set_address(page, layout.STAGED, self._memory.address(self.staged))
         slot = self._next[ring]
         begin = slot * self._medium
         self.staged[begin : begin + size] = data
@@ -121,10 +122,19 @@ class Outbox:
         page = self._room(ring)
         if page is None:
             return False
-        slot = self._next[ring]
-        self._write(page, FORM_BULK, ring, node, endpoint, tag, handler, arguments, size, 0, offset, incarnation)
-        if size:
-            self.sources[slot] = self._memory.reachable[self._base | slot] = memoryview(bytes(data))
+        slot, memory = self._next[ring], self._memory
+        source = memory.copy(self._own, data) if size else None
+        address = memory.address(source)
+        try:
+            self._write(
+                page, FORM_BULK, ring, node, endpoint, tag, handler, arguments, size, address, offset, incarnation
+            )
+        except ValueError:
+            if source is not None:
+                memory.forget(self._own, source)
+            raise
+        if source is not None:
+            self.sources[slot] = memory.reachable[self._base | slot] = source
         self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), -(-size // PAGE))
         return True
 
@@ -156,8 +166,10 @@ class Outbox:
 
     def over(self, slot: int) -> None:
         """A message has come to an end: its data is not needed any more."""
-        if self.sources.pop(slot, None) is not None:
+        source = self.sources.pop(slot, None)
+        if source is not None:
             self._memory.reachable.pop(self._base | slot, None)
+            self._memory.forget(self._own, source)
 
     def data_of(self, slot: int, form: int, length: int) -> memoryview:
         """What a message in a slot has with it."""

@@ -54,7 +54,8 @@ _BELL: Final = select.EPOLLIN | select.EPOLLET  # it is never read: each ring is
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a NIC offers. adapters: of its functions; their incarnations are the agent's to give. spin:
+    """What a NIC offers. adapters: of its functions; their incarnations are the agent's to give. hosts: host processes of
+    each function, as far as its protocol has places for them. spin:
     nanoseconds to look for something before sleeping, letting others run in between. asked: where it answers by its file
     system's name, besides; who asks there does not attach."""
 
@@ -62,6 +63,7 @@ class Offer:
     ethertype: int
     device: str
     adapters: tuple[Adapter, ...]
+    hosts: int = 1
     spin: int = 0
     heap: int = HEAP
     asked: Path | None = None
@@ -73,6 +75,8 @@ class SharedAgent:
     def __init__(self, offer: Offer) -> None:
         if not 1 <= len(offer.adapters) <= MOST:
             raise ValueError(f"{len(offer.adapters)} functions of a NIC: 1 to {MOST}")
+        if not 1 <= offer.hosts <= offer.apart.hosts:
+            raise ValueError(f"{offer.hosts} host processes of one function: 1 to {offer.apart.hosts}")
         if not ORDERED:
             raise ValueError("a shared NIC needs a processor that keeps stores in order, as x86 does: use inline ones")
         self._offer = offer
@@ -84,11 +88,14 @@ class SharedAgent:
         head = addresses[0] + offer.ethertype.to_bytes(2, "big")
         self._wire = RoutedWire(self._socket, head) if self._routed else Wire(self._socket, frozenset(addresses))
         began = incarnation()
+        self._suspects: list[Attached] = []
         self._functions = [
-            Function(replace(adapter, incarnation=began), self._wire, offer.apart) for adapter in offer.adapters
+            Function(replace(adapter, incarnation=began), self._wire, offer.apart, self._suspects)
+            for adapter in offer.adapters
         ]
+        self._slots = [(function, place) for function in self._functions for place in range(offer.hosts)]
         self._by_address = dict(zip(addresses, self._functions, strict=True))
-        self._awake: list[Function] = []
+        self._awake: list[Attached] = []
         self._touched: set[Function] = set()
         self._due: int | None = None
         self._known: int | None = None  # of deadlines, the one that the kernel knows
@@ -99,7 +106,7 @@ class SharedAgent:
         self._frames = select.epoll()  # to ask costs half of what poll does
         self._frames.register(self._socket.fileno(), select.EPOLLIN)
         self._bells = select.epoll()  # of its own, and within the other: an event of an edge is told once
-        self._ringers: dict[int, Function] = {}
+        self._ringers: dict[int, Attached] = {}
         self.strangers = 0
         """Frames for none of the functions."""
         self.refused = 0
@@ -183,21 +190,23 @@ class SharedAgent:
             for _ in range(min(len(local), _FRAMES)):
                 self._deliver(bytes(local.popleft()))
         self._turns = turns = self._turns + 1
-        for function in self._awake:
-            host = function.host
-            if host is None:
-                continue
+        for host in self._awake:
             try:
                 rung = host.doorbells.take(_DOORBELLS)
-                if rung:
-                    busy = True
-                    host.heard = turns
-                    self._touched.add(function)
-                    firmware = function.firmware
-                    for index in rung:
-                        firmware.ring(time.monotonic_ns(), index)
             except MisconductError as error:
-                self._refuse(function, error)
+                if host.suspect is None:
+                    host.suspect = error
+                    self._suspects.append(host)
+                continue
+            if rung:
+                busy = True
+                host.heard = turns
+                self._touched.add(host.function)
+                ring = host.ring
+                for index in rung:
+                    ring(time.monotonic_ns(), index)
+        if self._suspects:
+            self._refuse_suspects()
         if self._wire.later:
             self._wire.flush()
         return busy
@@ -212,10 +221,7 @@ class SharedAgent:
                 return
             function = self._functions[0]  # a route leads to a NIC, whatever address a frame has
         self._touched.add(function)
-        try:
-            function.firmware.receive(time.monotonic_ns(), frame)
-        except MisconductError as error:
-            self._refuse(function, error)
+        function.nic.firmware.receive(time.monotonic_ns(), frame)
 
     def _look(self, moment: int) -> None:
         """At what turns do not: deadlines, other descriptors, and who has become quiet."""
@@ -223,13 +229,10 @@ class SharedAgent:
             self._ask_for_deadlines()
         if self._due is not None and self._due <= moment:
             self._tick(moment)
-        self._awake = [function for function in self._awake if self._stays_awake(function)]
+        self._awake = [host for host in self._awake if self._stays_awake(host)]
         self._handle(moment)
 
-    def _stays_awake(self, function: Function) -> bool:
-        host = function.host
-        if host is None:
-            return False
+    def _stays_awake(self, host: Attached) -> bool:
         if self._turns - host.heard > _QUIET and host.doorbells.doze():
             host.awake = False
         return host.awake
@@ -237,13 +240,11 @@ class SharedAgent:
     def _doze(self) -> bool:
         """Say to everybody that we sleep; whether we may."""
         still = []
-        for function in self._awake:
-            host = function.host
-            if host is not None:
-                if host.doorbells.doze():
-                    host.awake = False
-                else:
-                    still.append(function)
+        for host in self._awake:
+            if host.doorbells.doze():
+                host.awake = False
+            else:
+                still.append(host)
         self._awake = still
         return not still
 
@@ -252,18 +253,17 @@ class SharedAgent:
         for bell, _ in self._bells.poll(0):
             self._wake(self._ringers[bell])
 
-    def _wake(self, function: Function) -> None:
-        """Its host has rung while we did not look."""
-        host = function.host
-        if host is not None and not host.awake:
+    def _wake(self, host: Attached) -> None:
+        """It has rung while we did not look."""
+        if not host.awake:
             host.doorbells.rise()
             host.awake = True
             host.heard = self._turns
-            self._awake.append(function)
+            self._awake.append(host)
 
     def _ask_for_deadlines(self) -> None:
         for function in self._touched:
-            function.due = function.firmware.deadline
+            function.due = function.nic.firmware.deadline
         self._touched.clear()
         dues = [function.due for function in self._functions if function.due is not None]
         if self._wire.due is not None:
@@ -274,10 +274,9 @@ class SharedAgent:
         for function in self._functions:
             if function.due is not None and function.due <= moment:
                 self._touched.add(function)
-                try:
-                    function.firmware.tick(moment)
-                except MisconductError as error:
-                    self._refuse(function, error)
+                function.nic.firmware.tick(moment)
+        if self._suspects:
+            self._refuse_suspects()
         self._wire.tick(moment)
         self._ask_for_deadlines()
         self._wire.flush()
@@ -338,36 +337,38 @@ class SharedAgent:
         elif said.get("ethertype") != offer.ethertype:
             wrong = f"this NIC's frames have EtherType 0x{offer.ethertype:04x}"
         elif place is None:
-            place = next((place for place, one in enumerate(self._functions) if one.host is None), None)
+            place = next((slot for slot, (one, host) in enumerate(self._slots) if one.hosts[host] is None), None)
             if place is None:
-                wrong = f"all {len(self._functions)} functions of this NIC have a host process"
-        elif not isinstance(place, int) or not 0 <= place < len(self._functions):
-            wrong = f"this NIC has functions 0 to {len(self._functions) - 1}"
-        elif self._functions[place].host is not None:
+                wrong = f"all {len(self._slots)} functions of this NIC have a host process"
+        elif not isinstance(place, int) or not 0 <= place < len(self._slots):
+            wrong = f"this NIC has functions 0 to {len(self._slots) - 1}"
+        elif self._slots[place][0].hosts[self._slots[place][1]] is not None:
             wrong = f"function {place} of this NIC has a host process"
         if wrong:
             introduction.tell(connection, {"error": wrong})
             connection.close()
             return
         assert isinstance(place, int)
-        self._begin(self._functions[place], place, connection, pid)
+        self._begin(place, connection, pid)
 
-    def _begin(self, function: Function, place: int, connection: socket.socket, pid: int) -> None:
+    def _begin(self, slot: int, connection: socket.socket, pid: int) -> None:
         """OSError when it is gone already."""
         layout = self._layout
         handle = os.pidfd_open(pid)
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        memory = sealed(f"nic {self._offer.device} function {place}", layout.size)
+        function, place = self._slots[slot]
+        memory = sealed(f"nic {self._offer.device} function {slot}", layout.size)
         host = Attached(Region(memory, layout), connection, pid, handle, bell, writing)
-        adapter = function.adapter
+        adapter = function.nic.adapter
         try:
             introduction.tell(
                 connection,
                 {
                     "entries": layout.entries, "descriptors": layout.descriptors, "heap": layout.heap,
                     "number": adapter.number, "addresses": [address.hex() for address in adapter.addresses],
-                    "mtu": adapter.mtu, "incarnation": adapter.incarnation, "function": place,
+                    "mtu": adapter.mtu, "incarnation": adapter.incarnation, "function": slot,
+                    "place": place,
                     "routed": adapter.routed, "ordered": adapter.ordered,
                 },
                 (memory, bell, reading),
@@ -378,47 +379,49 @@ class SharedAgent:
         finally:
             os.close(memory)
             os.close(reading)
-        function.attach(self._offer.apart, host)
+        function.attach(time.monotonic_ns(), host, place)
         self._touched.add(function)
-        self._watch(connection.fileno(), lambda: self._hear(function, host))
-        self._watch(handle, lambda: self._detach(function, host))
-        self._ringers[bell] = function
+        self._watch(connection.fileno(), lambda: self._hear(host))
+        self._watch(handle, lambda: self._detach(host))
+        self._ringers[bell] = host
         self._bells.register(bell, _BELL)
-        self._wake(function)
+        self._wake(host)
 
-    def _hear(self, function: Function, host: Attached) -> None:
+    def _hear(self, host: Attached) -> None:
         """A host that has attached asks something, or is gone."""
-        if function.host is not host:
+        function = host.function
+        if function.hosts[host.place] is not host:
             return
         try:
             said, handed = introduction.hear(host.connection, _DONTWAIT)
             for descriptor in handed:
                 os.close(descriptor)
             if said is None:
-                self._detach(function, host)
+                self._detach(host)
             elif said.get("do") == "report":
                 introduction.tell(host.connection, self._report(function))
             elif said.get("do") == "waiting":
-                introduction.tell(host.connection, {"waiting": function.firmware.waiting()[:50]})
+                introduction.tell(host.connection, {"waiting": function.nic.firmware.waiting()[:50]})
             else:
                 raise ValueError("no question")
         except (OSError, ValueError) as error:
-            self._refuse(function, MisconductError(f"it asks what cannot be answered: {error}"))
+            self._refuse(host, MisconductError(f"it asks what cannot be answered: {error}"))
 
     def _report(self, function: Function) -> dict[str, Any]:
         """Of one function, and of all together."""
-        return {"counted": dict(function.firmware.counted()), **self._of_all()}
+        return {"counted": dict(function.nic.firmware.counted()), **self._of_all()}
 
     def _counted(self) -> dict[str, int]:
         """By the firmware, of all functions together."""
         whole: Counter[str] = Counter()
         for function in self._functions:
-            whole.update(function.firmware.counted())
+            whole.update(function.nic.firmware.counted())
         return dict(whole)
 
     def _hosts(self) -> dict[str, int]:
         """By function, the number of the process that has it."""
-        return {str(place): one.host.pid for place, one in enumerate(self._functions) if one.host is not None}
+        hosts = [function.hosts[place] for function, place in self._slots]
+        return {str(slot): host.pid for slot, host in enumerate(hosts) if host is not None}
 
     def _of_all(self) -> dict[str, int]:
         """What became of frames, and what it cost."""
@@ -430,22 +433,34 @@ class SharedAgent:
             "kept": self._wire.kept,
         }  # fmt: skip
 
-    def _refuse(self, function: Function, error: MisconductError) -> None:
-        if function.host is None:
+    def _refuse_suspects(self) -> None:
+        suspects = self._suspects.copy()
+        self._suspects.clear()
+        for host in suspects:
+            assert host.suspect is not None
+            self._refuse(host, host.suspect)
+
+    def _refuse(self, host: Attached, error: MisconductError) -> None:
+        if host.function.hosts[host.place] is not host:
             return
         self.refused += 1
-        sys.stderr.write(f"function {self._functions.index(function)}: its host process is refused: {error}\n")
-        self._detach(function, function.host)
+        sys.stderr.write(
+            f"function {self._slots.index((host.function, host.place))}: its host process is refused: {error}\n"
+        )
+        self._detach(host)
 
-    def _detach(self, function: Function, host: Attached) -> None:
+    def _detach(self, host: Attached) -> None:
         """A host process is gone, or shall be: what it had is freed, and its peers are told."""
-        if function.host is not host:
+        function = host.function
+        if function.hosts[host.place] is not host:
             return
         self._unwatch(host.connection.fileno())
         self._unwatch(host.handle)
         self._bells.unregister(host.bell)
         del self._ringers[host.bell]
-        function.detach(self._offer.apart, _later(function.adapter.incarnation))
+        if host.awake:
+            self._awake.remove(host)
+        function.detach(time.monotonic_ns(), host, _later(function.nic.adapter.incarnation))
         self._touched.add(function)
         self._wire.flush()
 

@@ -65,7 +65,7 @@ class Attachment:
         self.heap: Final = Heap(region.heap)
         self.completions: Final = Reader(region.completions.words, region.completions.numbers)
         self._doorbells = Writer(region.doorbells.words, region.doorbells.numbers, self._wake)
-        self.host: Final = apart.host(self.adapter, self, self.heap, region.descriptors)
+        self.host: Final = apart.host(self.adapter, self, self.heap, region.descriptors, answer["place"])
 
     def fileno(self) -> int:
         """Can be read when the agent is gone."""

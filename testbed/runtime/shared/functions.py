@@ -2,7 +2,7 @@
 
 EMP's NIC serves one application (its paper's section 5). So each host process gets a function with firmware, MAC address and
 number of its own; they share the interface. Frames between two functions of one NIC never reach a wire, whose switch would
-not send them back: they are handed on here.
+not send them back: they are handed on here. Firmware that serves several host processes is one function, with places.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from protocols.core.apart import Apart
-from protocols.core.firmware import Adapter, Buffer, Firmware
+from protocols.core.apart import Apart, Ring
+from protocols.core.firmware import Adapter, Buffer
 from testbed.kernel.frame_socket import DOWN, FrameSocket
 from testbed.runtime.shared.heap import ReachedMemory
 from testbed.runtime.shared.region import Region
@@ -105,9 +104,13 @@ class Wire:
 
 class Attached:
     """A host process, as the agent has it: its region, what wakes it, and by what its death is seen. All of it is freed with
-    this. awake: the agent looks at its doorbells by itself."""
+    this. function, place: where it is attached; ring: what its doorbells are for. awake: the agent looks at them by itself.
+    suspect: why it shall not be trusted any more."""
 
-    __slots__ = ("awake", "bell", "completions", "connection", "doorbells", "handle", "heard", "pid", "pipe", "region")
+    __slots__ = (
+        "awake", "bell", "completions", "connection", "doorbells", "function", "handle", "heard", "pid", "pipe", "place",
+        "region", "ring", "suspect",
+    )  # fmt: skip
 
     def __init__(self, region: Region, connection: socket.socket, pid: int, handle: int, bell: int, pipe: int) -> None:
         """pid: its process. handle: its pidfd. bell: its eventfd. pipe: the end that wakes it."""
@@ -121,6 +124,10 @@ class Attached:
         self.completions = Writer(region.completions.words, region.completions.numbers, partial(_wake, pipe))
         self.awake = False
         self.heard = 0  # in which turn of the agent something came last
+        self.suspect: MisconductError | None = None
+        self.function: Function
+        self.place: int
+        self.ring: Ring
 
     def close(self) -> None:
         self.connection.close()
@@ -138,19 +145,20 @@ def _wake(pipe: int) -> None:
 
 class Function:
     """One of a NIC's functions: its firmware, which tells peers who is here also when no host process is attached. Is the
-    firmware's `Actions`."""
+    firmware's `SharedActions`."""
 
-    __slots__ = ("_later", "adapter", "due", "fetch", "firmware", "host", "send")
+    __slots__ = ("_later", "_suspects", "due", "fetch", "hosts", "nic", "send")
 
-    def __init__(self, adapter: Adapter, wire: Wire, apart: Apart) -> None:
-        self.adapter = adapter
-        self.host: Attached | None = None
+    def __init__(self, adapter: Adapter, wire: Wire, apart: Apart, suspects: list[Attached]) -> None:
+        """suspects: host processes of which the firmware has found that they shall be detached; it goes on till then."""
+        self.hosts: Final[list[Attached | None]] = [None] * apart.hosts
         self.due: int | None = None
         """The firmware's deadline, when it was looked at last."""
         self.fetch = b"".join
         self.send = wire.send
         self._later = wire.later
-        self.firmware: Firmware = apart.vacant(adapter, self, None)
+        self._suspects = suspects
+        self.nic: Final = apart.nic(adapter, self)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._later.append(make())
@@ -158,27 +166,28 @@ class Function:
     def store(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 
-    def show(self, index: int) -> None:
-        """Raises MisconductError where the host has more under way than there can be."""
-        host = self.host
-        if host is not None and not host.completions.put(index):
-            raise MisconductError("it takes no completions, and rings for more")
+    def show(self, host: int, index: int) -> None:
+        attached = self.hosts[host]
+        if attached is None:
+            return
+        try:
+            if attached.completions.put(index):
+                return
+            suspect = MisconductError("it takes no completions, and rings for more")
+        except MisconductError as error:
+            suspect = error
+        if attached.suspect is None:
+            attached.suspect = suspect
+            self._suspects.append(attached)
 
-    def interrupt(self, index: int) -> None:
-        self.show(index)
-
-    def attach(self, apart: Apart, host: Attached) -> None:
+    def attach(self, now: int, host: Attached, place: int) -> None:
         """A host process begins."""
-        self.host = host
-        memory = ReachedMemory(host.region.heap)
-        self.firmware = apart.firmware(self.adapter, self, memory, host.region.descriptors, self.firmware)
+        host.function, host.place = self, place
+        self.hosts[place] = host
+        host.ring = self.nic.attach(now, place, ReachedMemory(host.region.heap), host.region.descriptors)
 
-    def detach(self, apart: Apart, incarnation: int) -> None:
-        """The host process is gone, or no longer trusted: nothing of its region is looked at any more. incarnation: from
-        here on, also of the next one."""
-        host = self.host
-        assert host is not None
-        self.host = None
+    def detach(self, now: int, host: Attached, incarnation: int) -> None:
+        """It is gone, or no longer trusted: nothing of its region is looked at any more. incarnation: see `SharedNic`."""
+        self.hosts[host.place] = None
         host.close()
-        self.adapter = replace(self.adapter, incarnation=incarnation)
-        self.firmware = apart.vacant(self.adapter, self, self.firmware)
+        self.nic.detach(now, host.place, incarnation)

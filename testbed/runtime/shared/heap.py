@@ -33,7 +33,7 @@ class ReachedMemory:
 
 
 class Heap:
-    """The host's side of it. Does `Pinning`."""
+    """The host's side of it. Is `Allocating`."""
 
     def __init__(self, heap: memoryview) -> None:
         self._heap = heap
@@ -65,6 +65,10 @@ class Heap:
         """What `allocate` has given is not used any more, nor any view of it."""
         address = self._where(buffer)
         self._give_back(address, self._own.pop(address))
+
+    def has(self, buffer: memoryview) -> bool:
+        """Whether it lies in the heap."""
+        return len(buffer) > 0 and buffer.obj is self._heap.obj
 
     def pin(self, buffer: memoryview, receive: int = 0) -> list[Page]:
         base, size = self.pin_page(buffer, receive), len(buffer)

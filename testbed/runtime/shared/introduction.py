@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from testbed.errors import TestbedError
 
-VERSION: Final = 1
+VERSION: Final = 2
 _MOST: Final = 64 * 1024  # bytes of a packet; addresses of a thousand NICs have room
 _DESCRIPTORS: Final = 3
 

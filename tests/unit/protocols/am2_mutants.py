@@ -9,13 +9,13 @@ from protocols.am2 import card, page, receiver
 from protocols.am2.channels import Incoming, Outgoing, Sending, Sight
 from protocols.am2.codec import REASON_NONE
 from protocols.am2.endpoint_frames import Resident
-from protocols.am2.firmware import Firmware
 from protocols.am2.host.driver import SegmentDriver
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.inbox import Inbox
 from protocols.am2.host.names import ANY, Correspondent
 from protocols.am2.messages import Packet
 from protocols.am2.receiver import Receiver
+from protocols.am2.residency import Residency
 from protocols.am2.turns import Turns
 
 
@@ -88,7 +88,7 @@ def any_tag(patch: pytest.MonkeyPatch) -> None:
 
 
 def in_step(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Firmware, "_stay", lambda firmware: firmware.settings.stay)
+    patch.setattr(Residency, "_stay", lambda residency: residency._card.settings.stay)
 
 
 def stray(patch: pytest.MonkeyPatch) -> None:

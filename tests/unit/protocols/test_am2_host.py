@@ -315,13 +315,13 @@ def test_what_the_nic_wants_to_reach_is_mapped_and_what_no_resident_endpoint_nee
     host = Host(Settings(mappings=1, medium=512, packet=512))
     away, here = host.endpoint(resident=False), host.endpoint()
     regions = [one.name.endpoint << layout.SUBJECTS | layout.STAGING for one in (away, here)]
-    for endpoint, region in zip((away, here), regions, strict=True):
-        host.memory.wanted.append(region)
-        host.say(endpoint, layout.UNMAPPED)
+    for region in regions:
+        host.am.completed(region << layout.SUBJECTS | layout.UNMAPPED)
+        assert host.told.pop() == (region, layout.MAPPED)
     assert list(host.memory.reachable) == regions[1:]
-    host.memory.wanted.append(1 << layout.SUBJECTS | layout.SEGMENT)
-    host.say(here, layout.UNMAPPED)
-    assert host.memory.absent == {1 << layout.SUBJECTS | layout.SEGMENT}
+    nowhere = here.name.endpoint << layout.SUBJECTS | layout.SEGMENT
+    host.am.completed(nowhere << layout.SUBJECTS | layout.UNMAPPED)
+    assert host.told == [(nowhere, layout.ABSENT)]
 
 
 # Waiting.

@@ -74,10 +74,9 @@ def test_data_that_the_nic_cannot_reach_is_asked_for_and_sent_when_it_can() -> N
     card.create(4)
     card.request(4, 0, form=FORM_MEDIUM, data=3)
     assert card.taken() == []
-    assert card.told == [(4, layout.UNMAPPED)]
-    assert card.memory.wanted.popleft() == region(4, layout.STAGED)
+    assert card.told == [(region(4, layout.STAGED), layout.UNMAPPED)]
     card.memory.reachable[region(4, layout.STAGED)] = memoryview(b"abcdef")
-    card.ring(4, layout.MAPPED)
+    card.ring(region(4, layout.STAGED), layout.MAPPED)
     assert card.sent[0][:-1].endswith(b"abc")
 
 
@@ -85,8 +84,7 @@ def test_data_that_is_nowhere_comes_back() -> None:
     card = Card()
     card.create(4)
     card.request(4, 0, form=FORM_MEDIUM, data=3)
-    card.memory.absent.add(card.memory.wanted.popleft())
-    card.ring(4, layout.MAPPED)
+    card.ring(region(4, layout.STAGED), layout.ABSENT)
     assert card.taken() == []
     assert card.told[-1] == (4, layout.ARRIVED_REPLIES)
     assert card.owner(4, 0) == layout.RETURNED
@@ -98,10 +96,9 @@ def test_a_message_whose_data_finds_no_mapping_is_refused_until_there_is_one(for
     card.create(4)
     layout.set_segment(card.page(4), 100)
     assert card.arrive(4, form=form, data=b"xyz", total=3)[0][:2] == (KIND_NACK, REASON_NO_MAPPING)
-    assert card.told == [(4, layout.UNMAPPED)]
+    assert card.told == [(region(4, subject), layout.UNMAPPED)]
     memory = bytearray(32 * 8192)
-    card.memory.reachable[card.memory.wanted.popleft()] = memoryview(memory)
-    assert card.memory.reachable.keys() == {region(4, subject)}
+    card.memory.reachable[region(4, subject)] = memoryview(memory)
     assert card.arrive(4, form=form, data=b"xyz", total=3, stamp=2)[0][:2] == (KIND_ACK, 0)
     assert memory[:3] == b"xyz"
 
@@ -282,20 +279,22 @@ def test_an_endpoint_that_is_freed_is_not_there_for_what_comes_and_its_answers_a
 
 
 STATES = ("absent", "on the host", "resident", "asked to leave", "leaving", "released")
+SAID = (layout.MAPPED, layout.ABSENT)
+"""Of a region."""
 TOLD: dict[tuple[str, int], list[int]] = {
     ("on the host", layout.LOAD): [LOADED],
     ("resident", layout.UNLOAD): [RELEASE],
     ("leaving", layout.RELEASED): [],
     ("absent", layout.CREATE): [],
     **{(state, layout.DESTROY): [UNLOADED] for state in STATES[1:]},
-    **{(state, layout.MAPPED): [] for state in STATES[1:]},
+    **{(state, said): [] for state in STATES[1:] for said in SAID},
 }
 """In which state the host's kernel may say what, and what it is told for it."""
 
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize(
-    "command", [layout.CREATE, layout.DESTROY, layout.LOAD, layout.UNLOAD, layout.RELEASED, layout.MAPPED, 100]
+    "command", [layout.CREATE, layout.DESTROY, layout.LOAD, layout.UNLOAD, layout.RELEASED, *SAID, 100]
 )
 def test_what_makes_no_sense_in_a_state_is_counted_and_changes_nothing(state: str, command: int) -> None:
     card = Card(Settings(stay=MILLISECOND if state == "asked to leave" else 0))
@@ -310,7 +309,7 @@ def test_what_makes_no_sense_in_a_state_is_counted_and_changes_nothing(state: st
     if state == "on the host":
         card.memory.bound[0] = 4
     card.told.clear()
-    card.ring(4, command)
+    card.ring(region(4, layout.STAGED) if command in SAID else 4, command)
     expected = TOLD.get((state, command))
     if state == "leaving" and command == layout.RELEASED:
         expected = [UNLOADED]

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 from emp_talk import counted, hosts, nics, said
-from pair import Wires
+from pair import ListNic, Wires
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent
-from protocols.emp.apart import apart
+from protocols.emp.apart import Nic, apart
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import EmpError, plug
 from protocols.emp.settings import Settings
@@ -33,6 +33,18 @@ def vacated() -> tuple[Wires, Completion]:
     return wires, half
 
 
+class OfOne:
+    """A NIC's actions as one with a single host has them."""
+
+    def __init__(self, nic: ListNic) -> None:
+        self.fetch, self.store, self.send, self.send_later = nic.fetch, nic.store, nic.send, nic.send_later
+        self._show = nic.show
+
+    def show(self, host: int, index: int) -> None:
+        assert host == 0
+        self._show(index)
+
+
 def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
     """Other firmware in the place of NIC 1's: vacant, or, of the same incarnation, the next host's."""
     former, adapter = wires.agents[1].firmware, Adapter(1, wires.addresses, 1500, incarnation)
@@ -43,7 +55,12 @@ def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
         assert isinstance(former, Firmware)
         agent.firmware.succeed(former)
     else:
-        agent = Agent(apart().vacant(adapter, wires.nics[1], former), wires.agents[1].host)
+        shared = apart().nic(adapter, OfOne(wires.nics[1]))
+        assert isinstance(shared, Nic)
+        assert isinstance(former, Firmware)
+        shared.firmware = former
+        shared.detach(wires.now, 0, incarnation)
+        agent = Agent(shared.firmware, wires.agents[1].host)
     wires.agents[1] = wires.nics[1].agent = agent
 
 

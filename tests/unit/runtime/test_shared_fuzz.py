@@ -1,5 +1,5 @@
 """The firmware of two shared functions whose hosts write what they like, and frames that are no better: it raises nothing
-but `MisconductError`."""
+at all, and finds whom to trust no more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.sealed_memory import sealed
 from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
 from testbed.runtime.shared.region import Layout, Region
-from testbed.runtime.shared.rings import MisconductError
 
 DESCRIPTORS = 16
 HEAP = 8_192
@@ -70,44 +69,49 @@ def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
 def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
     chance = random.Random(seed)
     wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
-    functions = [Function(Adapter(number, ADDRESSES), wire, APART) for number in range(2)]
+    suspects: list[Attached] = []
+    functions = [Function(Adapter(number, ADDRESSES), wire, APART, suspects) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
     hosts = [attached() for _ in functions]
     for function, host in zip(functions, hosts, strict=True):
-        function.attach(APART, host)
-    now, counts = 0, list[Mapping[str, int]]()
+        function.attach(0, host, 0)
+    now, refused, counts = 0, 0, list[Mapping[str, int]]()
     for _ in range(3_000):
         which = chance.randrange(2)
         function, host = functions[which], hosts[which]
-        firmware = function.firmware
+        firmware = function.nic.firmware
         assert isinstance(firmware, Firmware)
-        try:
-            index = chance.randrange(DESCRIPTORS)
-            a_descriptor(chance, host.region.descriptors, index)
-            if not chance.randrange(8):  # a list of pages, or what may be one
-                host.region.heap[: 30 * 10] = chance.randbytes(300)
-            firmware.ring(now, index)
-            firmware.ring(now, chance.choice([DESCRIPTORS + chance.randrange(DESCRIPTORS), chance.getrandbits(64)]))
-            wire.flush()
-            for _ in range(min(len(wire.local), 40)):
-                frame = bytes(wire.local.popleft())
-                if not chance.randrange(10):  # and the wire is no better
-                    place = chance.randrange(len(frame))
-                    frame = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
-                to = by_address.get(frame[:6])
-                if to is not None:
-                    to.firmware.receive(now, frame)
-            if not chance.randrange(5):
-                now += chance.randrange(10) * MILLISECOND
-                firmware.tick(now)
-            if chance.randrange(3):  # a host that takes its completions, most of the time
-                host.region.completions.words[16] = host.region.completions.words[0]
-        except MisconductError:
-            counts.append(firmware.counted())
-            function.detach(APART, function.adapter.incarnation + 1)
+        index = chance.randrange(DESCRIPTORS)
+        a_descriptor(chance, host.region.descriptors, index)
+        if not chance.randrange(8):  # a list of pages, or what may be one
+            host.region.heap[: 30 * 10] = chance.randbytes(300)
+        host.ring(now, index)
+        host.ring(now, chance.choice([DESCRIPTORS + chance.randrange(DESCRIPTORS), chance.getrandbits(64)]))
+        wire.flush()
+        for _ in range(min(len(wire.local), 40)):
+            frame = bytes(wire.local.popleft())
+            if not chance.randrange(10):  # and the wire is no better
+                place = chance.randrange(len(frame))
+                frame = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
+            to = by_address.get(frame[:6])
+            if to is not None:
+                to.nic.firmware.receive(now, frame)
+        if not chance.randrange(5):
+            now += chance.randrange(10) * MILLISECOND
+            firmware.tick(now)
+        if not seed % 2 and chance.randrange(3):  # a host that takes its completions, most of the time, or never
+            host.region.completions.words[16] = host.region.completions.words[0]
+        for suspect in suspects:
+            refused += 1
+            which = hosts.index(suspect)
+            function = functions[which]
+            counts.append(function.nic.firmware.counted())
+            function.detach(now, suspect, function.nic.adapter.incarnation + 1)
             hosts[which] = attached()
-            function.attach(APART, hosts[which])
-    counts += [function.firmware.counted() for function in functions]
+            function.attach(now, hosts[which], 0)
+        suspects.clear()
+    assert refused or not seed % 2
+    counts += [function.nic.firmware.counted() for function in functions]
     total = {name: sum(one[name] for one in counts) for name in counts[0]}
     assert min(total["invalid"], total["frames_sent"], total["headers_admitted"], total["frames_resent"]) > 50, total
     for host in hosts:
@@ -117,16 +121,16 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
 def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None:
     """A list that names the same pages again and again: far more bytes than there are in the heap."""
     wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
-    function, host = Function(Adapter(0, ADDRESSES), wire, APART), attached()
-    function.attach(APART, host)
+    function, host = Function(Adapter(0, ADDRESSES), wire, APART, []), attached()
+    function.attach(0, host, 0)
     count = HEAP // 20  # entries of ten bytes
     host.region.heap[: 10 * count] = b"".join(
         (64 * (entry % 2)).to_bytes(8, "big") + (4_000).to_bytes(2, "big") for entry in range(count)
     )
     pack_head(host.region.descriptors, 0, 1, 2 << 1, 0, 0, 0, 1, count)
-    function.firmware.ring(0, 0)
+    host.ring(0, 0)
     assert 10 < len(wire.local) <= 64
-    assert function.firmware.counted()["frames_sent"] == len(wire.local)
+    assert function.nic.firmware.counted()["frames_sent"] == len(wire.local)
     host.close()
 
 
@@ -138,12 +142,12 @@ def test_a_message_in_too_many_pieces_is_refused() -> None:
     host = attached()
     host.region = Region(memory, layout)
     os.close(memory)
-    function = Function(Adapter(0, ADDRESSES), wire, APART)
-    function.attach(APART, host)
+    function = Function(Adapter(0, ADDRESSES), wire, APART, [])
+    function.attach(0, host, 0)
     for count, invalid in ((2_048, 0), (2_049, 1)):
         entries = ((2 * (entry % 2)).to_bytes(8, "big") + (1).to_bytes(2, "big") for entry in range(count))
         host.region.heap[: 10 * count] = b"".join(entries)
         pack_head(host.region.descriptors, SIZE * (count % 16), 1, 2 << 1 | 1, 0, 0, 1, 1, count)
-        function.firmware.ring(0, count % 16)
-        assert function.firmware.counted()["invalid"] == invalid
+        host.ring(0, count % 16)
+        assert function.nic.firmware.counted()["invalid"] == invalid
     host.close()

@@ -1,0 +1,103 @@
+"""AM-II with its firmware and host libraries in several processes: one NIC, shared by host processes that come and go.
+
+Each has endpoints of its own, told from those of others by their numbers, and pages, frames and memory that no other has.
+A process rings for its own endpoints only; what it says of another's, and an entry that names another's as its origin, is
+counted as invalid and does nothing. When it is gone, so are its endpoints: messages to them go back to their senders, and
+their frames are free. The NIC goes on, in the same incarnation: its peers notice nothing else.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from protocols.am2 import page as layout
+from protocols.am2.apart_memory import OwnFrames, SeenFrames, size_of
+from protocols.am2.card import settled
+from protocols.am2.firmware import Firmware
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.mapper.settings import Settings as MapperSettings
+from protocols.am2.receiver import Witness
+from protocols.am2.settings import Settings
+from protocols.core.apart import Apart, Ring, SharedActions
+from protocols.core.firmware import Adapter, Bell
+from protocols.core.memory import Allocating, Reachable
+
+_TOLD: Final = 4
+"""Numbers for one endpoint that can be under way beside those of its slots: where it is, and that it is wanted."""
+_MAPPING: Final = MapperSettings()
+_REGIONS: Final = 2 * layout.SUBJECTS
+
+
+def apart(
+    settings: Settings | None = None, *, mapping: MapperSettings | None = _MAPPING, witness: Witness | None = None
+) -> Apart:
+    """As `plug`."""
+    own = settings if settings is not None else Settings()
+
+    def nic(adapter: Adapter, nic: SharedActions) -> Nic:
+        return Nic(adapter, nic, own, mapping, witness)
+
+    def host(adapter: Adapter, bell: Bell, memory: Allocating, descriptors: memoryview, place: int) -> ActiveMessages:
+        frames = OwnFrames(descriptors, memory, own.frames)
+        return ActiveMessages(adapter, bell, frames, settled(own, adapter), place * own.numbers)
+
+    return Apart(size_of(own.frames), own.frames * layout.SLOTS + _TOLD * own.endpoints, nic, host, own.hosts)
+
+
+class Nic:
+    """Implements `SharedNic`."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        nic: SharedActions,
+        settings: Settings,
+        mapping: MapperSettings | None = None,
+        witness: Witness | None = None,
+    ) -> None:
+        self.adapter: Final = adapter
+        self.firmware: Final = Firmware(adapter, _ToHosts(nic, settings), None, settings, mapping, witness)
+
+    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> Ring:  # noqa: ARG002
+        settings = self.firmware.settings
+        self.firmware.attach(host, SeenFrames(descriptors, memory, settings.frames, settings.medium))
+        return partial(self._ring, host * settings.numbers, (host + 1) * settings.numbers)
+
+    def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
+        self.firmware.detach(now, host)
+
+    def _ring(self, begin: int, end: int, now: int, index: int) -> None:
+        """A host rings, whose endpoints have these numbers."""
+        if not begin <= _endpoint(index) < end:
+            self.firmware.counters.invalid += 1
+            return
+        self.firmware.ring(now, index)
+
+
+class _ToHosts:
+    """The firmware's `Actions`: what is shown of an endpoint is its host's."""
+
+    __slots__ = ("_hosts", "_nic", "_numbers", "fetch", "interrupt", "send", "send_later", "store")
+
+    def __init__(self, nic: SharedActions, settings: Settings) -> None:
+        self._nic = nic
+        self._hosts = settings.hosts
+        self._numbers = settings.numbers
+        self.fetch = nic.fetch
+        self.send = nic.send
+        self.send_later = nic.send_later
+        self.store = nic.store
+        self.interrupt = self.show
+
+    def show(self, index: int) -> None:
+        if index & layout.SUBJECT != layout.RESTARTED:
+            self._nic.show(_endpoint(index) // self._numbers, index)
+            return
+        for host in range(self._hosts):
+            self._nic.show(host, index)
+
+
+def _endpoint(index: int) -> int:
+    """Which one host and NIC tell each other something of."""
+    return index >> (_REGIONS if index & layout.SUBJECT in layout.OF_REGIONS else layout.SUBJECTS)

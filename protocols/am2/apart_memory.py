@@ -1,0 +1,136 @@
+"""Endpoint frames where host and NIC are two processes: in descriptor memory that both have, for each host its own.
+
+A host has as many frames there as the NIC has altogether, and a table of which endpoint is in which. How many the NIC uses
+at a time, of all hosts, is the NIC's (`residency`). Other memory that it reaches lies in the host's heap, all of which is
+mapped: an endpoint's page says where, and a bulk message's entry. So there is no mapping to wait for, but for what the host
+has not allocated yet.
+
+A page that leaves its frame is not written back by DMA: the host takes it out of the frame itself, when the NIC has let go
+of it. What a host has written late is not lost so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from protocols.am2 import page as layout
+from protocols.am2.nic_memory import NOBODY
+from protocols.core.firmware import Buffer
+from protocols.core.memory import Allocating, Reachable, UnpinnedError
+
+_WORD: Final = 4
+_NOBODY: Final = 0xFFFF_FFFF
+
+
+def size_of(frames: int) -> int:
+    """Bytes of one host's descriptor memory."""
+    return frames * (layout.SIZE + _WORD)
+
+
+def _table(descriptors: memoryview, frames: int) -> memoryview:
+    """Which endpoint is in which frame: words in the machine's own order, each written as a whole."""
+    return descriptors[frames * layout.SIZE : size_of(frames)].cast("I")
+
+
+def _pages(descriptors: memoryview, frames: int) -> list[memoryview]:
+    return [descriptors[frame * layout.SIZE : (frame + 1) * layout.SIZE] for frame in range(frames)]
+
+
+class SeenFrames:
+    """One host's, as the NIC sees them: is `nic_memory.Frames`."""
+
+    __slots__ = ("_medium", "_memory", "_pages", "_table", "absent", "trusted")
+
+    def __init__(self, descriptors: memoryview, memory: Reachable, frames: int, medium: int) -> None:
+        """medium: bytes of a medium message's data, at most."""
+        self._pages = _pages(descriptors, frames)
+        self._table = _table(descriptors, frames)
+        self._memory = memory
+        self._medium = medium
+        self.absent: set[int] = set()
+        self.trusted = False
+
+    def frame_of(self, endpoint: int) -> memoryview | None:
+        bound = self._table.tolist()
+        return self._pages[bound.index(endpoint)] if endpoint in bound else None
+
+    def page_of(self, endpoint: int) -> memoryview | None:  # noqa: ARG002
+        return None
+
+    def reach(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:
+        subject = region & layout.SUBJECT
+        if subject >= layout.STAGED:
+            address = layout.address_of(page, subject)
+            length = layout.segment_of(page) if subject == layout.SEGMENT else 2 * layout.ENTRIES * self._medium
+        if not address:
+            return None
+        try:
+            return self._memory.view(address, length)
+        except UnpinnedError:
+            return None
+
+
+class OwnFrames:
+    """The same, as the host library has them: is `nic_memory.Backing`."""
+
+    def __init__(self, descriptors: memoryview, memory: Allocating, frames: int) -> None:
+        self.frames = _pages(descriptors, frames)
+        self.bound = [NOBODY] * frames
+        self.reachable: dict[int, memoryview] = {}
+        self._table = _table(descriptors, frames)
+        for frame in range(frames):
+            self._table[frame] = _NOBODY
+        self._memory = memory
+        self._held: defaultdict[int, dict[int, memoryview]] = defaultdict(dict)
+        """Memory that the NIC may use, by endpoint, and by the object's identity."""
+        self._addresses: dict[int, int] = {}  # of these
+        self._allocated: set[int] = set()  # of these, what no program has allocated
+
+    def bind(self, frame: int, endpoint: int) -> None:
+        self.bound[frame] = endpoint
+        self._table[frame] = _NOBODY if endpoint == NOBODY else endpoint
+
+    def begin(self, endpoint: int, backing: memoryview) -> None:
+        """The NIC does not get at it."""
+
+    def unloaded(self, frame: int, backing: memoryview) -> None:
+        backing[:] = self.frames[frame]
+
+    def gone(self, endpoint: int) -> None:
+        for held in list(self._held.pop(endpoint, {}).values()):
+            self._give_back(held)
+
+    def allocate(self, endpoint: int, size: int) -> memoryview:
+        found = self._memory.allocate(size)
+        self._allocated.add(id(found))
+        return self._pinned(endpoint, found)
+
+    def own(self, endpoint: int, memory: memoryview) -> memoryview:
+        # What is not used any more stays until there is no such endpoint: parts may be coming.
+        if not memory:
+            return memory
+        return self._pinned(endpoint, memory) if self._memory.has(memory) else self.allocate(endpoint, len(memory))
+
+    def copy(self, endpoint: int, data: Buffer) -> memoryview:
+        found = self.allocate(endpoint, len(data))
+        found[:] = data
+        return found
+
+    def forget(self, endpoint: int, copied: memoryview) -> None:
+        if self._held[endpoint].pop(id(copied), None) is not None:
+            self._give_back(copied)
+
+    def address(self, memory: memoryview | None) -> int:
+        return 0 if memory is None else self._addresses.get(id(memory), 0)
+
+    def _pinned(self, endpoint: int, memory: memoryview) -> memoryview:
+        self._addresses[id(memory)] = self._memory.pin_page(memory, 1)
+        self._held[endpoint][id(memory)] = memory
+        return memory
+
+    def _give_back(self, memory: memoryview) -> None:
+        self._memory.unpin(self._addresses.pop(id(memory)))
+        if id(memory) in self._allocated:
+            self._allocated.remove(id(memory))
+            self._memory.release(memory)

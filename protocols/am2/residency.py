@@ -1,0 +1,201 @@
+"""Which endpoints of a NIC's hosts are in its endpoint frames: what the hosts' kernels say of that, how an endpoint leaves
+its frame, and whose frame another host's endpoint gets.
+
+The paging itself is the kernel's (`host.driver`): a host by itself has a frame for an endpoint before it says so. Where
+host processes share the NIC, each has as many frames in memory of its own as the NIC has altogether, and pages its
+endpoints as if it were alone. The NIC sees to it that no more are in use, and takes a frame from the process that has most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from protocols.am2 import page as layout
+from protocols.am2.card import Card
+from protocols.am2.endpoint_frames import Resident
+from protocols.am2.nic_memory import Frames
+from protocols.am2.sender import Sender
+
+_ODD: Final = 0x9E37_79B1  # bits of the golden ratio: its multiples spread evenly
+_PATIENCE: Final = 50_000_000
+"""Nanoseconds for a host process to release an endpoint whose frame another one wants: it may be stopped, or not be willing.
+What it writes from then on stays in its own memory, and it finds it there."""
+
+
+class Residency:
+    """leaving: endpoints that are to leave their frames."""
+
+    __slots__ = ("_awaiting", "_card", "_counters", "_hosts", "_resident", "_sender", "leaving")
+
+    def __init__(self, card: Card, sender: Sender) -> None:
+        self._card = card
+        self._counters = card.counters
+        self._sender = sender
+        self._hosts: dict[int, Frames] = {}
+        self._resident: dict[Resident, None] = {}  # in the order in which they came into their frames
+        self._awaiting: dict[Resident, None] = {}  # endpoints for which there is no frame yet
+        self.leaving: Final[dict[Resident, None]] = {}
+
+    def attach(self, host: int, frames: Frames) -> None:
+        """A host process: its endpoints' numbers are from `host` times `Settings.numbers` on."""
+        self._hosts[host] = frames
+
+    def detach(self, now: int, host: int) -> None:
+        """It is gone: there are none of its endpoints any more."""
+        del self._hosts[host]
+        for endpoint in [one for one in self._card.endpoints.values() if self._host_of(one.number) == host]:
+            self._destroy(endpoint)
+        self._seat(now)
+
+    def _host_of(self, number: int) -> int:
+        return number // self._card.settings.numbers
+
+    def _answered(self, now: int, region: int, mapped: bool) -> None:
+        """The host's kernel has been asked for memory."""
+        endpoint = self._card.endpoints.get(region >> layout.SUBJECTS)
+        if endpoint is None:
+            self._counters.invalid += 1
+            return
+        endpoint.asked.discard(region)
+        if not mapped:
+            endpoint.frames.absent.add(region)
+        self._sender.mapped(now, endpoint.number)
+
+    def told(self, now: int, number: int, subject: int) -> None:
+        """The host's kernel says something of an endpoint, or of a region."""
+        if subject in (layout.MAPPED, layout.ABSENT):
+            self._answered(now, number, subject == layout.MAPPED)
+            return
+        card = self._card
+        endpoint = card.endpoints.get(number)
+        if subject == layout.CREATE:
+            frames = self._hosts.get(self._host_of(number))
+            if endpoint is None and frames is not None:
+                card.endpoints[number] = Resident(number, frames)
+                return
+        elif endpoint is not None:
+            if subject == layout.LOAD:
+                if endpoint.page is None and endpoint not in self._awaiting:
+                    self._awaiting[endpoint] = None
+                    self._seat(now)
+                    return
+            elif subject == layout.UNLOAD:
+                if endpoint.page is not None and endpoint.leave_at is None:
+                    self._unload(now, endpoint)
+                    return
+            elif subject == layout.RELEASED:
+                if endpoint.is_leaving and not endpoint.is_released:
+                    endpoint.is_released = True
+                    self.look(now)
+                    return
+                if not endpoint.frames.trusted:
+                    return  # it comes late
+            elif subject == layout.DESTROY:
+                self._destroy(endpoint)
+                card.nic.interrupt(number << layout.SUBJECTS | layout.UNLOADED)
+                self._seat(now)
+                return
+        self._counters.invalid += 1
+
+    def _destroy(self, endpoint: Resident) -> None:
+        """There is no such endpoint any more."""
+        for listed in (self.leaving, self._awaiting, self._resident):
+            listed.pop(endpoint, None)
+        self._sender.gone(endpoint)
+        endpoint.page = None
+        del self._card.endpoints[endpoint.number]
+
+    def _stay(self) -> int:
+        """Nanoseconds for which an endpoint keeps its frame at least: up to twice what is set, another time after each load.
+        NICs that page in step would for ever have gone on, each without the endpoint that the other one sends to."""
+        stay = self._card.settings.stay
+        turn = (self._counters.loaded - 1) * (2 * self._card.number + 1) * _ODD
+        return stay + stay * (turn >> 24 & 0xFF) // 256
+
+    def _seat(self, now: int) -> None:
+        """Endpoints for which their host has a frame into one of the NIC's. A host by itself has as many as the NIC. Where
+        several share the NIC, each has so many for itself, and the NIC sees to it that no more are in use altogether."""
+        awaiting, frames = self._awaiting, self._card.settings.frames
+        while awaiting and len(self._resident) < frames:
+            endpoint = next(iter(awaiting))
+            del awaiting[endpoint]
+            page = endpoint.frames.frame_of(endpoint.number)
+            if page is None:
+                self._counters.invalid += 1
+            else:
+                self._load(now, endpoint, page)
+        for endpoint in list(awaiting)[len(self.leaving) :]:
+            victim = self._victim()
+            if victim is None:
+                break
+            if endpoint in self._awaiting:
+                self._unload(now, victim)
+
+    def _victim(self) -> Resident | None:
+        """Who gives up its frame for another host's: of the host that has most of them an endpoint of which nothing is under
+        way, and of these the one that has been in its frame for longest."""
+        staying = [one for one in self._resident if one.leave_at is None]
+        shares = Counter(self._host_of(one.number) for one in staying)
+        return min(staying, key=lambda one: (-shares[self._host_of(one.number)], one.open > 0), default=None)
+
+    def _load(self, now: int, endpoint: Resident, page: memoryview) -> None:
+        self._counters.loaded += 1
+        self._resident[endpoint] = None
+        endpoint.load(now, page)
+        self._card.nic.interrupt(endpoint.number << layout.SUBJECTS | layout.LOADED)
+        self._sender.loaded(now, endpoint, page)
+
+    def _unload(self, now: int, endpoint: Resident) -> None:
+        """It is to leave its frame."""
+        endpoint.leave_at = max(now, endpoint.loaded_at + self._stay())
+        self.leaving[endpoint] = None
+        self.look(now)
+
+    def look(self, now: int) -> None:
+        """Whether endpoints that are to leave their frames may."""
+        nic = self._card.nic
+        for endpoint in list(self.leaving):
+            leave_at, page = endpoint.leave_at, endpoint.page
+            if leave_at is None or leave_at > now or page is None:
+                continue
+            number = endpoint.number << layout.SUBJECTS
+            if not endpoint.is_leaving:
+                endpoint.is_leaving = True
+                self._sender.leaves(endpoint)
+                nic.interrupt(number | layout.RELEASE)
+            if not endpoint.is_released and not endpoint.frames.trusted and now >= leave_at + _PATIENCE:
+                endpoint.is_released = True
+                self._counters.forced += 1
+            if endpoint.open or not endpoint.is_released:
+                continue
+            del self.leaving[endpoint], self._resident[endpoint]
+            self._counters.unloaded += 1
+            self._sender.left(endpoint, page)
+            endpoint.note(page)
+            endpoint.page = endpoint.leave_at = None
+            endpoint.is_leaving = endpoint.faulted = False
+            backing = endpoint.frames.page_of(endpoint.number)
+            if backing is not None:
+                nic.store(backing, page)
+            nic.interrupt(number | layout.UNLOADED)
+        if self._awaiting:
+            self._seat(now)
+
+    def deadlines(self) -> Iterable[int]:
+        """When `look` has something to do."""
+        for endpoint in self.leaving:
+            if endpoint.leave_at is None:
+                continue
+            if not endpoint.is_leaving:
+                yield endpoint.leave_at
+            elif not endpoint.is_released and not endpoint.frames.trusted:
+                yield endpoint.leave_at + _PATIENCE
+
+    def waiting(self) -> Iterable[str]:
+        """A sentence for every endpoint that cannot leave its frame, or has none yet."""
+        for endpoint in self.leaving:
+            yield f"endpoint {endpoint.number} is to leave its frame: {endpoint.open} packets are not answered"
+        for endpoint in self._awaiting:
+            yield f"endpoint {endpoint.number} waits for a frame that other host processes have"
