@@ -83,7 +83,7 @@ APART = Apart(0, _ENTRIES, SharedNic, _host)
 @contextlib.contextmanager
 def _one_agent(spin: int, cpu: int) -> Iterator[Process]:
     """On the loopback interface of this process's network namespace."""
-    offer = Offer(APART, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin)
+    offer = Offer(APART, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin=spin)
     process = agent(offer, cpu=cpu)
     try:
         yield process

@@ -194,9 +194,7 @@ class SharedAgent:
             try:
                 rung = host.doorbells.take(_DOORBELLS)
             except MisconductError as error:
-                if host.suspect is None:
-                    host.suspect = error
-                    self._suspects.append(host)
+                host.function.suspect(host, str(error))
                 continue
             if rung:
                 busy = True
@@ -405,7 +403,7 @@ class SharedAgent:
             else:
                 raise ValueError("no question")
         except (OSError, ValueError) as error:
-            self._refuse(host, MisconductError(f"it asks what cannot be answered: {error}"))
+            self._refuse(host, f"it asks what cannot be answered: {error}")
 
     def _report(self, function: Function) -> dict[str, Any]:
         """Of one function, and of all together."""
@@ -437,15 +435,14 @@ class SharedAgent:
         suspects = self._suspects.copy()
         self._suspects.clear()
         for host in suspects:
-            assert host.suspect is not None
             self._refuse(host, host.suspect)
 
-    def _refuse(self, host: Attached, error: MisconductError) -> None:
+    def _refuse(self, host: Attached, why: str) -> None:
         if host.function.hosts[host.place] is not host:
             return
         self.refused += 1
         sys.stderr.write(
-            f"function {self._slots.index((host.function, host.place))}: its host process is refused: {error}\n"
+            f"function {self._slots.index((host.function, host.place))}: its host process is refused: {why}\n"
         )
         self._detach(host)
 

@@ -105,7 +105,7 @@ class Wire:
 class Attached:
     """A host process, as the agent has it: its region, what wakes it, and by what its death is seen. All of it is freed with
     this. function, place: where it is attached; ring: what its doorbells are for. awake: the agent looks at them by itself.
-    suspect: why it shall not be trusted any more."""
+    suspect: why it shall not be trusted any more, or empty."""
 
     __slots__ = (
         "awake", "bell", "completions", "connection", "doorbells", "function", "handle", "heard", "pid", "pipe", "place",
@@ -124,7 +124,7 @@ class Attached:
         self.completions = Writer(region.completions.words, region.completions.numbers, partial(_wake, pipe))
         self.awake = False
         self.heard = 0  # in which turn of the agent something came last
-        self.suspect: MisconductError | None = None
+        self.suspect = ""
         self.function: Function
         self.place: int
         self.ring: Ring
@@ -173,12 +173,16 @@ class Function:
         try:
             if attached.completions.put(index):
                 return
-            suspect = MisconductError("it takes no completions, and rings for more")
+            why = "it takes no completions, and rings for more"
         except MisconductError as error:
-            suspect = error
-        if attached.suspect is None:
-            attached.suspect = suspect
-            self._suspects.append(attached)
+            why = str(error)
+        self.suspect(attached, why)
+
+    def suspect(self, host: Attached, why: str) -> None:
+        """It shall be detached, when nothing is being done any more."""
+        if not host.suspect:
+            host.suspect = why  # not the error: that would keep what it has gone through, and with that its region
+            self._suspects.append(host)
 
     def attach(self, now: int, host: Attached, place: int) -> None:
         """A host process begins."""

@@ -82,7 +82,7 @@ def begin(orders: Orders, apart: Apart, place: Place, go_to: Callable[[Place], N
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
         go_to(place)
-        offer = Offer(apart, orders.ethertype, place.device, (place.adapter,), orders.spin)
+        offer = Offer(apart, orders.ethertype, place.device, (place.adapter,), spin=orders.spin)
         agent = SharedAgent(offer)
         os.write(writing, _LISTENS)
         os.close(writing)

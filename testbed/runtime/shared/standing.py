@@ -26,16 +26,19 @@ _NOBODY: Final = bytes(6)  # the address of a node without a NIC
 
 
 def offers(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapping[str, Offer]:
-    """By node, what its agent offers; a node without a NIC has none. A function is a NIC of its own to all others: the
-    numbers of a node's functions follow one another, node by node.
+    """By node, what its agent offers; a node without a NIC has none. functions: host processes for each. Where the
+    protocol's firmware serves one, a function is a NIC of its own to all others: the numbers of a node's functions follow
+    one another, node by node. Where it serves several, they share a node's one NIC.
 
     Raises NotFoundError and UnsupportedError for what cannot be shared so.
     """
     known = registry.load(registry.PROTOCOLS, protocol)
     if not isinstance(known, Protocol) or known.apart is None:
         raise UnsupportedError(f"protocol {protocol} has no NICs that could be shared")
-    if not 1 <= functions <= MOST:
-        raise UnsupportedError(f"{functions} functions of a NIC: 1 to {MOST}")
+    most = MOST if known.apart.hosts == 1 else known.apart.hosts
+    if not 1 <= functions <= most:
+        raise UnsupportedError(f"{functions} functions of a NIC: 1 to {most}")
+    hosts, functions = (1, functions) if known.apart.hosts == 1 else (functions, 1)
     owners = [bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NOBODY for node in layout.nodes]
     addresses = tuple(
         address_of(owner, function) if any(owner) else owner for owner in owners for function in range(functions)
@@ -54,7 +57,7 @@ def offers(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapp
                 Adapter(first + function, addresses, nic.mtu, routed=node.name in routed, ordered=ordered)
                 for function in range(functions)
             )
-            found[node.name] = Offer(known.apart, known.ethertype, nic.name, adapters, spin)
+            found[node.name] = Offer(known.apart, known.ethertype, nic.name, adapters, hosts, spin)
     return found
 
 
