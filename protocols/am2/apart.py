@@ -19,7 +19,7 @@ from protocols.am2.host.library import ActiveMessages
 from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.receiver import Witness
 from protocols.am2.settings import Settings
-from protocols.core.apart import Apart, Ring, SharedActions
+from protocols.core.apart import Apart, Place, Ring, SharedActions
 from protocols.core.firmware import Adapter, Bell
 from protocols.core.memory import Allocating, Reachable
 
@@ -38,9 +38,9 @@ def apart(
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
         return Nic(adapter, nic, own, mapping, witness)
 
-    def host(adapter: Adapter, bell: Bell, memory: Allocating, descriptors: memoryview, place: int) -> ActiveMessages:
+    def host(adapter: Adapter, bell: Bell, memory: Allocating, descriptors: memoryview, place: Place) -> ActiveMessages:
         frames = OwnFrames(descriptors, memory, own.frames)
-        return ActiveMessages(adapter, bell, frames, settled(own, adapter), place * own.numbers)
+        return ActiveMessages(adapter, bell, frames, settled(own, adapter), place)
 
     return Apart(size_of(own.frames), own.frames * layout.SLOTS + _TOLD * own.endpoints, nic, host, own.hosts)
 

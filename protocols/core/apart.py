@@ -10,13 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from protocols.core.firmware import Adapter, Bell, Buffer, Firmware, Host
 from protocols.core.memory import Allocating, Reachable
 
 Ring = Callable[[int, int], None]
 """`Firmware.ring`, of one host's doorbells."""
+
+
+class Place(NamedTuple):
+    """A host's place at a NIC. of: how many there are. turn: which host it is that has had this place, from 1 on."""
+
+    number: int
+    of: int
+    turn: int
 
 
 class SharedActions(Protocol):
@@ -61,12 +69,12 @@ class SharedNic(Protocol):
 @dataclass(frozen=True, slots=True)
 class Apart:
     """descriptors: bytes of a host's. most: doorbells, and descriptors to be had back, that it has under way. nic: a NIC
-    without hosts; it has `hosts` places for them. host: the host library of a place, on its descriptors."""
+    without hosts; it has up to `hosts` places for them. host: the host library of a place, on its descriptors."""
 
     descriptors: int
     most: int
     nic: Callable[[Adapter, SharedActions], SharedNic]
-    host: Callable[[Adapter, Bell, Allocating, memoryview, int], Host]
+    host: Callable[[Adapter, Bell, Allocating, memoryview, Place], Host]
     hosts: int = 1
 
 

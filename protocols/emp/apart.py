@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Final
 
-from protocols.core.apart import Apart, OneHost, Ring, SharedActions
+from protocols.core.apart import Apart, OneHost, Place, Ring, SharedActions
 from protocols.core.firmware import Adapter, Bell
 from protocols.core.memory import HostMemory, Pinning, Reachable
 from protocols.emp import codec
@@ -37,7 +37,7 @@ def apart(settings: Settings | None = None, codec: Codec = codec) -> Apart:
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
         return Nic(adapter, nic, own, codec)
 
-    def host(adapter: Adapter, nic: Bell, memory: Pinning, descriptors: memoryview, _place: int) -> Endpoint:
+    def host(adapter: Adapter, nic: Bell, memory: Pinning, descriptors: memoryview, _place: Place) -> Endpoint:
         return Endpoint(adapter, nic, memory, Descriptors(own.descriptors, memory=descriptors))
 
     # A doorbell for each descriptor, and one that takes it back.

@@ -36,7 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from protocols.core.firmware import Adapter
+from protocols.core.firmware import Adapter, Host
 from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
 from testbed.cluster import programs
@@ -79,11 +79,15 @@ class Script(Protocol[T_co]):
 
 class AttachedNic:
     """comm: all nodes of the cluster, as MPI's communicator; a rank is a node's place in the description, or, where NICs are
-    shared by several processes, its function's. node: its name and clock; its rows are printed, a line of JSON each."""
+    shared by several processes, its function's. node: its name and clock; its rows are printed, a line of JSON each. host:
+    the protocol's own library, for what MPI has no names for; `comm` uses it, too, and on AM-II has its first endpoint."""
 
-    def __init__(self, comm: Comm, node: Node, driver: Driver | HostDriver, taken: Callable[[], int]) -> None:
+    def __init__(
+        self, comm: Comm, node: Node, host: Host, driver: Driver | HostDriver, taken: Callable[[], int]
+    ) -> None:
         """taken: frames that have come until now."""
         self.comm = comm
+        self.host = host
         self.node = node
         self._driver = driver
         self._taken = taken
@@ -157,7 +161,7 @@ def attach(protocol: str = "emp", *, spin: int = 0, function: int | None = None)
         here = Here(name, number, numbers, driver.loop)
         endpoint = known.device(agent.host)
         told = Node(name, list(numbers), 0, WallClock(here), Comm(endpoint, 1), _print_row)
-        yield from _going(AttachedNic(Comm(endpoint), told, driver, partial(_taken, wire)))
+        yield from _going(AttachedNic(Comm(endpoint), told, agent.host, driver, partial(_taken, wire)))
 
 
 def _function_of(device: str, known: NicProtocol, function: int | None) -> Attachment | None:
@@ -172,14 +176,14 @@ def _function_of(device: str, known: NicProtocol, function: int | None) -> Attac
 
 def _on_shared(nic: Attachment, known: NicProtocol, nodes: list[str], name: str, spin: int) -> Iterator[AttachedNic]:
     """nodes: the names of all, of which ours is one."""
-    functions = len(nic.adapter.addresses) // len(nodes)
-    names = nodes if functions == 1 else [f"{node}.{function}" for node in nodes for function in range(functions)]
     driver = HostDriver(nic, nic.host, spin)
     with closing(driver):
-        here = Here(name, nic.adapter.number, {name: number for number, name in enumerate(names)}, driver.loop)
         endpoint = known.device(nic.host)
-        told = Node(names[nic.adapter.number], names, 0, WallClock(here), Comm(endpoint, 1), _print_row)
-        yield from _going(AttachedNic(Comm(endpoint), told, driver, lambda: int(nic.report()["taken"])))
+        functions = endpoint.size // len(nodes)
+        names = nodes if functions == 1 else [f"{node}.{function}" for node in nodes for function in range(functions)]
+        here = Here(name, endpoint.rank, {name: rank for rank, name in enumerate(names)}, driver.loop)
+        told = Node(names[endpoint.rank], names, 0, WallClock(here), Comm(endpoint, 1), _print_row)
+        yield from _going(AttachedNic(Comm(endpoint), told, nic.host, driver, lambda: int(nic.report()["taken"])))
 
 
 def _going(attached: AttachedNic) -> Iterator[AttachedNic]:

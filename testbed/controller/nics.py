@@ -3,7 +3,8 @@
     with share_nics(cluster, functions=2):
         ...  # 'testbed exec n1 -- python my.py', twice: each has a function of n1's NIC to itself
 
-A function is a NIC of its own to all others: the ranks of a node's functions follow one another, node by node.
+A function of EMP's is a NIC of its own to all others; processes that share an AM-II NIC have endpoints of their own there.
+Either way each process has a rank: those of a node's follow one another, node by node.
 
 The agents are looked after as the relay is: `testbed status` shows them, the cluster's steward starts one again that dies,
 and they end with the cluster, with the block, or with the process whose block it is, however that dies.

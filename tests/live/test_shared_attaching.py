@@ -24,6 +24,7 @@ from testbed.runtime import events
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 PATIENCE = 30.0  # s
+PROTOCOLS = ("emp", "am2")
 RING = """
 from testbed import attach
 
@@ -57,9 +58,10 @@ with attach(function=0) as nic:
 """
 
 
-def start(cluster: RunningCluster, node: str, script: str) -> subprocess.Popen[str]:
+def start(cluster: RunningCluster, node: str, script: str, protocol: str = "emp") -> subprocess.Popen[str]:
+    spoken = script.replace("with attach(", f"with attach({protocol!r}, ")
     return cluster[node].popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", spoken], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 
@@ -93,36 +95,39 @@ def _read(pid: int, name: str) -> str:
         return ""
 
 
-def test_two_scripts_of_each_node_have_a_rank_each() -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_two_scripts_of_each_node_have_a_rank_each(protocol: str) -> None:
     with Cluster.star(2).up() as cluster:
-        with share_nics(cluster, functions=2):
+        with share_nics(cluster, protocol, functions=2):
             assert not offloads_on(cluster, "n1")
-            scripts = [start(cluster, node, RING) for node in ("n1", "n2") for _ in range(2)]
+            scripts = [start(cluster, node, RING, protocol) for node in ("n1", "n2") for _ in range(2)]
             assert sorted(map(said, scripts)) == [
                 "0 from n2.1\n", "1 from n1.0\n", "2 from n1.1\n", "3 from n2.0\n",
             ]  # fmt: skip
-            again = [start(cluster, node, RING) for node in ("n1", "n2") for _ in range(2)]
+            again = [start(cluster, node, RING, protocol) for node in ("n1", "n2") for _ in range(2)]
             assert len({said(script) for script in again}) == 4
         assert offloads_on(cluster, "n1")
 
 
-def test_a_function_that_is_taken_is_refused_until_its_process_is_killed() -> None:
-    with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
-        holds = start(cluster, "n1", HOLD)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_function_that_is_taken_is_refused_until_its_process_is_killed(protocol: str) -> None:
+    with Cluster.star(2).up() as cluster, share_nics(cluster, protocol, functions=2):
+        holds = start(cluster, "n1", HOLD, protocol)
         assert holds.stdout is not None
         assert holds.stdout.readline() == "attached\n"
-        refused = start(cluster, "n1", TALK)
+        refused = start(cluster, "n1", TALK, protocol)
         assert "function 0 of this NIC has a host process" in refused.communicate(timeout=PATIENCE)[1]
         holds.kill()
         holds.communicate()
-        scripts = [start(cluster, node, TALK) for node in ("n1", "n2")]
+        scripts = [start(cluster, node, TALK, protocol) for node in ("n1", "n2")]
         assert [said(script) for script in scripts] == ["still here\n", "None\n"]
 
 
-def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told() -> None:
-    with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
-        holds = start(cluster, "n1", TALK)  # it waits for its peer
-        other = start(cluster, "n2", HOLD)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told(protocol: str) -> None:
+    with Cluster.star(2).up() as cluster, share_nics(cluster, protocol, functions=2):
+        holds = start(cluster, "n1", TALK, protocol)  # it waits for its peer
+        other = start(cluster, "n2", HOLD, protocol)
         assert other.stdout is not None
         assert other.stdout.readline() == "attached\n"
         eventually(lambda: bool(hosts_of(cluster, "n1")), "the script has attached", PATIENCE)
@@ -137,7 +142,7 @@ def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told() -> None:
         assert agent_of(cluster, "n1") != first
         other.kill()
         other.communicate()
-        scripts = [start(cluster, node, TALK) for node in ("n1", "n2")]
+        scripts = [start(cluster, node, TALK, protocol) for node in ("n1", "n2")]
         assert [said(script) for script in scripts] == ["still here\n", "None\n"]
 
 
@@ -146,6 +151,8 @@ def test_what_cannot_be_shared_is_refused() -> None:
         with pytest.raises(UnsupportedError, match="tcp"), share_nics(cluster, "tcp"):
             pass
         with pytest.raises(UnsupportedError, match="1 to 64"), share_nics(cluster, functions=65):
+            pass
+        with pytest.raises(UnsupportedError, match="1 to 16"), share_nics(cluster, "am2", functions=17):
             pass
         with share_nics(cluster):
             with pytest.raises(ConflictError, match="are shared already, by process"), share_nics(cluster):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.emp.host_programs import Quantiles, quantiles, warm_up
 from benchmarks.shared.processes import Process, agent
-from protocols.core.apart import Apart, Ring, SharedActions
+from protocols.core.apart import Apart, Place, Ring, SharedActions
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Bell
 from testbed.kernel import syscalls
@@ -73,7 +73,7 @@ class SharedNic:
     def detach(self, _now: int, _host: int, _incarnation: int) -> None: ...
 
 
-def _host(_adapter: Adapter, bell: Bell, _memory: object, _descriptors: memoryview, _place: int) -> Asks:
+def _host(_adapter: Adapter, bell: Bell, _memory: object, _descriptors: memoryview, _place: Place) -> Asks:
     return Asks(bell)
 
 

@@ -20,9 +20,13 @@ from protocols.am2.host.bundle import Bundle
 from protocols.am2.host.driver import SegmentDriver
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.errors import ActiveMessageError
+from protocols.am2.host.names import EndpointName
 from protocols.am2.nic_memory import Backing
 from protocols.am2.settings import Settings
+from protocols.core.apart import Place
 from protocols.core.firmware import Adapter, Bell
+
+_ALONE: Final = Place(0, 1, 1)
 
 
 class ResourceError(ActiveMessageError):
@@ -31,17 +35,20 @@ class ResourceError(ActiveMessageError):
 
 class ActiveMessages:
     """Implements `protocols.core.firmware.Host`. node: this one's number; size: how many nodes there are. incarnation: of
-    its NIC (`Adapter`). handling: the endpoint of which a handler runs."""
+    its NIC (`Adapter`). place: of this process, where several share the NIC. handling: the endpoint of which a handler
+    runs."""
 
-    def __init__(self, adapter: Adapter, bell: Bell, memory: Backing, settings: Settings, first: int = 0) -> None:
-        """first: number of the first endpoint that may be its."""
+    def __init__(
+        self, adapter: Adapter, bell: Bell, memory: Backing, settings: Settings, place: Place = _ALONE
+    ) -> None:
         self.node: Final = adapter.number
         self.size: Final = len(adapter.addresses)
         self.incarnation: Final = adapter.incarnation
         self.settings: Final = settings
         self.bell: Final = bell
         self.memory: Final = memory
-        self.first: Final = first
+        self.place: Final = place
+        self._first = place.number * settings.numbers
         self.most_short: Final = layout.MOST_ARGUMENTS
         """AM_MaxShort: arguments."""
         self.most_medium: Final = settings.medium
@@ -71,10 +78,10 @@ class ActiveMessages:
         most = settings.endpoints if settings.virtual else min(settings.endpoints, settings.frames)
         if len(self._endpoints) >= most or len(self._endpoints) + len(self._going) >= settings.numbers:
             raise ResourceError(f"there are {most} endpoints already")
-        number = self.first + self._next
+        number = self._first + self._next
         while number in self._endpoints or number in self._going:
             self._next = (self._next + 1) % settings.numbers
-            number = self.first + self._next
+            number = self._first + self._next
         self._next = (self._next + 1) % settings.numbers
         endpoint = self._endpoints[number] = Endpoint(self, bundle, number)
         bundle.endpoints.append(endpoint)
@@ -90,6 +97,25 @@ class ActiveMessages:
         endpoint.bundle.endpoints.remove(endpoint)
         self._going.add(endpoint.name.endpoint)
         self.driver.destroy(endpoint)
+
+    @property
+    def rank(self) -> int:
+        """This process's, among those of all nodes, node by node, where each node has as many."""
+        return self.node * self.place.of + self.place.number
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return self.size * self.place.of
+
+    def name_of(self, rank: int) -> EndpointName:
+        """A process's first endpoint."""
+        node, place = divmod(rank, self.place.of)
+        return EndpointName(node, place * self.settings.numbers)
+
+    def rank_of(self, name: EndpointName) -> int:
+        """Of the process that has an endpoint."""
+        return name.node * self.place.of + name.endpoint // self.settings.numbers
 
     def endpoint(self, number: int) -> Endpoint:
         """One of this node's. Raises LookupError."""

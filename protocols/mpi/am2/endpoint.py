@@ -45,17 +45,17 @@ class Am2Endpoint(MatchingByLibrary):
     def __init__(self, host: ActiveMessages) -> None:
         """Raises ValueError where the node has endpoints already."""
         super().__init__()
-        self.rank = host.node
-        self.size = host.size
+        self.rank = host.rank
+        self.size = host.ranks
         self.contexts = CONTEXTS
         self.most_tag = (1 << 31) - 1
         self.most_bytes = MASK
         self._host = host
         self._bundle = host.allocate_bundle()
         self._endpoint = endpoint = self._bundle.allocate_endpoint()
-        if endpoint.name.endpoint != lines.NUMBER:
+        if endpoint.name != host.name_of(host.rank):
             self._bundle.free()
-            raise ValueError("MPI's endpoint is a node's first, and this one has others already")
+            raise ValueError("MPI's endpoint is a process's first, and this one has others already")
         self._lines = Lines(host, endpoint)
         self._pairs: dict[int, Pair] = {}
         self._staging = Staging()
@@ -98,7 +98,7 @@ class Am2Endpoint(MatchingByLibrary):
 
     def _hello(self, token: Token, *words: int) -> None:
         a, b, c, d, unheard = words
-        pair = self._pair(token.source.node)
+        pair = self._pair(self._host.rank_of(token.source))
         self._meet(pair, (a, b), unheard)
         token.reply(lines.MEET, a, b, c, d, *pair.ours, pair.unheard)
 
@@ -163,10 +163,10 @@ class Am2Endpoint(MatchingByLibrary):
     # Replies, and what has come back.
 
     def _taken(self, token: Token, a: int, b: int, c: int, d: int) -> None:
-        self._answered(self._pairs[token.source.node], (a, b, c, d))
+        self._answered(self._pairs[self._host.rank_of(token.source)], (a, b, c, d))
 
     def _placed(self, token: Token, a: int, b: int, c: int, d: int, number: int, slot: int) -> None:
-        pair, head = self._pairs[token.source.node], (a, b, c, d)
+        pair, head = self._pairs[self._host.rank_of(token.source)], (a, b, c, d)
         message = pair.sending.get(number)
         if message is not None and head == pair.outgoing and message.sent < message.wanted:
             pair.queue.append(Piece(message, slot))
@@ -175,14 +175,14 @@ class Am2Endpoint(MatchingByLibrary):
     def _met(self, token: Token, *words: int) -> None:
         """The peer says who it is."""
         a, b, c, d, incarnation, epoch, unheard = words
-        pair = self._pairs[token.source.node]
+        pair = self._pairs[self._host.rank_of(token.source)]
         is_current = (a, b) == pair.ours
         self._answered(pair, (a, b, c, d))
         if is_current:
             self._meet(pair, (incarnation, epoch), unheard)
 
     def _returned(self, returned: Returned) -> None:
-        pair, status = self._pair(returned.destination.node), returned.status
+        pair, status = self._pair(self._host.rank_of(returned.destination)), returned.status
         a, b, c, d = returned.arguments[:4]
         if returned.is_reply:
             # The peer waits for it, and would for ever if it were not told.
@@ -215,7 +215,7 @@ class Am2Endpoint(MatchingByLibrary):
     def _sender(self, token: Token, head: Head, silent: bool = False) -> Pair | None:
         """Who has sent a request that begins so, if it is of the sessions that there are; else it is told who we are.
         silent: it is not told that its request is taken."""
-        peer = token.source.node
+        peer = self._host.rank_of(token.source)
         pair = self._pairs.get(peer) or self._pair(peer)
         if head != pair.incoming and not (self._meet(pair, head[:2]) and head == pair.incoming):
             token.reply(lines.MEET, *head, *pair.ours, pair.unheard)

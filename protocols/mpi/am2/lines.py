@@ -17,14 +17,11 @@ from typing import Final
 
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.core.completion import Completion
 from protocols.mpi.am2.pairs import WINDOW, Outgoing, Pair, Piece, Word
 from protocols.mpi.am2.staging import SLOT
 from protocols.mpi.errors import Envelope
 
-NUMBER: Final = 0
-"""Of MPI's endpoint on every node."""
 TAG: Final = 0x4D50_492D_414D_3200
 """Of all of them; ours, as is all of this."""
 
@@ -278,7 +275,7 @@ class Lines:
                 self._placeless[pair] = None
                 return False
             self._evict(other)
-        pair.place = endpoint.map_any(EndpointName(pair.peer, NUMBER), TAG)
+        pair.place = endpoint.map_any(self._host.name_of(pair.peer), TAG)
         self._placed[pair] = None
         return True
 

@@ -93,6 +93,8 @@ class SharedAgent:
             Function(replace(adapter, incarnation=began), self._wire, offer.apart, self._suspects)
             for adapter in offer.adapters
         ]
+        self._turns_of: Counter[int] = Counter()
+        """How often each slot has had a host."""
         self._slots = [(function, place) for function in self._functions for place in range(offer.hosts)]
         self._by_address = dict(zip(addresses, self._functions, strict=True))
         self._awake: list[Attached] = []
@@ -356,6 +358,7 @@ class SharedAgent:
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         function, place = self._slots[slot]
+        self._turns_of[slot] += 1
         memory = sealed(f"nic {self._offer.device} function {slot}", layout.size)
         host = Attached(Region(memory, layout), connection, pid, handle, bell, writing)
         adapter = function.nic.adapter
@@ -366,7 +369,7 @@ class SharedAgent:
                     "entries": layout.entries, "descriptors": layout.descriptors, "heap": layout.heap,
                     "number": adapter.number, "addresses": [address.hex() for address in adapter.addresses],
                     "mtu": adapter.mtu, "incarnation": adapter.incarnation, "function": slot,
-                    "place": place,
+                    "place": (place, self._offer.hosts, self._turns_of[slot]),
                     "routed": adapter.routed, "ordered": adapter.ordered,
                 },
                 (memory, bell, reading),

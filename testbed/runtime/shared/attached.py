@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from protocols.core.apart import Apart
+from protocols.core.apart import Apart, Place
 from protocols.core.firmware import Adapter, Host
 from testbed.engine.loop import Loop
 from testbed.kernel.waiting import Waiter
@@ -65,7 +65,7 @@ class Attachment:
         self.heap: Final = Heap(region.heap)
         self.completions: Final = Reader(region.completions.words, region.completions.numbers)
         self._doorbells = Writer(region.doorbells.words, region.doorbells.numbers, self._wake)
-        self.host: Final = apart.host(self.adapter, self, self.heap, region.descriptors, answer["place"])
+        self.host: Final = apart.host(self.adapter, self, self.heap, region.descriptors, Place(*answer["place"]))
 
     def fileno(self) -> int:
         """Can be read when the agent is gone."""
