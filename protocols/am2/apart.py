@@ -58,14 +58,17 @@ class Nic:
     ) -> None:
         self.adapter: Final = adapter
         self.firmware: Final = Firmware(adapter, _ToHosts(nic, settings), None, settings, mapping, witness)
+        self._seen: dict[int, SeenFrames] = {}
 
     def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> Ring:  # noqa: ARG002
         settings = self.firmware.settings
-        self.firmware.attach(host, SeenFrames(descriptors, memory, settings.frames, settings.medium))
+        self._seen[host] = SeenFrames(descriptors, memory, settings.frames, settings.medium)
+        self.firmware.attach(host, self._seen[host])
         return partial(self._ring, host * settings.numbers, (host + 1) * settings.numbers)
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.firmware.detach(now, host)
+        self._seen.pop(host).close()
 
     def _ring(self, begin: int, end: int, now: int, index: int) -> None:
         """A host rings, whose endpoints have these numbers."""

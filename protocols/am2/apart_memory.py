@@ -37,6 +37,13 @@ def _pages(descriptors: memoryview, frames: int) -> list[memoryview]:
     return [descriptors[frame * layout.SIZE : (frame + 1) * layout.SIZE] for frame in range(frames)]
 
 
+class _Nothing:
+    """Memory that is not there any more."""
+
+    def view(self, address: int, length: int) -> memoryview:
+        raise UnpinnedError(f"{length} bytes at 0x{address:x} were a host's that is gone")
+
+
 class SeenFrames:
     """One host's, as the NIC sees them: is `nic_memory.Frames`."""
 
@@ -50,6 +57,12 @@ class SeenFrames:
         self._medium = medium
         self.absent: set[int] = set()
         self.trusted = False
+
+    def close(self) -> None:
+        """The host is gone: whoever still has this, for a packet that is not answered yet, keeps nothing of its memory."""
+        self._pages.clear()
+        self._table = memoryview(b"").cast("I")
+        self._memory = _Nothing()
 
     def frame_of(self, endpoint: int) -> memoryview | None:
         bound = self._table.tolist()

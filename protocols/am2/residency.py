@@ -18,6 +18,7 @@ from protocols.am2.endpoint_frames import Resident
 from protocols.am2.nic_memory import Frames
 from protocols.am2.sender import Sender
 
+_NOTHING: Final = memoryview(b"")
 _ODD: Final = 0x9E37_79B1  # bits of the golden ratio: its multiples spread evenly
 _PATIENCE: Final = 50_000_000
 """Nanoseconds for a host process to release an endpoint whose frame another one wants: it may be stopped, or not be willing.
@@ -58,9 +59,9 @@ class Residency:
         if endpoint is None:
             self._counters.invalid += 1
             return
-        endpoint.asked.discard(region)
-        if not mapped:
+        if not mapped and region in endpoint.asked:
             endpoint.frames.absent.add(region)
+        endpoint.asked.discard(region)
         self._sender.mapped(now, endpoint.number)
 
     def told(self, now: int, number: int, subject: int) -> None:
@@ -77,7 +78,7 @@ class Residency:
                 return
         elif endpoint is not None:
             if subject == layout.LOAD:
-                if endpoint.page is None and endpoint not in self._awaiting:
+                if endpoint.page is None and endpoint not in self._awaiting and self._has_frames(endpoint.frames):
                     self._awaiting[endpoint] = None
                     self._seat(now)
                     return
@@ -85,6 +86,8 @@ class Residency:
                 if endpoint.page is not None and endpoint.leave_at is None:
                     self._unload(now, endpoint)
                     return
+                if not endpoint.frames.trusted:
+                    return  # it has been asked to leave, or is gone, already
             elif subject == layout.RELEASED:
                 if endpoint.is_leaving and not endpoint.is_released:
                     endpoint.is_released = True
@@ -103,8 +106,13 @@ class Residency:
         """There is no such endpoint any more."""
         for listed in (self.leaving, self._awaiting, self._resident):
             listed.pop(endpoint, None)
+        endpoint.page = None  # nothing is written there any more
+        endpoint.is_leaving = True  # what of it is refused later is not sent again either
+        for message in endpoint.messages.values():
+            message.data = _NOTHING  # its packets that are not answered have it, and keep nothing of its host's memory
         self._sender.gone(endpoint)
-        endpoint.page = None
+        absent = endpoint.frames.absent
+        absent -= {region for region in absent if region >> layout.SUBJECTS == endpoint.number}
         del self._card.endpoints[endpoint.number]
 
     def _stay(self) -> int:
@@ -114,31 +122,54 @@ class Residency:
         turn = (self._counters.loaded - 1) * (2 * self._card.number + 1) * _ODD
         return stay + stay * (turn >> 24 & 0xFF) // 256
 
+    def _has_frames(self, frames: Frames) -> bool:
+        """Whether a host has a frame left for one more endpoint."""
+        used = sum(one.frames is frames for listed in (self._resident, self._awaiting) for one in listed)
+        return used < self._card.settings.frames
+
+    def _shares(self) -> Counter[int]:
+        """How many of the frames each host has. Those that are being vacated are their host's till then: who lets go of them
+        slowly gets no other's instead."""
+        return Counter(self._host_of(one.number) for one in self._resident)
+
+    def _in_turn(self) -> list[Resident]:
+        """Who waits for a frame: first those whose host has fewest, among these those who have waited for longest."""
+        shares = self._shares()
+        return sorted(self._awaiting, key=lambda one: shares[self._host_of(one.number)])
+
     def _seat(self, now: int) -> None:
         """Endpoints for which their host has a frame into one of the NIC's. A host by itself has as many as the NIC. Where
         several share the NIC, each has so many for itself, and the NIC sees to it that no more are in use altogether."""
         awaiting, frames = self._awaiting, self._card.settings.frames
         while awaiting and len(self._resident) < frames:
-            endpoint = next(iter(awaiting))
+            endpoint = self._in_turn()[0]
             del awaiting[endpoint]
             page = endpoint.frames.frame_of(endpoint.number)
             if page is None:
                 self._counters.invalid += 1
             else:
                 self._load(now, endpoint, page)
-        for endpoint in list(awaiting)[len(self.leaving) :]:
-            victim = self._victim()
+        while len(awaiting) > len(self.leaving):
+            victim = self._victim(self._in_turn()[len(self.leaving)])
             if victim is None:
                 break
-            if endpoint in self._awaiting:
-                self._unload(now, victim)
+            self._unload(now, victim)
 
-    def _victim(self) -> Resident | None:
-        """Who gives up its frame for another host's: of the host that has most of them an endpoint of which nothing is under
-        way, and of these the one that has been in its frame for longest."""
-        staying = [one for one in self._resident if one.leave_at is None]
-        shares = Counter(self._host_of(one.number) for one in staying)
-        return min(staying, key=lambda one: (-shares[self._host_of(one.number)], one.open > 0), default=None)
+    def _victim(self, wanted: Resident) -> Resident | None:
+        """Who gives up its frame for that endpoint: of the host that has most, if these are more than its own host has,
+        or else of this one, an endpoint of which nothing is under way, and of these the one that has been in its frame for
+        longest."""
+        shares, own = self._shares(), self._host_of(wanted.number)
+
+        def share(endpoint: Resident) -> int:
+            return shares[self._host_of(endpoint.number)]
+
+        there = [
+            one
+            for one in self._resident
+            if one.leave_at is None and (share(one) > shares[own] or self._host_of(one.number) == own)
+        ]
+        return min(there, key=lambda one: (-share(one), one.open > 0), default=None)
 
     def _load(self, now: int, endpoint: Resident, page: memoryview) -> None:
         self._counters.loaded += 1
@@ -163,6 +194,7 @@ class Residency:
             number = endpoint.number << layout.SUBJECTS
             if not endpoint.is_leaving:
                 endpoint.is_leaving = True
+                endpoint.leave_at = leave_at = now  # its host's patience begins when it is asked
                 self._sender.leaves(endpoint)
                 nic.interrupt(number | layout.RELEASE)
             if not endpoint.is_released and not endpoint.frames.trusted and now >= leave_at + _PATIENCE:

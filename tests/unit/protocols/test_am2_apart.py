@@ -1,0 +1,651 @@
+"""One AM-II NIC and several host processes: whose endpoints are in its frames, and that none gets at what is another's."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from am2_card import TAG
+from am2_sharing import HEAP, Shared
+
+from protocols.am2 import page as layout
+from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, KIND_ACK, KIND_NACK, REASON_NOT_RESIDENT, REASON_OVERRUN
+from protocols.am2.nic_memory import NOBODY
+from protocols.am2.settings import MILLISECOND, Settings
+
+LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
+PATIENCE = 50 * MILLISECOND
+"""For a host to release an endpoint whose frame is another's."""
+ADDRESS = 0x4000
+"""Where a host has data."""
+
+
+def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 32) -> Shared:
+    return Shared(Settings(frames=frames, stay=stay, channels=channels), hosts)
+
+
+def lets_go(card: Shared, endpoint: int) -> None:
+    """Its host has seen RELEASE, and, in the end, UNLOADED."""
+    card.ring(endpoint, layout.RELEASED)
+    assert card.said(endpoint)[-1] == UNLOADED
+    card.take_out(endpoint)
+
+
+# Whose frame another host gets.
+
+
+def test_a_host_gets_a_frame_when_two_others_have_all() -> None:
+    card = sharing()
+    first, second, third = (card.number(place) for place in range(3))
+    card.create(first)
+    card.create(second)
+    card.create(third)
+    assert card.told == [(first, LOADED), (second, LOADED), (first, RELEASE)]
+    lets_go(card, first)
+    assert card.told[-2:] == [(first, UNLOADED), (third, LOADED)]
+    assert card.counted("forced") == card.counted("invalid") == 0
+
+
+def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
+    card = sharing(3)
+    other, many, third = card.number(1), [card.number(0, one) for one in range(2)], card.number(2)
+    card.create(other)  # in its frame for longest
+    for endpoint in many:
+        card.create(endpoint)
+    card.create(third)
+    assert card.told[-1] == (many[0], RELEASE)
+
+
+def test_of_a_hosts_endpoints_one_with_nothing_under_way_gives_up_its_frame() -> None:
+    card = sharing()
+    busy, idle, wanted = card.number(0), card.number(0, 1), card.number(1)
+    card.create(busy)
+    card.create(idle)
+    card.request(busy)
+    card.create(wanted)
+    assert card.told[-1] == (idle, RELEASE)
+
+
+def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
+    card = sharing(3, hosts=2)
+    mine, theirs = [card.number(0, one) for one in range(3)], card.number(1)
+    card.create(theirs)
+    for endpoint in mine:
+        card.create(endpoint)
+    assert card.said(theirs) == [LOADED]
+    assert card.told[-1] == (mine[0], RELEASE)
+
+
+def test_a_host_that_lets_go_slowly_gets_no_frame_of_another_instead() -> None:
+    """What it vacates is its own until it has done so: else it would have all of the others' in the end."""
+    card = sharing(7)
+    mine = [card.number(0, one) for one in range(7)]
+    theirs = [card.number(place, one) for place in (1, 2) for one in range(2)]
+    for endpoint in (*mine[:3], *theirs):
+        card.create(endpoint)
+    for endpoint in mine[:3]:
+        card.request(endpoint)  # which is never answered
+        card.ring(endpoint, layout.UNLOAD)
+    for endpoint in mine[3:]:
+        card.create(endpoint)
+    card.elapse(10 * MILLISECOND)
+    assert [card.said(one) for one in theirs] == [[LOADED]] * 4
+    assert card.counted("invalid") == 0
+
+
+def test_who_has_fewer_frames_gets_the_next_one() -> None:
+    """However many of another's wait before it."""
+    card = sharing(3)
+    mine, theirs, third = [card.number(0, one) for one in range(3)], card.number(1), card.number(2)
+    card.create(theirs)
+    for endpoint in mine:
+        card.create(endpoint)
+    assert card.told[-1] == (mine[0], RELEASE)
+    card.create(third)
+    card.told.clear()
+    card.ring(mine[0], layout.RELEASED)
+    assert card.told[:2] == [(mine[0], UNLOADED), (third, LOADED)]
+
+
+def test_several_that_wait_have_no_more_of_the_others_leave_than_they_need() -> None:
+    card = sharing(4, stay=MILLISECOND, hosts=2)
+    mine, theirs = [card.number(0, one) for one in range(4)], [card.number(1, one) for one in range(2)]
+    for endpoint in mine:
+        card.create(endpoint)
+    for endpoint in theirs:
+        card.create(endpoint)
+    card.elapse(3 * MILLISECOND)
+    assert [one for one in mine if RELEASE in card.said(one)] == mine[:2]
+
+
+def test_an_endpoint_keeps_its_frame_for_a_while_though_another_host_wants_it() -> None:
+    card = sharing(1, stay=3 * MILLISECOND)
+    first, second = card.number(0), card.number(1)
+    card.create(first)
+    card.elapse(MILLISECOND)
+    card.create(second)
+    assert card.told == [(first, LOADED)]
+    assert card.arrive(first, 1)[0][0] == KIND_ACK
+    assert card.firmware.waiting() == [
+        f"endpoint {first} is to leave its frame: 0 packets are not answered",
+        f"endpoint {second} waits for a frame that other host processes have",
+    ]
+    card.elapse(2 * MILLISECOND)
+    assert card.told[-1] == (first, RELEASE)
+    assert card.arrive(first, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
+    lets_go(card, first)
+    assert card.told[-1] == (second, LOADED)
+
+
+def test_a_host_cannot_have_more_endpoints_wait_than_it_has_frames() -> None:
+    """Else one could have all its endpoints in the way of the others."""
+    card = sharing(2, hosts=2)
+    card.create(card.number(0))
+    card.create(card.number(0, 1))
+    window = card.windows[0]
+    for extra in range(2, 9):
+        endpoint = card.number(0, extra)
+        card.create(endpoint, load=False)
+        window.bind(extra % 2, endpoint)
+        card.ring(endpoint, layout.LOAD)
+    assert card.counted("invalid") == 7
+    assert card.said(card.number(0)) == [LOADED]
+
+
+def test_an_endpoint_without_a_frame_of_its_hosts_is_passed_over_when_its_turn_comes() -> None:
+    card = sharing(1, hosts=2)
+    first, second = card.number(0), card.number(1)
+    card.create(first)
+    card.create(second)
+    card.windows[1].bind(0, NOBODY)
+    lets_go(card, first)
+    assert card.said(second) == []
+    assert card.counted("invalid") == 1
+    card.load(first)
+    assert card.told[-1] == (first, LOADED)
+
+
+# A host that does not let go.
+
+
+def wanted(card: Shared) -> tuple[int, int]:
+    """Endpoint 0 of host 0 has the only frame, endpoint 0 of host 1 waits for it."""
+    card.create(card.number(0))
+    card.create(card.number(1))
+    assert card.told[-1] == (card.number(0), RELEASE)
+    return card.number(0), card.number(1)
+
+
+def test_a_host_that_never_releases_is_forced_out_after_its_time() -> None:
+    card = sharing(1)
+    first, second = wanted(card)
+    card.elapse(PATIENCE - 1)
+    assert card.counted("forced") == 0
+    assert card.firmware.deadline == PATIENCE
+    card.elapse(1)
+    assert card.told[-2:] == [(first, UNLOADED), (second, LOADED)]
+    assert card.counted("forced") == 1
+    assert card.firmware.deadline is None
+
+
+def test_a_hosts_time_begins_when_it_is_asked() -> None:
+    """The NIC itself may be late: it is a process, too."""
+    card = sharing(1, stay=MILLISECOND)
+    first, second = card.number(0), card.number(1)
+    card.create(first)
+    card.create(second)
+    card.now = 80 * MILLISECOND
+    card.firmware.tick(card.now)
+    assert card.told[-1] == (first, RELEASE)
+    card.elapse(PATIENCE - 1)
+    assert card.counted("forced") == 0
+    card.elapse(1)
+    assert card.told[-1] == (second, LOADED)
+
+
+def test_what_a_host_has_written_late_is_sent_once_when_its_endpoint_is_in_a_frame_again() -> None:
+    card = sharing(1)
+    first, second = wanted(card)
+    card.request(first, 0, 41)
+    card.elapse(PATIENCE)
+    card.request(first, 1, 42)
+    assert card.taken() == []
+    assert card.said(first)[-1] == UNLOADED
+    card.ring(first, layout.RELEASED)  # it comes late
+    card.take_out(first)
+    card.load(first)
+    assert card.told[-1] == (second, RELEASE)
+    lets_go(card, second)
+    assert [sent[5:7] for sent in card.taken()] == [(first, 100), (first, 101)]
+    card.ring(first, 0)  # a doorbell for what is under way already
+    assert card.taken() == []
+    assert card.counted("invalid") == 0
+
+
+def test_an_endpoint_that_is_forced_out_takes_its_refused_packets_with_it_and_sends_them_once() -> None:
+    card = sharing(1)
+    first, second = card.number(0), card.number(1)
+    card.create(first)
+    card.request(first, 0, 41)
+    (sent,) = card.taken()
+    card.create(second)
+    card.elapse(PATIENCE)
+    assert card.counted("forced") == 1
+    assert UNLOADED not in card.said(first)  # its packet may be taken yet
+    card.taken()
+    card.elapse(100 * MILLISECOND)
+    last = card.taken()[-1]
+    assert last[:4] == sent[:4]
+    card.answer(last, REASON_OVERRUN)
+    assert card.told[-2:] == [(first, UNLOADED), (second, LOADED)]
+    card.take_out(first)
+    card.load(first)
+    lets_go(card, second)
+    (again,) = card.taken()
+    assert again[5:7] == (first, 100)
+
+
+@pytest.mark.parametrize("subject", [layout.RELEASED, layout.UNLOAD])
+def test_what_a_host_says_before_it_has_heard_that_its_endpoint_is_gone_is_no_error(subject: int) -> None:
+    card = sharing(1)
+    first, second = wanted(card)
+    card.ring(first, layout.UNLOAD)  # both have come upon it
+    card.elapse(PATIENCE)
+    card.ring(first, subject)
+    assert card.counted("invalid") == 0
+    assert card.told[-1] == (second, LOADED)
+
+
+# Endpoints and hosts that go.
+
+STATES = ("on the host", "awaiting", "resident", "to leave", "leaving", "released")
+
+
+def in_state(state: str) -> tuple[Shared, int, int]:
+    """A NIC with one frame, an endpoint of host 0 that is in that state, and one of host 1 that comes into the frame if the
+    first is gone. Host 2 has the frame while the first waits."""
+    card = sharing(1, stay=MILLISECOND if state == "to leave" else 0)
+    first, second, third = (card.number(place) for place in range(3))
+    if state == "awaiting":
+        card.create(third)
+        card.create(first)
+        card.create(second)
+        return card, first, second
+    card.create(first, load=state != "on the host")
+    if state == "released":
+        card.request(first)  # what is not answered keeps it
+        card.taken()
+    card.create(second, load=state != "resident")
+    if state == "released":
+        card.ring(first, layout.RELEASED)
+    return card, first, second
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("how", ["destroyed", "detached"])
+def test_an_endpoint_that_is_gone_leaves_its_frame_to_who_waits(state: str, how: str) -> None:
+    card, first, second = in_state(state)
+    if how == "destroyed":
+        card.ring(first, layout.DESTROY)
+        assert card.said(first)[-1] == UNLOADED
+    else:
+        card.detach(0)
+        assert card.said(first)[-1:] != [UNLOADED]
+    if state == "resident":
+        card.load(second)
+    if state == "awaiting":
+        lets_go(card, card.number(2))
+    assert card.said(second) == [LOADED]
+    assert card.counted("invalid") == 0
+    assert card.arrive(first, 1)[-1][0] == KIND_NACK
+    assert card.counted("bad_endpoints") == 1
+    card.elapse(7_000 * MILLISECOND)
+    assert card.said(second) == [LOADED]
+    assert card.firmware.waiting() == []
+    assert card.firmware.deadline is None
+
+
+def test_a_host_that_is_gone_while_its_endpoint_is_asked_to_leave_is_not_forced() -> None:
+    card = sharing(1)
+    wanted(card)
+    card.detach(0)
+    card.elapse(PATIENCE)
+    assert card.counted("forced") == 0
+
+
+def test_the_memory_of_a_host_that_is_gone_is_nobodys() -> None:
+    """Nothing that is under way keeps any of it, and nothing is written there."""
+    card = sharing(channels=2)
+    first = card.number(0)
+    card.create(first)
+    page = card.page(first)
+    layout.set_segment(page, 100)
+    layout.set_address(page, layout.SEGMENT, ADDRESS)
+    layout.set_address(page, layout.STAGED, ADDRESS)
+    assert card.arrive(first, form=FORM_BULK, data=b"half", total=8)[0][0] == KIND_ACK
+    write(card, first, 1, FORM_MEDIUM, length=3, address=0)
+    write(card, first, 0, FORM_BULK, length=100_000, address=ADDRESS)
+    sent = card.taken()
+    assert len(sent) == 2  # of many: there are two channels
+    page.release()
+    before = [bytes(memory) for memory in (card.windows[0].descriptors, card.windows[0].heap.bytes)]
+    window = card.detach(0)
+    assert [window.descriptors, window.heap.bytes] == before
+    window.descriptors.clear()  # BufferError where anybody has a view of it
+    window.heap.bytes.clear()
+    card.elapse(PATIENCE)
+    for one in card.taken()[-2:]:
+        card.answer(one, REASON_OVERRUN)
+
+
+def test_what_a_host_that_is_gone_had_sent_is_not_sent_for_ever() -> None:
+    """Its peer has no room: the channel would be nobody else's any more."""
+    card = sharing(channels=1)
+    first, second = card.number(0), card.number(1)
+    card.create(first)
+    card.create(second)
+    card.request(first)
+    card.request(second)
+    (sent,) = card.taken()
+    card.detach(0)
+    card.answer(sent, REASON_OVERRUN)
+    assert [one[5] for one in card.taken()] == [second]
+
+
+def test_a_host_that_comes_to_a_place_begins_with_nothing_of_the_last_ones() -> None:
+    card = sharing()
+    first = card.number(0)
+    card.create(first)
+    card.request(first)
+    card.ring(first << layout.SUBJECTS | layout.SEGMENT, layout.ABSENT)
+    card.detach(0)
+    card.taken()
+    card.attach(0)
+    card.told.clear()
+    assert card.arrive(first, 1)[0][0] == KIND_NACK
+    card.create(first)
+    assert card.told == [(first, LOADED)]
+    assert card.taken() == []
+    assert card.arrive(first, 1, channel=1)[0][0] == KIND_ACK
+
+
+# What a host may not.
+
+
+def write(
+    card: Shared, endpoint: int, slot: int, form: int, *, length: int, address: int, total: int | None = None
+) -> None:
+    """A message with data, and its doorbell. total: as its host has it."""
+    layout.WRITE[0](
+        card.page(endpoint), layout.PLACES[slot], layout.READY, 0, 1, length, address, 0, form, slot >> 4, 1, 0, endpoint, 3,
+        TAG, slot + 100, 0, length if total is None else total,
+    )  # fmt: skip
+    card.ring(endpoint, slot)
+
+
+def state_of(card: Shared, endpoint: int) -> tuple[object, ...]:
+    """All that a NIC can be asked about an endpoint, but what is counted as invalid."""
+    counts = {name: count for name, count in card.firmware.counted().items() if name != "invalid"}
+    return (
+        counts,
+        card.firmware.deadline,
+        card.firmware.waiting(),
+        bytes(card.windows[card.place(endpoint)].descriptors),
+    )
+
+
+@pytest.mark.parametrize("state", [*STATES, "nowhere"])
+def test_what_a_host_rings_about_anothers_endpoint_is_counted_and_changes_nothing(state: str) -> None:
+    if state == "nowhere":
+        card = sharing(1)
+        first = card.number(0)
+    else:
+        card, first, _ = in_state(state)
+    intruder = card.windows[1].ring
+    card.shown.clear()
+    before = state_of(card, first)
+    rung = [first << layout.SUBJECTS | subject for subject in range(1 << layout.SUBJECTS)]
+    for subject in range(1 << layout.SUBJECTS):
+        region = first << layout.SUBJECTS | subject
+        rung += [region << layout.SUBJECTS | said for said in layout.OF_REGIONS]
+    for count, index in enumerate(rung, 1):
+        intruder(card.now, index)
+        assert card.counted("invalid") == count, hex(index)
+    assert state_of(card, first) == before
+    assert card.shown == []
+    assert card.taken() == []
+
+
+def test_what_a_host_rings_of_64_bits_is_counted() -> None:
+    card = sharing()
+    chance = random.Random(1)
+    before = card.counted("invalid")
+    for count in range(1, 2_000):
+        card.windows[1].ring(card.now, chance.getrandbits(64) | 1 << 40)
+        assert card.counted("invalid") == before + count
+    assert card.told == []
+
+
+def test_a_message_in_the_name_of_anothers_endpoint_comes_back() -> None:
+    card = sharing()
+    first, second = card.number(0), card.number(1)
+    card.create(first)
+    card.create(second)
+    page = card.page(second)
+    layout.WRITE[0](
+        page, layout.PLACES[0], layout.READY, 0, 1, 0, 0, 0, 0, 0, 1, 0, first, 3, TAG, 100, 0, 0
+    )  # fmt: skip
+    card.ring(second, 0)
+    assert card.taken() == []
+    assert page[layout.PLACES[0]] == layout.RETURNED
+    at = layout.PLACES[layout.ARRIVED_REPLIES]
+    assert page[at : at + 2] == bytes((layout.READY, 1))  # BAD_ARGUMENTS
+    assert card.shown[-1] == (1, second, layout.ARRIVED_REPLIES)
+    assert card.counted("invalid") == 1
+
+
+@pytest.mark.parametrize("form", [FORM_MEDIUM, FORM_BULK])
+def test_what_a_host_changes_behind_its_doorbell_is_not_looked_at(form: int) -> None:
+    """An entry is read once: while its data is fetched a host makes another one of it."""
+    card = sharing()
+    first = card.number(0)
+    card.create(first)
+    page, heap = card.page(first), card.windows[0].heap
+    layout.set_address(page, layout.STAGED, ADDRESS)
+    heap.bytes[ADDRESS : ADDRESS + 4] = b"data"
+
+    class Changing:
+        def view(self, address: int, length: int) -> memoryview:
+            page[layout.PLACES[0] + 1 : layout.PLACES[0] + layout.ENTRY] = bytes([0xA5]) * (layout.ENTRY - 1)
+            return heap.view(address, length)
+
+    card.detach(0)
+    fresh = card.attach(0)
+    card.nic.detach(card.now, 0, 2)
+    fresh.ring = card.nic.attach(card.now, 0, Changing(), memoryview(fresh.descriptors))
+    card.create(first)
+    page = card.page(first)
+    layout.set_address(page, layout.STAGED, ADDRESS)
+    write(card, first, 0, form, length=4, address=0 if form == FORM_MEDIUM else ADDRESS)
+    (frame,) = card.sent
+    assert frame[:-1].endswith(b"data")
+    (sent,) = card.taken()
+    assert sent[5:7] == (first, 100)
+    assert card.counted("invalid") == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "length"),
+    [(HEAP, 1), (HEAP - 3, 4), (0, 4), ((1 << 64) - 1, 4), (ADDRESS, 0xFFFF_FFFF), (1 << 63, 1 << 31)],
+)
+def test_data_that_is_not_in_a_hosts_heap_is_never_sent(address: int, length: int) -> None:
+    card = sharing()
+    first = card.number(0)
+    card.create(first)
+    write(card, first, 0, FORM_BULK, length=length, address=address)
+    region = first << layout.SUBJECTS
+    assert card.told[-1] == (region, layout.UNMAPPED)
+    card.ring(region, layout.MAPPED)
+    assert card.taken() == []
+    card.ring(region, layout.ABSENT)
+    assert card.owner(first, 0) == layout.RETURNED
+    assert card.taken() == []
+
+
+@pytest.mark.parametrize("address", [HEAP, HEAP - 1, (1 << 64) - 1])
+@pytest.mark.parametrize("form", [FORM_MEDIUM, FORM_BULK])
+def test_data_for_what_is_not_in_a_hosts_heap_is_refused(address: int, form: int) -> None:
+    card = sharing()
+    first = card.number(0)
+    card.create(first)
+    page = card.page(first)
+    layout.set_segment(page, (1 << 64) - 1)
+    for subject in (layout.STAGING, layout.SEGMENT):
+        layout.set_address(page, subject, address)
+    assert card.arrive(first, form=form, data=b"xyz", total=3)[0][0] == KIND_NACK
+    assert card.counted("unmapped") == 1
+
+
+def test_what_a_host_says_of_memory_that_it_was_not_asked_for_is_forgotten() -> None:
+    """However often: the NIC has no memory for that."""
+    card = sharing()
+    first = card.number(0)
+    card.create(first)
+    for subject in range(1 << layout.SUBJECTS):
+        card.ring(first << layout.SUBJECTS | subject, layout.ABSENT)
+    page = card.page(first)
+    write(card, first, 0, FORM_BULK, length=4, address=0)
+    assert card.told[-1] == (first << layout.SUBJECTS, layout.UNMAPPED)
+    assert page[layout.PLACES[0]] == layout.READY
+
+
+def test_all_hosts_are_told_that_a_peer_has_started_again_and_nothing_else_of_each_other() -> None:
+    card = sharing(3)
+    endpoints = [card.number(place) for place in range(3)]
+    for endpoint in endpoints:
+        card.create(endpoint)
+    card.shown.clear()
+    for channel, endpoint in enumerate(endpoints):
+        card.arrive(endpoint, channel=channel)
+    assert card.shown == [(place, endpoint, layout.ARRIVED_REQUESTS) for place, endpoint in enumerate(endpoints)]
+    card.shown.clear()
+    card.arrive(endpoints[0], sender=2)
+    told = [one for one in card.shown if one[2] == layout.RESTARTED]
+    assert told == [(place, 1, layout.RESTARTED) for place in range(card.settings.hosts)]
+
+
+# Any course.
+
+
+class Kernels:
+    """Host processes' kernels as they are, only that each does what it is told when chance will have it, and some rather do
+    something else. resident: as it was shown."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.frames = self.chance.randrange(1, 5)
+        self.card = Shared(Settings(frames=self.frames, stay=self.chance.choice([0, 2 * MILLISECOND])), 3)
+        self.seen = 0  # of what was shown
+        self.resident: set[int] = set()
+        self.wanted: set[int] = set()  # the host has said LOAD, and was not told LOADED yet
+        self.unheard: list[tuple[int, int, int]] = []  # shown, and not seen by the host yet
+        self.packets: list[tuple[int, ...]] = []  # nobody has answered yet
+        self.channel = 0
+
+    def look(self) -> None:
+        card = self.card
+        for place, number, subject in card.shown[self.seen :]:
+            self.unheard.append((place, number, subject))
+            if subject == LOADED:
+                assert number not in self.resident
+                self.resident.add(number)
+                self.wanted.discard(number)
+            elif subject == UNLOADED:
+                self.resident.discard(number)
+                self.wanted.discard(number)
+            # Where one leaves and another one comes at once it is shown in that order.
+            assert len(self.resident) <= self.frames
+        self.seen = len(card.shown)
+
+    def hear(self, place: int) -> None:
+        """That host sees the oldest of what it was shown."""
+        for one in self.unheard:
+            if one[0] == place:
+                break
+        else:
+            return
+        self.unheard.remove(one)
+        _, number, subject = one
+        window = self.card.windows[place]
+        if subject == RELEASE and number in window.pages:
+            self.card.ring(number, layout.RELEASED)
+        elif subject == UNLOADED and number in window.bound:
+            if number in window.pages:
+                self.card.take_out(number)
+            else:
+                window.bind(window.bound.index(number), NOBODY)
+
+    def step(self) -> None:
+        card, chance = self.card, self.chance
+        place = chance.randrange(3)
+        if place not in card.windows:
+            if not chance.randrange(4):
+                card.attach(place)
+            return
+        window, number = card.windows[place], card.number(place, chance.randrange(5))
+        exists, is_bound = number in window.pages, number in window.bound
+        what = chance.randrange(12)
+        if what < 3:
+            self.hear(place)
+        elif what == 3 and not exists and not is_bound and not any(one[1] == number for one in self.unheard):
+            card.create(number, load=False)  # numbers are given out in turn: nothing is under way about it
+        elif what in (4, 5) and exists and not is_bound and NOBODY in window.bound:
+            self.wanted.add(number)
+            card.load(number)
+        elif what == 6 and number in self.resident and exists:
+            card.ring(number, layout.UNLOAD)
+        elif what == 7 and exists and not chance.randrange(6):
+            card.ring(number, layout.DESTROY)
+            del window.pages[number]
+        elif what == 8 and number in self.resident and is_bound and exists:
+            card.request(number, chance.randrange(16), 1)
+        elif what == 9:
+            self.channel += 1
+            card.arrive(number, 1, channel=self.channel % 32, sequence=self.channel // 32 % 2, stamp=self.channel)
+        elif what == 10 and not chance.randrange(20):
+            self.unheard = [one for one in self.unheard if one[0] != place]
+            for gone in [one for one in (*self.resident, *self.wanted) if card.place(one) == place]:
+                self.resident.discard(gone)
+                self.wanted.discard(gone)
+            card.detach(place)
+        else:
+            card.elapse(chance.randrange(4 * MILLISECOND))
+        self.packets += [one for one in card.taken() if len(one) == 8]
+        if self.packets and chance.randrange(2):
+            answered = self.packets.pop(chance.randrange(len(self.packets)))
+            card.answer(answered, chance.choice([0, 0, REASON_OVERRUN]))
+
+    def settle(self) -> None:
+        """All do what they are told: nobody waits for ever."""
+        for _ in range(2_000):
+            if not (self.wanted or self.unheard):
+                return
+            for place in list(self.card.windows):
+                self.hear(place)
+            self.look()
+            self.card.elapse(MILLISECOND)
+            for sent in self.card.taken():
+                if len(sent) == 8:
+                    self.card.answer(sent)
+            self.look()
+        raise AssertionError(f"{self.wanted} wait for a frame: {self.card.firmware.waiting()}")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_there_are_never_more_endpoints_in_frames_than_there_are_and_all_that_wait_get_one(seed: int) -> None:
+    kernels = Kernels(seed)
+    for _ in range(400):
+        kernels.step()
+        kernels.look()
+    kernels.settle()
+    assert kernels.card.counted("loaded") > 5
