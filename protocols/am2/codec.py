@@ -102,7 +102,7 @@ KINDS: Final[dict[int, Kind]] = {
         "{destination}.{endpoint}, handler {handler}, {length} bytes, channel {channel} sequence "
         "{sequence}",
         message=("origin", "message"),
-        within=("sender",),
+        within=("sender", "flags", "endpoint"),
         part="offset",
         total="total",
         handles=(("channel", "channel"),),

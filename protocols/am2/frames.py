@@ -86,7 +86,7 @@ class AM2Message(Packet):
         ShortField("origin", 0),  # endpoint that sends it, in its NIC
         ShortField("endpoint", 0),  # endpoint that it is for, in its NIC
         XLongField("tag", 0),
-        IntField("message", 0),  # as its origin counts
+        IntField("message", 0),  # as its origin counts its requests; of a REPLY the request's
         IntField("offset", 0),  # BULK: of this packet's data in the segment
         IntField("total", 0),  # BULK: bytes of the whole message, of which this packet has some
     ]
@@ -112,7 +112,7 @@ KINDS: Final = {
         "AM-II {form}[ {flags}] message {message} of endpoint {source}.{origin} to {destination}.{endpoint}, "
         "handler {handler}, {length} bytes, channel {channel} sequence {sequence}",
         message=("origin", "message"),
-        within=("sender",),
+        within=("sender", "flags", "endpoint"),
         part="offset",
         total="total",
         handles=(("channel", "channel"),),

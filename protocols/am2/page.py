@@ -56,7 +56,7 @@ ARGUMENTS: Final = MESSAGE + MESSAGE_HEADER
 _ENTRY: Final = "!BBHIQIBBBBHHQIII"
 WRITE: Final = tuple(struct.Struct(f"{_ENTRY}{count}I").pack_into for count in range(MOST_ARGUMENTS + 1))
 """By the number of arguments: write an entry: its head, form, flags, handler, number of arguments, origin, endpoint, tag,
-message, offset, total, arguments."""
+message (of a reply its request's), offset, total, arguments."""
 READ: Final = struct.Struct(_ENTRY).unpack_from
 """The same back, without the arguments."""
 READ_ARGUMENTS: Final = tuple(struct.Struct(f"!{count}I").unpack_from for count in range(MOST_ARGUMENTS + 1))

@@ -37,13 +37,15 @@ _ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Delivered(NamedTuple):
-    """A message that has come into an endpoint's ring: with its sender's NIC, that one's incarnation, and its endpoint
-    there, the message's number is a name that no other one has. What a checker needs who is told that it came back."""
+    """A message that has come into an endpoint's ring, by a name that no other one has: of a request the NIC that has sent
+    it, that one's incarnation, its endpoint there, and the request's number; of a reply the name of its request. What a
+    checker needs who is told that it came back."""
 
     node: int
     incarnation: int
     endpoint: int
     message: int
+    is_reply: bool = False
 
 
 Witness = Callable[[Delivered], object]
@@ -115,7 +117,10 @@ class Receiver:
             endpoint.next_request = endpoint.next_request + 1 & layout.ENTRIES - 1
         counters.messages_delivered += 1
         if self._witness is not None:
-            self._witness(Delivered(peer.number, peer.incarnation, origin, message))
+            if flags & FLAGS_REPLY:
+                self._witness(Delivered(card.number, card.incarnation, number, message, True))
+            else:
+                self._witness(Delivered(peer.number, peer.incarnation, origin, message))
         card.nic.show(number << layout.SUBJECTS | place)
         return REASON_NONE
 

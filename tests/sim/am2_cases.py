@@ -141,7 +141,7 @@ def draw(seed: int) -> Case:
         freed=chance.choice((0, 0, 1)) * chance.below(until), requests=(), restarts=restarts, links=links, cuts=cuts,
         until=until,
     )  # fmt: skip
-    # Whoever sends a reply that is given up is told, unless it is the library's own: then nobody would know.
+    # Whoever sends a reply that is given up is told, unless it only brings a credit: then nobody would know.
     answers = (SHORT, SHORT, MEDIUM, BULK) if case.may_lose_touch else (SHORT, SHORT, MEDIUM, BULK, NOTHING)
     requests = [_request(chance, case, answers) for _ in range(REQUESTS + chance.below(20))]
     if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring has room for
@@ -152,8 +152,6 @@ def draw(seed: int) -> Case:
 def _request(chance: Source, case: Case, answers: tuple[str, ...]) -> Request:
     form, answer = chance.choice((SHORT, SHORT, MEDIUM, BULK)), chance.choice(answers)
     wrong = chance.choice(WRONG) if chance.random() < 0.05 else ""
-    if wrong == "handler" and case.may_lose_touch:
-        wrong = ""  # that there is none, the library says by a reply of its own
     if wrong == "segment":
         form = BULK
     origin, sender = chance.below(case.nodes), chance.below(case.endpoints)

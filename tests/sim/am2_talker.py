@@ -31,6 +31,8 @@ GUARD: Final = 64
 
 Place = tuple[int, int, str]
 """A node, its endpoint, and what is wrong with the translation."""
+Lead = tuple[int, int]
+"""A place of the translation table, and how often that was mapped: all credits are there again then."""
 
 
 def words(serial: int, count: int) -> tuple[int, ...]:
@@ -39,8 +41,8 @@ def words(serial: int, count: int) -> tuple[int, ...]:
 
 
 class Talker:
-    """One endpoint in one life of its node's NIC. open: requests whose end has not been heard of, by place. lost: credits
-    that cannot come back, by place; ghosts: that have come back with a request which may have been handled."""
+    """One endpoint in one life of its node's NIC. open: requests whose end has not been heard of, and where they led. lost:
+    credits that cannot come back."""
 
     def __init__(self, world: World, bundle: Bundle) -> None:
         self.endpoint: Final = bundle.allocate_endpoint()
@@ -48,14 +50,14 @@ class Talker:
         self.world: Final = world
         self.life: Final = world.lives[self.name[0]]
         self.chance: Final = source(world.case.seed, f"endpoint {self.name}, life {self.life}")
-        self.open: Final[dict[int, int]] = {}
-        self.lost: Final[Counter[int]] = Counter()
-        self.ghosts: Final[Counter[int]] = Counter()
+        self.open: Final[dict[int, Lead]] = {}
+        self.lost: Final[Counter[Lead]] = Counter()
         self.has_sent = False
         self.version = 0
         self.handled = 0
         self._places: dict[Place, int] = {}
-        self._mine: dict[int, int] = {}
+        self._mapped: Counter[int] = Counter()
+        self._mine: set[int] = set()
         endpoint = self.endpoint
         endpoint.segment = bytearray(world.rooms[self.name] + GUARD)
         endpoint.error_handler = self.came_back
@@ -141,14 +143,15 @@ class Talker:
         return request
 
     def came_back(self, returned: Returned) -> None:
-        serial = returned.arguments[0]
         if returned.is_reply:
-            self.world.reply_comes_back(serial, returned.status)
+            is_the_librarys = not returned.handler
+            if is_the_librarys and returned.arguments[:2] != (Status.BAD_HANDLER, NOBODY):
+                raise Violation(f"the library's own reply comes back: {returned.arguments}")
+            self.world.reply_comes_back(returned.arguments[2 if is_the_librarys else 0], returned.status)
             return
+        serial = returned.arguments[0]
         if serial not in self._mine:
             raise Violation(f"request {serial} comes back, which this life has not sent")
-        if returned.status is Status.UNREACHABLE:
-            self.ghosts[self._mine[serial]] += 1
         self.world.comes_back(serial, returned.status)
         self.ended(serial)
 
@@ -157,9 +160,9 @@ class Talker:
 
     def excuse(self, serial: int) -> None:
         """Its end will perhaps never be heard of, and its credit not come back."""
-        place = self.open.pop(serial, None)
-        if place is not None:
-            self.lost[place] += 1
+        lead = self.open.pop(serial, None)
+        if lead is not None:
+            self.lost[lead] += 1
             self.endpoint.changed()
 
     # Programs.
@@ -187,7 +190,8 @@ class Talker:
                 await node.sleep(chance.below(300 * MICROSECOND))
             while not course.is_sent:
                 place = self._place(request)
-                if self._has_lost(place) and not self.endpoint.credits(place) and place not in self.open.values():
+                waits = self._lead(place) in self.open.values()
+                if self._has_lost(place) and not self.endpoint.credits(place) and not waits:
                     break  # no credit will ever come back
                 if self._try(am, place, serial, request):
                     course.is_sent = True
@@ -198,7 +202,8 @@ class Talker:
     def _has_lost(self, place: int) -> bool:
         """Whether credits there may not come back."""
         translation = self.endpoint.translation(place)
-        return bool(self.lost[place]) or (translation is not None and tuple(translation.name) in self.world.freed)
+        is_freed = translation is not None and tuple(translation.name) in self.world.freed
+        return is_freed or bool(self.lost[self._lead(place)])
 
     def _try(self, am: ActiveMessages, place: int, serial: int, request: Request) -> bool:
         endpoint, world = self.endpoint, self.world
@@ -206,7 +211,7 @@ class Talker:
         assert translation is not None
         number = Delivered(am.node, am.incarnation, self.name[1], endpoint.outbox.number + 1)
         world.sends(number, serial, translation.tag)
-        self._mine[serial] = place
+        self._mine.add(serial)
         handler = NOBODY if request.wrong == "handler" else WORDS if request.form == SHORT else DATA
         if request.form == SHORT:
             sent = endpoint.try_request(place, handler, serial, *words(serial, request.size))
@@ -220,36 +225,35 @@ class Talker:
         if not sent:
             world.does_not_send(number)
             return False
-        self.open[serial] = place
-        most = endpoint.library.settings.credits + self.ghosts[place] + self.lost[place]
-        is_first_life = world.lives[request.sink] == 1  # else the credits have been renewed
-        if is_first_life and sum(one == place for one in self.open.values()) > most:
+        self.open[serial] = lead = self._lead(place)
+        most = endpoint.library.settings.credits
+        has_its_credits = world.lives[request.sink] == 1 and (request.sink, request.endpoint) not in world.freed
+        if has_its_credits and sum(one == lead for one in self.open.values()) > most:
             raise Violation(
                 f"endpoint {self.name} has {list(self.open)} under way, and {most} credits for each other one"
             )
         return True
 
+    def _lead(self, place: int) -> Lead:
+        return place, self._mapped[place]
+
     def _place(self, request: Request) -> int:
-        """Of the translation table, anew where the tag there is another one by now."""
+        """Of the translation table. Where the tag there is another one by now, and sometimes without a reason, it is mapped
+        anew, though replies may come."""
         node, endpoint = there = request.sink, request.endpoint
         name = EndpointName(node, NO_ENDPOINT if request.wrong == "endpoint" else endpoint)
         tag = WRONG_TAG if request.wrong == "tag" else self.world.tags[there]
         key = (node, endpoint, request.wrong if request.wrong in ("tag", "endpoint") else "")
         place = self._places.get(key)
-        if place is None:
-            place = self._places[key] = self.endpoint.map_any(name, tag)
-        elif self._is_settled(place):
+        if place is not None:
             translation = self.endpoint.translation(place)
             assert translation is not None
-            if translation.tag != tag or self.chance.random() < 0.1:
-                self.endpoint.unmap(place)
-                place = self._places[key] = self.endpoint.map_any(name, tag)
+            if translation.tag == tag and self.chance.random() >= 0.1:
+                return place
+            self.endpoint.unmap(place)
+        place = self._places[key] = self.endpoint.map_any(name, tag)
+        self._mapped[place] += 1
         return place
-
-    def _is_settled(self, place: int) -> bool:
-        """Whether no reply may come from there: one that came when it is mapped anew would be taken for another's."""
-        is_clear = place not in self.open.values() and not self.lost[place] and not self.ghosts[place]
-        return is_clear and self.endpoint.credits(place) == self.endpoint.library.settings.credits
 
     def left(self) -> list[str]:
         """What is not as it was at the beginning, in sentences."""

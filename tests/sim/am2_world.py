@@ -69,7 +69,7 @@ class World:
         self.offsets: Final[list[tuple[int, int]]] = []
         self.rooms: Final[Counter[Name]] = Counter()
         self._numbers: dict[Delivered, int] = {}
-        self._replies: Counter[Delivered] = Counter()
+        self._replies: Counter[int] = Counter()
         for one in case.requests:
             there, here = (one.sink, one.endpoint), (one.source, one.origin)
             at = self.rooms[there]
@@ -89,13 +89,15 @@ class World:
 
     def witness(self, number: Delivered) -> None:
         """A NIC puts a message into an endpoint's ring."""
-        serial = self._numbers.get(number)
+        serial = self._numbers.get(number._replace(is_reply=False))
         if serial is None:
-            self._replies[number] += 1
-            if self._replies[number] > 1 and not self.case.restarts:
-                raise Violation(f"a reply is delivered twice: {number}")
-            return
+            raise Violation(f"it is delivered, and was not sent: {number}")
         course = self.courses[serial]
+        if number.is_reply:
+            self._replies[serial] += 1
+            if not course.delivered or (self._replies[serial] > 1 and not self.case.restarts):
+                raise Violation(f"{told(serial, course)}: {self._replies[serial]} replies are delivered")
+            return
         there = (course.request.sink, course.request.endpoint)
         life = self.lives[there[0]]
         if life in course.delivered:
@@ -130,19 +132,14 @@ class World:
         if course.replied > 1 or not course.handled:
             raise Violation(f"{told(serial, course)} is replied to for the {course.replied}. time")
         if course.returned is not None:
-            self.unclear["replied to, and came back"] += 1
-            if course.returned is not Status.UNREACHABLE:
-                raise Violation(f"{told(serial, course)} is replied to, and has come back")
+            raise Violation(f"{told(serial, course)} is replied to, and has come back")
         return course
 
     def comes_back(self, serial: int, status: Status) -> None:
         """A request does."""
         course = self.courses[serial]
-        if course.returned is not None:
-            # Its destination's library has sent it back, and its NIC does not know that it had arrived.
-            if {course.returned, status} != {Status.BAD_HANDLER, Status.UNREACHABLE} or not self.case.may_lose_touch:
-                raise Violation(f"{told(serial, course)} comes back twice")
-            self.unclear["came back twice"] += 1
+        if course.returned is not None or course.replied:
+            raise Violation(f"{told(serial, course)} comes back: {status.name}")
         course.returned = status
         if status is Status.UNREACHABLE:
             self.unclear["came back, delivered" if course.delivered else "came back, not delivered"] += 1
@@ -172,7 +169,10 @@ class World:
             elif status is Status.BAD_TAG:
                 true &= bool(self.case.changing)
             else:
-                true &= status is Status.BAD_ENDPOINT and there in self.freed
+                is_known = (
+                    self.lives[there[0]] == 1 or not self.case.priced
+                )  # a NIC that starts again is told of it later
+                true &= status is Status.BAD_ENDPOINT and (there in self.freed or not is_known)
         if not true:
             raise Violation(f"{told(serial, course)} comes back: {status.name}")
 

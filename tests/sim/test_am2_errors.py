@@ -10,7 +10,7 @@ import pytest
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.errors import Returned, ReturnedError, RuleError, Status
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import ANY, EndpointName
+from protocols.am2.host.names import ANY, EndpointName, Origin
 from protocols.am2.host.token import Token
 from protocols.am2.plug import plug
 from protocols.am2.receiver import Delivered
@@ -64,6 +64,15 @@ class Pair:
         self.simulation.spawn("n1", poll)
         self.simulation.spawn("n2", poll)
         self.simulation.run(timeout=5 * SECOND)
+
+    def by_hand(self) -> None:
+        """Both are in their NICs, and only the test polls."""
+        for endpoint in (self.asker, self.asked):
+            endpoint.library.driver.fault(endpoint)
+        self.elapse()
+
+    def elapse(self, span: int = MILLISECOND) -> None:
+        self.simulation.run_until(self.simulation.now() + span)
 
     def counted(self, node: str, name: str) -> int:
         return self.simulation.nodes[node].agent.firmware.counted()[name]
@@ -183,15 +192,152 @@ def test_a_reply_that_is_rejected_comes_back_to_who_replied() -> None:
     assert (back[0].status, back[0].is_reply, back[0].destination) == (Status.REPLY_REJECTED, True, HOME)
 
 
+def forge(endpoint: Endpoint, *, message: int, tag: int = TAG) -> None:
+    """A reply of a program that does not keep to the rules."""
+    to = Origin()
+    to.tag, to.message = tag, message
+    assert endpoint.outbox.reply(to, 2, (99,))
+
+
 def test_a_reply_that_nobody_has_asked_for_is_dropped() -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
-    pair.asked.map(0, HOME, TAG)
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
-    assert pair.asked.outbox.short(1, 0, 0, TAG, 2, (99,))  # as a program that does not keep to the rules
-    pair.run(until=lambda: pair.asker.inbox.strays)
+    for message in (0, 1, 2):  # of which the second one has been replied to
+        forge(pair.asked, message=message)
+    pair.run(until=lambda: pair.asker.inbox.strays == 3)
     assert pair.answers == [42]
     assert pair.asker.credits(0) == 4
+
+
+def test_only_who_was_asked_can_reply_and_only_under_the_tag_of_the_request() -> None:
+    pair = Pair()
+    pair.by_hand()
+    other = pair.asked.bundle.allocate_endpoint()
+    other.library.driver.fault(other)
+    pair.elapse()
+    pair.asker.map(0, AWAY, TAG)
+    assert pair.asker.try_request(0, 1, 41)
+    forge(other, message=1)
+    forge(pair.asked, message=1, tag=TAG + 1)
+    pair.elapse()
+    pair.asker.poll()
+    assert (pair.answers, pair.asker.inbox.strays, pair.asker.credits(0)) == ([], 2, 3)
+    pair.asked.poll()
+    pair.elapse()
+    pair.asker.poll()
+    assert (pair.answers, pair.asker.credits(0)) == ([42], 4)
+
+
+def test_a_reply_to_what_was_asked_before_a_place_was_mapped_anew_is_handled_and_brings_no_others_credit() -> None:
+    pair = Pair()
+    pair.by_hand()
+    pair.asker.map(0, AWAY, TAG)
+    assert pair.asker.try_request(0, 1, 0)
+    pair.asker.unmap(0)
+    pair.asker.map(0, AWAY, TAG)
+    for word in range(1, 5):
+        assert pair.asker.try_request(0, 1, word)
+    pair.elapse()
+    assert pair.asked.poll(1)
+    pair.elapse()
+    assert pair.asker.poll()
+    assert (pair.answers, pair.asker.credits(0)) == ([1], 0)
+    pair.asked.poll()
+    pair.elapse()
+    pair.asker.poll()
+    assert (sorted(pair.answers), pair.asker.credits(0)) == ([1, 2, 3, 4, 5], 4)
+
+
+def test_a_request_that_has_come_back_is_over_and_a_late_reply_to_it_is_dropped() -> None:
+    pair = Pair(QUICK)
+    pair.by_hand()
+    pair.asker.map(0, AWAY, TAG)
+    way = pair.simulation.network.ways[pair.link, "backward"]
+    way.is_cut = True
+    assert pair.asker.try_request(0, 1, 41)
+    pair.elapse(50 * MILLISECOND)
+    pair.asker.poll()
+    assert [one.status for one in pair.returned] == [Status.UNREACHABLE]
+    way.is_cut = False
+    assert pair.asked.poll()
+    pair.elapse()
+    pair.asker.poll()
+    assert (pair.answers, pair.asker.inbox.strays, pair.asker.credits(0)) == ([], 1, 4)
+
+
+def test_a_request_that_was_replied_to_does_not_come_back_though_its_acknowledgements_are_lost() -> None:
+    pair = Pair(QUICK)
+    pair.by_hand()
+    pair.asker.map(0, AWAY, TAG)
+    way = pair.simulation.network.ways[pair.link, "backward"]
+    way.is_cut = True
+    assert pair.asker.try_request(0, 1, 41)
+    pair.elapse(MILLISECOND // 10)
+    way.is_cut = False
+    assert pair.asked.poll()
+    pair.elapse(MILLISECOND // 10)
+    assert pair.asker.poll()
+    assert pair.answers == [42]
+    assert pair.counted("n1", "acknowledgements_received") == 0
+    way.is_cut = True
+    pair.elapse(50 * MILLISECOND)
+    assert pair.asker.poll()
+    assert (pair.returned, pair.asker.credits(0), pair.asker.outbox.is_idle) == ([], 4, True)
+
+
+def test_who_hears_nothing_of_an_unknown_handler_has_its_credit_when_the_other_nic_starts_again() -> None:
+    pair = Pair(QUICK)
+    pair.by_hand()
+    pair.asker.map(0, AWAY, TAG)
+    back: list[Returned] = []
+    pair.asked.error_handler = back.append
+    assert pair.asker.try_request(0, 99, 41, 42)
+    pair.elapse()
+    pair.simulation.cut(pair.link)
+    assert pair.asked.poll()
+    pair.elapse(50 * MILLISECOND)
+    assert pair.asked.poll()
+    assert [(one.status, one.is_reply, one.handler, one.arguments, one.message) for one in back] == [
+        (Status.UNREACHABLE, True, 0, (Status.BAD_HANDLER, 99, 41, 42), 1)
+    ]
+    assert (pair.asker.is_empty, pair.asker.credits(0)) == (True, 3)
+    pair.simulation.mend(pair.link)
+    pair.simulation.restart("n2")
+    pair.asked = pair._endpoint("n2")
+    pair.asked.tag = TAG
+    pair.asked.map(0, HOME, TAG)
+    pair.by_hand()
+    assert pair.asked.try_request(0, 1, 1)
+    pair.elapse()
+    assert pair.asker.credits(0) == 4
+
+
+def test_a_reply_to_what_a_freed_endpoint_has_asked_finds_nobody_though_another_one_has_its_number() -> None:
+    pair = Pair(Settings(endpoints=1))
+    pair.by_hand()
+    pair.asker.map(0, AWAY, TAG)
+    assert pair.asker.try_request(0, 1, 41)
+    pair.elapse()
+    pair.asker.free()
+    pair.elapse()
+    while (again := pair._endpoint("n1")).name != HOME:
+        again.free()
+        pair.elapse()
+    again.set_handler(2, lambda _, word: pair.answers.append(word))
+    again.map(0, AWAY, TAG)
+    pair.asker = again
+    pair.by_hand()
+    assert again.try_request(0, 1, 50)
+    pair.elapse()
+    assert pair.asked.poll(1)
+    pair.elapse()
+    again.poll()
+    assert (pair.answers, again.inbox.strays, again.credits(0)) == ([], 1, 3)
+    pair.asked.poll()
+    pair.elapse()
+    again.poll()
+    assert (pair.answers, again.credits(0)) == ([51], 4)
 
 
 def test_a_message_that_finds_no_room_for_too_long_comes_back_where_that_is_asked_for() -> None:

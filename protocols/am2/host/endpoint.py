@@ -46,7 +46,9 @@ class Endpoint:
     """One endpoint (ep_t) of a bundle, which allocates it.
 
     What is promised of messages: each is handed to its handler once, or comes back to its sender's error handler; only
-    of one that comes back as `Status.UNREACHABLE` it is not known whether it has been handled. There is no order among
+    of one that comes back as `Status.UNREACHABLE` it is not known whether it has been handled. A request has one end: its
+    reply, or that it comes back. It has none where its reply is lost for good, of which only who has replied is told, or the
+    host process that had it dies; its credit comes back if that one's NIC starts again. There is no order among
     messages, not even from one endpoint to one other. Of requests without a reply there are at most `credits` (4) under
     way to one other endpoint; `request` waits for a reply then, and handles what has arrived. Data that is given to be
     sent is copied, and its buffer may be used again when the call returns.
@@ -55,19 +57,20 @@ class Endpoint:
     to it. Replies need none, they come under the tag of their request. What a handler raises goes through `poll` to its
     caller; the message counts as handled."""
 
-    def __init__(self, library: ActiveMessages, bundle: Bundle, number: int) -> None:
-        """For the bundle only."""
+    def __init__(self, library: ActiveMessages, bundle: Bundle, number: int, message: int) -> None:
+        """For the bundle only. message: the number of the last request of whoever has had that number before."""
         settings = library.settings
         self.library: Final = library
         self.bundle = bundle
         self.name: Final = EndpointName(library.node, number)
         """AM_GetEndpointName: by which others map it."""
-        self.outbox: Final = Outbox(number, library.bell, library.memory, library.most_medium)
+        self.outbox: Final = Outbox(number, library.bell, library.memory, library.most_medium, message)
         self.inbox: Final = Inbox(self, settings.handlers, library.most_medium)
         self.backing: Final = memoryview(bytearray(layout.SIZE))
         """Its page while it is not resident."""
         self.used = 0
         """When it was used last, as the library counts."""
+        self._correspondents: dict[tuple[int, int, int], Correspondent] = {}  # by name and tag
         self._translations: list[Correspondent | None] = [None] * settings.translations
         self._credits = settings.credits
         self._tag = NONE
@@ -150,7 +153,7 @@ class Endpoint:
         node, endpoint = name
         if not 0 <= node < self.library.size or not 0 <= endpoint <= 0xFFFF or not NONE <= tag <= ANY:
             raise ValueError(f"endpoint {endpoint} of node {node}, tag {tag}: there are {self.library.size} nodes")
-        known = self.inbox.correspondents
+        known = self._correspondents
         correspondent = known.get((node, endpoint, tag))
         if correspondent is None:
             correspondent = known[node, endpoint, tag] = Correspondent(node, endpoint, tag, self._credits)
@@ -166,13 +169,13 @@ class Endpoint:
         raise LookupError(f"all {len(self._translations)} places of the translation table are taken")
 
     def unmap(self, place: int) -> None:
-        """AM_UnMap: nothing goes there any more. Requests that are under way are; their replies are not handled any
-        more when no place leads to that endpoint. Mapped anew, it has all its credits."""
+        """AM_UnMap: nothing goes there any more. Requests that are under way are, and come to their ends. Mapped anew when
+        no other place leads there, it has all its credits."""
         correspondent = self._correspondent(place)
         self._translations[place] = None
         correspondent.mapped -= 1
         if not correspondent.mapped:
-            del self.inbox.correspondents[correspondent.key]
+            del self._correspondents[correspondent.key]
 
     def translation(self, place: int) -> Translation | None:
         """AM_GetTranslationName, AM_GetTranslationTag, AM_GetTranslationInuse."""
@@ -200,63 +203,21 @@ class Endpoint:
         correspondent = self._translations[place]
         if correspondent is None:
             raise self._nowhere(place)
-        library = self.library
-        if library.handling is not None:
+        if self.library.handling is not None:
             raise RuleError(_RULE)
-        if not correspondent.credits:
-            return False
-        correspondent.credits -= 1
-        try:
-            sent = self.outbox.short(
-                _REQUEST, correspondent.node, correspondent.endpoint, correspondent.tag, handler, arguments
-            )
-        except ValueError:
-            correspondent.credits += 1
-            raise
-        if not sent:
-            correspondent.credits += 1
-        return sent
+        return correspondent.credits > 0 and self.outbox.request(correspondent, handler, arguments)
 
     def try_request_medium(self, place: int, handler: int, data: Buffer, *arguments: int) -> bool:
         """AM_RequestIM, without waiting: the same with data, at most `ActiveMessages.most_medium` bytes, for the
         handler."""
         correspondent = self._may_send(place)
-        if not correspondent.credits:
-            return False
-        correspondent.credits -= 1
-        sent = False
-        try:
-            sent = self.outbox.medium(
-                _REQUEST, correspondent.node, correspondent.endpoint, correspondent.tag, handler, arguments, data
-            )
-        finally:
-            if not sent:
-                correspondent.credits += 1
-        return sent
+        return correspondent.credits > 0 and self.outbox.medium(correspondent, handler, arguments, data)
 
     def try_request_bulk(self, place: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
         """AM_RequestXferAsyncM: the same with data for the destination's segment, from offset (bytes) on; its handler is
         called when all of it is there. Any length that the segment has."""
         correspondent = self._may_send(place)
-        if not correspondent.credits:
-            return False
-        correspondent.credits -= 1
-        sent = False
-        try:
-            sent = self.outbox.bulk(
-                _REQUEST,
-                correspondent.node,
-                correspondent.endpoint,
-                correspondent.tag,
-                handler,
-                arguments,
-                data,
-                offset,
-            )
-        finally:
-            if not sent:
-                correspondent.credits += 1
-        return sent
+        return correspondent.credits > 0 and self.outbox.bulk(correspondent, handler, arguments, data, offset)
 
     async def request(self, place: int, handler: int, *arguments: int) -> None:
         """AM_RequestM: send a short request, when there is a credit and room for it; what arrives meanwhile is handled.
@@ -403,18 +364,21 @@ class Endpoint:
             segment[offset : offset + length] = reached[offset : offset + length]
         return segment[offset : offset + length]
 
-    def restarted(self, node: int) -> None:
-        """That one's NIC has, and nothing of what was asked there will be replied to."""
-        for correspondent in self.inbox.correspondents.values():
-            if correspondent.node == node:
-                correspondent.renew(self.outbox.number)
+    def forsaken(self, node: int, endpoint: int | None = None) -> None:
+        """That NIC has started again, or that endpoint of it is gone: of what was asked there only what is on its way will
+        be replied to, and which that is cannot be told. The credits of all are back."""
+        asked = self.outbox.asked
+        for number, correspondent in asked.items():
+            if correspondent.node == node and endpoint in (None, correspondent.endpoint):
+                correspondent.credits += 1
+                asked[number] = correspondent.former
         self.changed()
 
     def waiting(self) -> list[str]:
         out = []
         if self._changed is not None:
             out.append(f"endpoint {self.name.endpoint}: {self._changed.what}")
-        for node, endpoint, _ in (one.key for one in self.inbox.correspondents.values() if one.credits < one.most):
+        for node, endpoint, _ in (one.key for one in self._correspondents.values() if one.credits < one.most):
             out.append(f"endpoint {self.name.endpoint}: replies from endpoint {endpoint} of node {node}")
         return out
 

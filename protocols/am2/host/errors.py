@@ -37,8 +37,10 @@ class Status(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Returned:
     """A message that could not be delivered, as its sender's error handler gets it. handler, arguments: as it was sent.
-    message: its number, as the endpoint counts. data: bytes that it had, valid only while the handler runs; of a message
-    that the destination's library has sent back (BAD_HANDLER) there are none, and of its arguments the first 13."""
+    message: its number, as the endpoint counts its requests; a reply's is its request's. data: bytes that it had, valid only
+    while the handler runs; of a message that the destination's library has sent back (BAD_HANDLER) there are none, and of
+    its arguments the first 14. A reply to handler 0 is the library's own, to a request for a handler that there is not:
+    BAD_HANDLER, that handler, the request's arguments."""
 
     status: Status
     is_reply: bool

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_SHORT
 from protocols.am2.host.errors import Returned, ReturnedError, Status
-from protocols.am2.host.names import Correspondent, EndpointName
+from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import IS_REPLY, MAY_REPLY, OVER, Token
 
 if TYPE_CHECKING:
@@ -26,30 +26,31 @@ _ARGUMENTS: Final = layout.ARGUMENTS
 _AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
 _REPLY: Final = 1
 _EMPTY: Final = 0
-"""The handler of replies that the library sends by itself: without arguments, only a credit; else a Status, and the
-message."""
+"""The handler of replies that the library sends by itself: without arguments, only a credit; else a Status, the request's
+handler, and arguments of it."""
 _NOTHING: Final = memoryview(b"")
-_RETOLD: Final = layout.MOST_ARGUMENTS - 3
+_RETOLD: Final = layout.MOST_ARGUMENTS - 2
 
 
 class Inbox:
     """page: where the rings are now; None: the host may not touch them. requests, replies: that have been shown and are
-    not handled yet. correspondents: by name and tag. strays: replies that nobody had asked for."""
+    not handled yet. strays: replies to what nobody has asked, or what has come to its end before."""
 
     __slots__ = (
-        "_endpoint", "_medium", "_next_reply", "_next_request", "_token", "correspondents", "error_handler", "handlers",
+        "_asked", "_endpoint", "_medium", "_next_reply", "_next_request", "_origin", "_token", "error_handler", "handlers",
         "page", "replies", "requests", "staging", "strays",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, handlers: int, medium: int) -> None:
         self._endpoint = endpoint
         self._medium = medium
+        self._asked = endpoint.outbox.asked
         self._token = Token(endpoint)
+        self._origin = self._token.origin
         self._next_request = layout.ARRIVED_REQUESTS
         self._next_reply = layout.ARRIVED_REPLIES
         self.handlers: Final[list[Handler | None]] = [None] * handlers
         self.error_handler: ErrorHandler | None = None
-        self.correspondents: Final[dict[tuple[int, int, int], Correspondent]] = {}
         self.page: memoryview | None = None
         self.requests = 0
         self.replies = 0
@@ -80,7 +81,7 @@ class Inbox:
         slot = self._next_reply
         at = _PLACES[slot]
         (
-            _, status, node, length, _, incarnation, form, _, number, count, origin, _, tag, message, offset, total,
+            _, status, node, length, _, _, form, _, number, count, endpoint, _, tag, message, offset, total,
         ) = _READ(page, at)  # fmt: skip
         self._next_reply = _AFTER[slot]
         self.replies -= 1
@@ -88,78 +89,49 @@ class Inbox:
             page[at] = layout.FREE
             self._returned(page, status, length)
             return
-        arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
-        correspondent = self.correspondents.get((node, origin, tag))
-        if correspondent is not None and correspondent.credits < correspondent.most:
-            correspondent.credits += 1
-        elif correspondent is None or not correspondent.settle():
+        asked = self._asked.get(message)
+        if asked is None or asked.endpoint != endpoint or asked.node != node or asked.tag != tag:
             page[at] = layout.FREE
             self.strays += 1
             return
+        del self._asked[message]
+        asked.credits += 1
+        arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         if number == _EMPTY:
             page[at] = layout.FREE
-            if count > 1:
-                self._refused(correspondent, arguments)
+            if arguments:
+                self._refused(EndpointName(node, endpoint), message, arguments)
             return
+        origin = self._origin
+        origin.node, origin.endpoint, origin.tag, origin.message = node, endpoint, tag, message
         if form == FORM_SHORT and number < len(self.handlers) and (handler := self.handlers[number]) is not None:
             page[at] = layout.FREE
-            self._token.begin(IS_REPLY, node, incarnation, origin, tag)
-            self._call_short(handler, arguments)
+            self._call_short(IS_REPLY, handler, arguments)
             return
-        self._call(
-            IS_REPLY,
-            page,
-            at,
-            slot,
-            number,
-            form,
-            node,
-            incarnation,
-            origin,
-            tag,
-            length,
-            offset,
-            total,
-            arguments,
-            message,
-        )
+        self._call(IS_REPLY, page, slot, number, form, length, offset, total, arguments)
 
     def _request(self, page: memoryview) -> None:
         """Handle the oldest request."""
         slot = self._next_request
         at = _PLACES[slot]
+        origin = self._origin
         (
-            _, _, node, length, _, incarnation, form, _, number, count, origin, _, tag, message, offset, total,
+            _, _, origin.node, length, _, origin.incarnation, form, _, number, count, origin.endpoint, _, origin.tag,
+            origin.message, offset, total,
         ) = _READ(page, at)  # fmt: skip
         self._next_request = _AFTER[slot]
         self.requests -= 1
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         if form == FORM_SHORT and number < len(self.handlers) and (handler := self.handlers[number]) is not None:
             page[at] = layout.FREE
-            self._token.begin(MAY_REPLY, node, incarnation, origin, tag)
-            self._call_short(handler, arguments)
+            self._call_short(MAY_REPLY, handler, arguments)
             return
-        self._call(
-            MAY_REPLY,
-            page,
-            at,
-            slot,
-            number,
-            form,
-            node,
-            incarnation,
-            origin,
-            tag,
-            length,
-            offset,
-            total,
-            arguments,
-            message,
-        )
+        self._call(MAY_REPLY, page, slot, number, form, length, offset, total, arguments)
 
-    def _call_short(self, handler: Handler, arguments: tuple[int, ...]) -> None:
-        """As `_call`, of what most messages are: short, with a handler that there is. The token has begun."""
+    def _call_short(self, state: int, handler: Handler, arguments: tuple[int, ...]) -> None:
+        """As `_call`, of what most messages are: short, with a handler that there is."""
         token, library = self._token, self._endpoint.library
+        token.state = state
         library.handling = self._endpoint
         try:
             handler(token, *arguments)
@@ -172,32 +144,18 @@ class Inbox:
                 library.driver.handled()
 
     def _call(
-        self,
-        state: int,
-        page: memoryview,
-        at: int,
-        slot: int,
-        number: int,
-        form: int,
-        node: int,
-        incarnation: int,
-        origin: int,
-        tag: int,
-        length: int,
-        offset: int,
-        total: int,
+        self, state: int, page: memoryview, slot: int, number: int, form: int, length: int, offset: int, total: int,
         arguments: tuple[int, ...],
-        message: int,
-    ) -> None:
-        token, endpoint = self._token, self._endpoint
+    ) -> None:  # fmt: skip
+        token, endpoint, at = self._token, self._endpoint, _PLACES[slot]
         library = endpoint.library
         handler = self.handlers[number] if number < len(self.handlers) else None
-        token.begin(state, node, incarnation, origin, tag)
+        token.state = state
         library.handling = endpoint
         try:
             if handler is None:
                 page[at] = layout.FREE
-                self._unknown(token, number, message, arguments)
+                self._unknown(token, number, arguments)
             elif form == FORM_SHORT:
                 page[at] = layout.FREE
                 handler(token, *arguments)
@@ -218,30 +176,35 @@ class Inbox:
             if library.driver.unsettled:
                 library.driver.handled()
 
-    def _unknown(self, token: Token, number: int, message: int, arguments: tuple[int, ...]) -> None:
+    def _unknown(self, token: Token, number: int, arguments: tuple[int, ...]) -> None:
         """Nobody handles it."""
         if token.state == MAY_REPLY:
-            token.reply(_EMPTY, Status.BAD_HANDLER, number, message, *arguments[:_RETOLD])
+            token.reply(_EMPTY, Status.BAD_HANDLER, number, *arguments[:_RETOLD])
         else:  # whose reply it is cannot be told any more
-            self._tell(Returned(Status.BAD_HANDLER, True, token.source, number, arguments, message, _NOTHING))
+            self._tell(
+                Returned(Status.BAD_HANDLER, True, token.source, number, arguments, token.origin.message, _NOTHING)
+            )
 
-    def _refused(self, correspondent: Correspondent, said: tuple[int, ...]) -> None:
+    def _refused(self, name: EndpointName, message: int, said: tuple[int, ...]) -> None:
         """The destination's library has sent a request back."""
-        status, number, message, *arguments = said
-        self._tell(Returned(Status(status), False, correspondent.name, number, tuple(arguments), message, _NOTHING))
+        status, number, *arguments = said
+        self._tell(Returned(Status(status), False, name, number, tuple(arguments), message, _NOTHING))
 
     def _returned(self, page: memoryview, status: int, slot: int) -> None:
         """The NIC has given back what is in a slot of the outbox."""
         at, outbox = _PLACES[slot], self._endpoint.outbox
-        (
-            _, _, node, length, _, _, form, flags, number, count, _, endpoint, tag, message, _, _,
-        ) = _READ(page, at)  # fmt: skip
+        _, _, node, length, _, _, form, flags, number, count, _, endpoint, _, message, _, _ = _READ(page, at)
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         is_reply = bool(flags & _REPLY)
-        if not is_reply and (correspondent := self.correspondents.get((node, endpoint, tag))) is not None:
-            correspondent.give_back(message, status == Status.UNREACHABLE)
+        if is_reply:
+            has_news = number != _EMPTY or count > 0  # else it has only brought a credit
+        elif (asked := self._asked.pop(message, None)) is None:
+            has_news = False  # it was replied to, and only its acknowledgements are lost
+        else:
+            asked.credits += 1
+            has_news = True
         try:
-            if number != _EMPTY or not is_reply:
+            if has_news:
                 data = outbox.data_of(slot, form, length)
                 name = EndpointName(node, endpoint)
                 self._tell(Returned(Status(status), is_reply, name, number, arguments, message, data))

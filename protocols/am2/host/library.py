@@ -27,6 +27,8 @@ from protocols.core.apart import Place
 from protocols.core.firmware import Adapter, Bell
 
 _ALONE: Final = Place(0, 1, 1)
+_MASK: Final = 0xFFFF_FFFF
+_ODD: Final = 0x9E37_79B1  # bits of the golden ratio: multiples of it lie as far from each other as they can
 
 
 class ResourceError(ActiveMessageError):
@@ -61,9 +63,10 @@ class ActiveMessages:
         self.used = 0
         """Counts what happens to endpoints."""
         self._endpoints: dict[int, Endpoint] = {}
-        self._going: set[int] = (
-            set()
-        )  # numbers of endpoints that are not there any more, of which the NIC has not let go
+        self._going: set[int] = set()  # endpoints that are not there any more, and of which the NIC has not let go
+        # The numbers of their last requests: replies may come yet, and whoever has the endpoint's number next must not have
+        # asked that. In another life of this place requests begin elsewhere.
+        self._messages: dict[int, int] = {}
         self._next = 0
 
     def allocate_bundle(self, *, parallel: bool = True) -> Bundle:
@@ -83,7 +86,8 @@ class ActiveMessages:
             self._next = (self._next + 1) % settings.numbers
             number = self._first + self._next
         self._next = (self._next + 1) % settings.numbers
-        endpoint = self._endpoints[number] = Endpoint(self, bundle, number)
+        message = self._messages.get(number, (self.place.turn - 1) * _ODD & _MASK)
+        endpoint = self._endpoints[number] = Endpoint(self, bundle, number, message)
         bundle.endpoints.append(endpoint)
         self.driver.create(endpoint)
         return endpoint
@@ -96,6 +100,7 @@ class ActiveMessages:
             return
         endpoint.bundle.endpoints.remove(endpoint)
         self._going.add(endpoint.name.endpoint)
+        self._messages[endpoint.name.endpoint] = endpoint.outbox.number
         self.driver.destroy(endpoint)
 
     @property
@@ -136,7 +141,7 @@ class ActiveMessages:
         subject = index & layout.SUBJECT
         if subject == layout.RESTARTED:
             for one in self._endpoints.values():
-                one.restarted(index >> layout.SUBJECTS)
+                one.forsaken(index >> layout.SUBJECTS)
             return
         if subject == layout.UNMAPPED:
             region = index >> layout.SUBJECTS

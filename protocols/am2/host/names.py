@@ -21,9 +21,9 @@ class EndpointName(NamedTuple):
 class Correspondent:
     """What an endpoint knows of one that it may send requests to, under one tag. credits: requests that it may still send
     before a reply must come; most: of them. key: the name and the tag. mapped: in how many places of the translation
-    table. doubtful: requests whose credits came back without a reply, and that may have one yet."""
+    table."""
 
-    __slots__ = ("_renewed", "credits", "doubtful", "endpoint", "key", "mapped", "most", "node", "tag")
+    __slots__ = ("credits", "endpoint", "key", "mapped", "most", "node", "tag")
 
     def __init__(self, node: int, endpoint: int, tag: int, most: int) -> None:
         self.node = node
@@ -32,30 +32,22 @@ class Correspondent:
         self.key = (node, endpoint, tag)
         self.credits = self.most = most
         self.mapped = 0
-        self.doubtful = 0
-        self._renewed: int | None = None
 
     @property
     def name(self) -> EndpointName:
         return EndpointName(self.node, self.endpoint)
 
-    def settle(self) -> bool:
-        """A reply has come though all credits are there: whether it may be one to a request in doubt, or to one whose credit
-        such a reply has given back. Which, cannot be told: none is dropped."""
-        if not self.doubtful:
-            return False
-        self.doubtful -= 1
-        return True
+    @property
+    def former(self) -> Correspondent:
+        """Who it was, for requests whose credits it has back: those that come with their replies are nobody's."""
+        return Correspondent(self.node, self.endpoint, self.tag, 0)
 
-    def give_back(self, message: int, in_doubt: bool) -> None:
-        """A request has come back. in_doubt: it may have been handled."""
-        if self._renewed is not None and self._renewed - message & 0xFFFF_FFFF < 0x8000_0000:
-            return  # sent before there were all credits again
-        self.doubtful += in_doubt
-        self.credits = min(self.credits + 1, self.most)
 
-    def renew(self, message: int) -> None:
-        """Nothing that was asked for will be replied to. message: the last one that was sent to anybody."""
-        self.doubtful += self.most - self.credits
-        self.credits = self.most
-        self._renewed = message
+class Origin:
+    """Who has sent the message that is handled, under which tag; where a reply goes. incarnation: of its NIC. message: the
+    number of the request, which its reply has, too."""
+
+    __slots__ = ("endpoint", "incarnation", "message", "node", "tag")
+
+    def __init__(self) -> None:
+        self.node = self.endpoint = self.tag = self.incarnation = self.message = 0

@@ -8,10 +8,14 @@ from typing import Final
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
+from protocols.am2.host.names import Correspondent, Origin
 from protocols.am2.nic_memory import Backing
 from protocols.core.firmware import Bell, Buffer
 from protocols.core.memory import PAGE
 
+_REQUEST: Final = 0
+_REPLY: Final = 1
+"""The two rings."""
 _MASK: Final = 0xFFFF_FFFF
 _PLACES: Final = layout.PLACES
 _WRITE: Final = layout.WRITE
@@ -21,9 +25,9 @@ _MOST: Final = layout.MOST_ARGUMENTS
 
 
 class Outbox:
-    """page: where the rings are now; None: the host may not write there. number: of the last message. All of `short`,
-    `medium` and `bulk` say whether they have found a free slot; node, endpoint, tag: of the destination; flags,
-    handler, arguments: as in frames."""
+    """page: where the rings are now; None: the host may not write there. number: of the last request. asked: whom, by the
+    numbers of requests that have come to no end. `request`, `reply`, `medium` and `bulk` say whether they have found a free
+    slot; a request costs a credit then, which must be there. handler, arguments: as in frames."""
 
     __slots__ = (
         "_base",
@@ -33,21 +37,24 @@ class Outbox:
         "_nic",
         "_own",
         "_unseen",
+        "asked",
         "number",
         "page",
         "sources",
         "staged",
     )
 
-    def __init__(self, own: int, nic: Bell, memory: Backing, medium: int) -> None:
-        """own: the endpoint's number. medium: bytes of data that a medium message has at most."""
+    def __init__(self, own: int, nic: Bell, memory: Backing, medium: int, number: int = 0) -> None:
+        """own: the endpoint's number. medium: bytes of data that a medium message has at most. number: of the last request
+        of whoever has had the endpoint's number before."""
         self._own = own
         self._base = own << layout.SUBJECTS
         self._nic = nic
         self._memory = memory
         self._medium = medium
         self._next = [layout.REQUESTS, layout.REPLIES]
-        self.number = 0
+        self.number = number
+        self.asked: Final[dict[int, Correspondent]] = {}
         self.page: memoryview | None = None
         self._unseen: list[int] = []  # slots of which the NIC has told while the page was not there
         self.staged: memoryview | None = None
@@ -55,41 +62,63 @@ class Outbox:
         self.sources: dict[int, memoryview] = {}
         """Bulk data, by slot."""
 
-    def short(
-        self, ring: int, node: int, endpoint: int, tag: int, handler: int, arguments: tuple[int, ...],
-        incarnation: int = 0,
-    ) -> bool:  # fmt: skip
-        """ring: 0 for requests, 1 for replies. incarnation: of the NIC that a reply is for, and no later one."""
+    def request(self, to: Correspondent, handler: int, arguments: tuple[int, ...]) -> bool:
+        """A short one."""
         page = self.page
         if page is None:
             return False
-        slot = self._next[ring]
+        slot = self._next[_REQUEST]
         at = _PLACES[slot]
-        if page[at] and not (at := self._search(page, ring)):
-            return False
-        slot = self._next[ring]
-        self.number = number = self.number + 1 & _MASK
-        count = len(arguments)
+        if page[at]:
+            if not (at := self._search(page, _REQUEST)):
+                return False
+            slot = self._next[_REQUEST]
+        number, count = self.number + 1 & _MASK, len(arguments)
         try:
             _WRITE[count](
-                page, at, _READY, 0, node, 0, 0, incarnation, FORM_SHORT, ring, handler, count, self._own, endpoint, tag,
+                page, at, _READY, 0, to.node, 0, 0, 0, FORM_SHORT, _REQUEST, handler, count, self._own, to.endpoint, to.tag,
                 number, 0, 0, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
             page[at] = layout.FREE
             raise ValueError(_wrong(arguments)) from None
-        self._next[ring] = _AFTER[slot]
+        self.number = number
+        self.asked[number] = to
+        to.credits -= 1
+        self._next[_REQUEST] = _AFTER[slot]
         self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
         return True
 
-    def medium(
-        self, ring: int, node: int, endpoint: int, tag: int, handler: int, arguments: tuple[int, ...], data: Buffer,
-        incarnation: int = 0,
-    ) -> bool:  # fmt: skip
-        """Raises ValueError for more data than a medium message may have."""
+    def reply(self, to: Origin, handler: int, arguments: tuple[int, ...]) -> bool:
+        """A short one."""
+        page = self.page
+        if page is None:
+            return False
+        slot = self._next[_REPLY]
+        at = _PLACES[slot]
+        if page[at]:
+            if not (at := self._search(page, _REPLY)):
+                return False
+            slot = self._next[_REPLY]
+        count = len(arguments)
+        try:
+            _WRITE[count](
+                page, at, _READY, 0, to.node, 0, 0, to.incarnation, FORM_SHORT, _REPLY, handler, count, self._own,
+                to.endpoint, to.tag, to.message, 0, 0, *arguments,
+            )  # fmt: skip
+        except (struct.error, IndexError):
+            page[at] = layout.FREE
+            raise ValueError(_wrong(arguments)) from None
+        self._next[_REPLY] = _AFTER[slot]
+        self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
+        return True
+
+    def medium(self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer) -> bool:
+        """A request, or the reply to one. Raises ValueError for more data than a medium message may have."""
         size = len(data)
         if size > self._medium:
             raise ValueError(f"{size} bytes of data: a medium message has at most {self._medium}")
+        ring = _ring(to)
         page = self._room(ring)
         if page is None:
             return False
@@ -99,26 +128,18 @@ class Outbox:
         slot = self._next[ring]
         begin = slot * self._medium
         self.staged[begin : begin + size] = data
-        self._write(page, FORM_MEDIUM, ring, node, endpoint, tag, handler, arguments, size, begin, 0, incarnation)
+        self._write(page, FORM_MEDIUM, to, handler, arguments, size, begin, 0)
         self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), 0)
         return True
 
     def bulk(
-        self,
-        ring: int,
-        node: int,
-        endpoint: int,
-        tag: int,
-        handler: int,
-        arguments: tuple[int, ...],
-        data: Buffer,
-        offset: int,
-        incarnation: int = 0,
+        self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer, offset: int
     ) -> bool:
-        """offset: in the destination's segment."""
+        """As `medium`. offset: in the destination's segment."""
         size = len(data)
         if offset < 0 or offset + size > _MASK:
             raise ValueError(f"{size} bytes from {offset} on: a segment has at most {_MASK}")
+        ring = _ring(to)
         page = self._room(ring)
         if page is None:
             return False
@@ -126,9 +147,7 @@ class Outbox:
         source = memory.copy(self._own, data) if size else None
         address = memory.address(source)
         try:
-            self._write(
-                page, FORM_BULK, ring, node, endpoint, tag, handler, arguments, size, address, offset, incarnation
-            )
+            self._write(page, FORM_BULK, to, handler, arguments, size, address, offset)
         except ValueError:
             if source is not None:
                 memory.forget(self._own, source)
@@ -202,30 +221,36 @@ class Outbox:
         self,
         page: memoryview,
         form: int,
-        ring: int,
-        node: int,
-        endpoint: int,
-        tag: int,
+        to: Correspondent | Origin,
         handler: int,
         arguments: tuple[int, ...],
         length: int,
         address: int,
         offset: int,
-        incarnation: int,
     ) -> None:
-        slot = self._next[ring]
-        at, count, number = _PLACES[slot], len(arguments), self.number + 1 & _MASK
-        total = length if form == FORM_BULK else 0
+        if isinstance(to, Origin):
+            ring, number, incarnation = _REPLY, to.message, to.incarnation
+        else:
+            ring, number, incarnation = _REQUEST, self.number + 1 & _MASK, 0
+        count, total, slot = len(arguments), length if form == FORM_BULK else 0, self._next[ring]
+        at = _PLACES[slot]
         try:
             _WRITE[count](
-                page, at, _READY, 0, node, length, address, incarnation, form, ring, handler, count, self._own,
-                endpoint, tag, number, offset, total, *arguments,
+                page, at, _READY, 0, to.node, length, address, incarnation, form, ring, handler, count, self._own,
+                to.endpoint, to.tag, number, offset, total, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
             page[at] = layout.FREE
             raise ValueError(_wrong(arguments)) from None
-        self.number = number
+        if isinstance(to, Correspondent):
+            self.number = number
+            self.asked[number] = to
+            to.credits -= 1
         self._next[ring] = _AFTER[slot]
+
+
+def _ring(to: Correspondent | Origin) -> int:
+    return _REPLY if isinstance(to, Origin) else _REQUEST
 
 
 def _wrong(arguments: tuple[int, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from protocols.am2.host.errors import RuleError
-from protocols.am2.host.names import EndpointName
+from protocols.am2.host.names import EndpointName, Origin
 from protocols.core.firmware import Buffer
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ MAY_REPLY: Final = 0
 HAS_REPLIED: Final = 1
 IS_REPLY: Final = 2
 OVER: Final = 3
-_REPLY: Final = 1
 _WHY: Final = {
     HAS_REPLIED: "this request has been replied to: a handler replies once",
     IS_REPLY: "a reply's handler may send nothing",
@@ -30,31 +29,29 @@ class Token:
     want of room: a request is handled only while there is room for its reply. A handler that does not reply has the
     library send an empty reply, which calls nothing and gives the credit back."""
 
-    __slots__ = ("_incarnation", "_node", "_origin", "_put", "endpoint", "state", "tag")
+    __slots__ = ("_put", "endpoint", "origin", "state")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint: Final = endpoint
         """AM_GetDestEndpoint: the endpoint that the message has come to."""
-        self._put = endpoint.outbox.short
-        self._node = 0
-        self._origin = 0
-        self._incarnation = 0
-        self.tag = 0
-        """AM_GetMsgTag: the tag that the message was sent with."""
+        self.origin: Final = Origin()
+        """For the library only: it and `state` are set before a handler is called."""
+        self._put = endpoint.outbox.reply
         self.state = OVER
 
     @property
     def source(self) -> EndpointName:
         """AM_GetSourceEndpoint: who has sent it."""
-        return EndpointName(self._node, self._origin)
+        return EndpointName(self.origin.node, self.origin.endpoint)
+
+    @property
+    def tag(self) -> int:
+        """AM_GetMsgTag: the tag that the message was sent with."""
+        return self.origin.tag
 
     @property
     def is_reply(self) -> bool:
         return self.state == IS_REPLY
-
-    def begin(self, state: int, node: int, incarnation: int, origin: int, tag: int) -> None:
-        """For the library only."""
-        self.state, self._node, self._incarnation, self._origin, self.tag = state, node, incarnation, origin, tag
 
     def reply(self, handler: int, *arguments: int) -> None:
         """AM_ReplyM: a short message back. handler: the requester's, 1 to 255. arguments: at most 16, of 32 bits.
@@ -63,23 +60,19 @@ class Token:
         """
         if self.state:
             raise RuleError(_WHY[self.state])
-        self._put(_REPLY, self._node, self._origin, self.tag, handler, arguments, self._incarnation)
+        self._put(self.origin, handler, arguments)
         self.state = HAS_REPLIED
 
     def reply_medium(self, handler: int, data: Buffer, *arguments: int) -> None:
         """AM_ReplyIM: with data, at most `ActiveMessages.most_medium` bytes, which are copied. As `reply`."""
         if self.state:
             raise RuleError(_WHY[self.state])
-        self.endpoint.outbox.medium(
-            _REPLY, self._node, self._origin, self.tag, handler, arguments, data, self._incarnation
-        )
+        self.endpoint.outbox.medium(self.origin, handler, arguments, data)
         self.state = HAS_REPLIED
 
     def reply_bulk(self, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
         """AM_ReplyXferM: with data, which is copied, for the requester's segment, from offset on. As `reply`."""
         if self.state:
             raise RuleError(_WHY[self.state])
-        self.endpoint.outbox.bulk(
-            _REPLY, self._node, self._origin, self.tag, handler, arguments, data, offset, self._incarnation
-        )
+        self.endpoint.outbox.bulk(self.origin, handler, arguments, data, offset)
         self.state = HAS_REPLIED

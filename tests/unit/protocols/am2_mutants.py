@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from mutants import Mutant
 
@@ -38,7 +40,15 @@ def late_refusal(patch: pytest.MonkeyPatch) -> None:
 
 
 def credit_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Correspondent, "give_back", lambda *_: None)
+    returned = Inbox._returned
+
+    def without_its_credit(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
+        before = {one: one.credits for one in inbox._asked.values()}
+        returned(inbox, view, status, slot)
+        for one, credits_ in before.items():
+            one.credits = credits_
+
+    patch.setattr(Inbox, "_returned", without_its_credit)
 
 
 def old_generation(patch: pytest.MonkeyPatch) -> None:
@@ -91,20 +101,57 @@ def in_step(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Residency, "_stay", lambda residency: residency._card.settings.stay)
 
 
-def stray(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Correspondent, "settle", lambda _: False)
+def by_name(patch: pytest.MonkeyPatch) -> None:
+    reply = Inbox._reply
+
+    def of_any_request(inbox: Inbox, view: memoryview) -> None:
+        at = page.PLACES[inbox._next_reply]
+        (_, status, node, *_, endpoint, _, tag, _, _, _) = page.READ(view, at)
+        if not status:
+            for number, one in inbox._asked.items():
+                if one.key == (node, endpoint, tag):
+                    struct.pack_into("!I", view, at + page.MESSAGE + 16, number)
+                    break
+        reply(inbox, view)
+
+    patch.setattr(Inbox, "_reply", of_any_request)
+
+
+def two_ends(patch: pytest.MonkeyPatch) -> None:
+    returned = Inbox._returned
+
+    def of_what_was_replied_to(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
+        at = page.PLACES[slot]
+        node, endpoint, tag, number = (page.READ(view, at)[field] for field in (2, 11, 12, 13))
+        if slot < page.REPLIES:
+            inbox._asked.setdefault(number, Correspondent(node, endpoint, tag, 0))
+        returned(inbox, view, status, slot)
+
+    patch.setattr(Inbox, "_returned", of_what_was_replied_to)
+
+
+def forgotten(patch: pytest.MonkeyPatch) -> None:
+    forsaken = Endpoint.forsaken
+
+    def what_is_on_its_way(endpoint: Endpoint, node: int, number: int | None = None) -> None:
+        forsaken(endpoint, node, number)
+        for message, one in list(endpoint.outbox.asked.items()):
+            if one.node == node:
+                del endpoint.outbox.asked[message]
+
+    patch.setattr(Endpoint, "forsaken", what_is_on_its_way)
 
 
 def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
     reply = Inbox._reply
 
     def without_its_credit(inbox: Inbox, view: memoryview) -> None:
-        before = {key: one.credits for key, one in inbox.correspondents.items()}
-        handled = view[page.PLACES[inbox._next_reply] + page.MESSAGE + 2]
+        at = page.PLACES[inbox._next_reply]
+        handled, asked = view[at + page.MESSAGE + 2], inbox._asked.get(page.READ(view, at)[13])
+        before = 0 if asked is None else asked.credits
         reply(inbox, view)
-        if not handled:
-            for key, credits_ in before.items():
-                inbox.correspondents[key].credits = credits_
+        if not handled and asked is not None:
+            asked.credits = before
 
     patch.setattr(Inbox, "_reply", without_its_credit)
 
@@ -128,7 +175,9 @@ MUTANTS = [
     Mutant("not quiescent", "an endpoint leaves its frame while its packets are not answered", not_quiescent),
     Mutant("fragment twice", "a part of a bulk message counts twice", fragment_twice),
     Mutant("any tag", "tags are not compared", any_tag),
-    Mutant("stray", "a reply is dropped as all credits seem to be there", stray),
+    Mutant("by name", "a reply is taken for one to any request to who replies", by_name),
+    Mutant("two ends", "a request that was replied to comes back as well", two_ends),
+    Mutant("forgotten", "requests that are under way to a NIC that starts again are forgotten", forgotten),
     Mutant("empty reply", "a request without a reply does not bring its credit", no_empty_reply),
     Mutant("let go", "the frame of a freed endpoint is another's before the NIC knows", let_go_at_once),
     Mutant("in step", "NICs page in step, each without the endpoint that the other one sends to", in_step),

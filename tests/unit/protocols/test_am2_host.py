@@ -14,20 +14,22 @@ from protocols.am2.host.library import ActiveMessages, ResourceError
 from protocols.am2.host.names import ANY, EndpointName
 from protocols.am2.nic_memory import NicMemory
 from protocols.am2.settings import Settings
+from protocols.core.apart import Place
 from protocols.core.firmware import Adapter
 
 ADDRESSES = tuple(bytes((2, 0, 0, 0, 0, number)) for number in range(3))
 AWAY = EndpointName(1, 0)
+ALONE = Place(0, 1, 1)
 
 
 class Host:
     """A library, and what it has told the NIC: endpoint and subject."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, place: Place = ALONE) -> None:
         own = settings or Settings(medium=1024, packet=1024)
         self.told: list[tuple[int, int]] = []
         self.memory = NicMemory(own.frames)
-        self.am = ActiveMessages(Adapter(0, ADDRESSES), self, self.memory, own)
+        self.am = ActiveMessages(Adapter(0, ADDRESSES), self, self.memory, own, place)
         self.bundle = self.am.allocate_bundle()
 
     def doorbell(self, index: int, written: int, translated: int) -> None:
@@ -364,3 +366,70 @@ def test_what_comes_for_an_endpoint_that_was_freed_is_nobodys() -> None:
         host.say(endpoint, subject)
     assert host.am.waiting() == []
     endpoint.free()
+
+
+# Replies.
+
+
+def reply(host: Host, endpoint: Endpoint, message: int, *, source: EndpointName = AWAY, handler: int = 2) -> None:
+    """From there to what it was asked under that number."""
+    page, slot = cast(memoryview, endpoint.inbox.page), endpoint.inbox._next_reply
+    layout.WRITE[1](
+        page, layout.PLACES[slot], layout.READY, 0, source.node, 0, 0, 1, 0, 1, handler, 1, source.endpoint,
+        endpoint.name.endpoint, 7, message, 0, 0, message,
+    )  # fmt: skip
+    host.say(endpoint, slot)
+    assert endpoint.poll()
+
+
+def asks(host: Host, count: int) -> tuple[Endpoint, list[int]]:
+    """An endpoint that has asked so often; what is replied to it."""
+    endpoint, heard = host.endpoint(), []
+    endpoint.set_handler(2, lambda _, message: heard.append(message))
+    for _ in range(count):
+        assert endpoint.try_request(0, 1)
+    return endpoint, heard
+
+
+def test_each_request_has_one_reply_in_any_order_and_that_brings_its_credit() -> None:
+    host = Host()
+    endpoint, heard = asks(host, 4)
+    for message in (3, 1, 3, 9, 4, 2, 0):
+        reply(host, endpoint, message)
+    assert heard == [3, 1, 4, 2]
+    assert (endpoint.credits(0), endpoint.inbox.strays, endpoint.outbox.asked) == (4, 3, {})
+
+
+def test_a_reply_of_another_endpoint_than_the_request_was_for_is_nobodys() -> None:
+    host = Host()
+    endpoint, heard = asks(host, 1)
+    for source in (EndpointName(2, 0), EndpointName(1, 1)):
+        reply(host, endpoint, 1, source=source)
+    assert (heard, endpoint.credits(0), endpoint.inbox.strays) == ([], 3, 2)
+    reply(host, endpoint, 1)
+    assert (heard, endpoint.credits(0)) == ([1], 4)
+
+
+def test_what_a_nic_that_starts_again_was_asked_may_be_replied_to_yet_and_its_credit_is_back_once() -> None:
+    host = Host()
+    endpoint, heard = asks(host, 3)
+    endpoint.map(1, EndpointName(2, 0), 7)
+    assert endpoint.try_request(1, 1)
+    host.am.completed(AWAY.node << layout.SUBJECTS | layout.RESTARTED)
+    assert (endpoint.credits(0), endpoint.credits(1)) == (4, 3)
+    assert endpoint.try_request(0, 1)
+    reply(host, endpoint, 2)
+    assert (heard, endpoint.credits(0), endpoint.inbox.strays) == ([2], 3, 0)
+    host.am.completed(AWAY.node << layout.SUBJECTS | layout.RESTARTED)
+    assert endpoint.credits(0) == 4
+
+
+def test_a_reply_to_an_earlier_life_of_a_host_process_finds_nobody() -> None:
+    lives = [Host(place=Place(0, 1, turn)) for turn in range(1, 1001)]
+    began = sorted(asks(host, 1)[0].outbox.number for host in lives)
+    apart = [later - earlier for earlier, later in zip(began, [*began[1:], began[0] + (1 << 32)], strict=True)]
+    assert min(apart) > 1_000_000
+    endpoint, heard = asks(lives[1], 2)
+    for message in (1, 2):
+        reply(lives[1], endpoint, message)
+    assert (heard, endpoint.inbox.strays, endpoint.credits(0)) == ([], 2, 2)
