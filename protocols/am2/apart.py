@@ -21,7 +21,7 @@ from protocols.am2.receiver import Witness
 from protocols.am2.settings import Settings
 from protocols.core.apart import Apart, Place, Ring, SharedActions
 from protocols.core.firmware import Adapter, Bell
-from protocols.core.memory import Allocating, Reachable
+from protocols.core.memory import Allocating, SharedReachable
 
 _TOLD: Final = 4
 """Numbers for one endpoint that can be under way beside those of its slots: where it is, and that it is wanted."""
@@ -60,7 +60,7 @@ class Nic:
         self.firmware: Final = Firmware(adapter, _ToHosts(nic, settings), None, settings, mapping, witness)
         self._seen: dict[int, SeenFrames] = {}
 
-    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> Ring:  # noqa: ARG002
+    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> Ring:  # noqa: ARG002
         settings = self.firmware.settings
         self._seen[host] = SeenFrames(descriptors, memory, settings.frames, settings.medium)
         self.firmware.attach(host, self._seen[host])
@@ -94,7 +94,7 @@ class _ToHosts:
         self.interrupt = self.show
 
     def show(self, index: int) -> None:
-        if index & layout.SUBJECT != layout.RESTARTED:
+        if index & layout.SUBJECT not in (layout.RESTARTED, layout.GONE):
             self._nic.show(_endpoint(index) // self._numbers, index)
             return
         for host in range(self._hosts):

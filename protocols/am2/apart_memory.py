@@ -5,6 +5,9 @@ at a time, of all hosts, is the NIC's (`residency`). Other memory that it reache
 mapped: an endpoint's page says where, and a bulk message's entry. So there is no mapping to wait for, but for what the host
 has not allocated yet.
 
+Either side may look while the other writes. An entry's first byte is written last and read first, by processors that keep
+stores in order; where each side writes a word and then looks at the other's, there is a fence in between.
+
 A page that leaves its frame is not written back by DMA: the host takes it out of the frame itself, when the NIC has let go
 of it. What a host has written late is not lost so.
 """
@@ -17,7 +20,7 @@ from typing import Final
 from protocols.am2 import page as layout
 from protocols.am2.nic_memory import NOBODY
 from protocols.core.firmware import Buffer
-from protocols.core.memory import Allocating, Reachable, UnpinnedError
+from protocols.core.memory import Allocating, SharedReachable, UnpinnedError
 
 _WORD: Final = 4
 _NOBODY: Final = 0xFFFF_FFFF
@@ -47,14 +50,15 @@ class _Nothing:
 class SeenFrames:
     """One host's, as the NIC sees them: is `nic_memory.Frames`."""
 
-    __slots__ = ("_medium", "_memory", "_pages", "_table", "absent", "trusted")
+    __slots__ = ("_medium", "_memory", "_pages", "_table", "absent", "fence", "trusted")
 
-    def __init__(self, descriptors: memoryview, memory: Reachable, frames: int, medium: int) -> None:
+    def __init__(self, descriptors: memoryview, memory: SharedReachable, frames: int, medium: int) -> None:
         """medium: bytes of a medium message's data, at most."""
         self._pages = _pages(descriptors, frames)
         self._table = _table(descriptors, frames)
         self._memory = memory
         self._medium = medium
+        self.fence = memory.fence
         self.absent: set[int] = set()
         self.trusted = False
 
@@ -74,8 +78,11 @@ class SeenFrames:
     def reach(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:
         subject = region & layout.SUBJECT
         if subject >= layout.STAGED:
-            address = layout.address_of(page, subject)
-            length = layout.segment_of(page) if subject == layout.SEGMENT else 2 * layout.ENTRIES * self._medium
+            address, length = layout.address_of(page, subject), 2 * layout.ENTRIES * self._medium
+            if subject == layout.SEGMENT:
+                length = layout.segment_of(page)  # 0 while the address is being written
+                if address != layout.address_of(page, subject):
+                    return None
         if not address:
             return None
         try:
@@ -95,6 +102,7 @@ class OwnFrames:
         for frame in range(frames):
             self._table[frame] = _NOBODY
         self._memory = memory
+        self.fence = memory.fence
         self._held: defaultdict[int, dict[int, memoryview]] = defaultdict(dict)
         """Memory that the NIC may use, by endpoint, and by the object's identity."""
         self._addresses: dict[int, int] = {}  # of these

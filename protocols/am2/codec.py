@@ -32,6 +32,7 @@ REASON_RESTARTED: Final = 7
 FORM_SHORT: Final = 0
 FORM_MEDIUM: Final = 1
 FORM_BULK: Final = 2
+FORM_GONE: Final = 3
 FLAGS_REPLY: Final = 1
 
 ANSWER: Final = struct.Struct("!6s6sHHBBHHIIBBHIHI")
@@ -90,7 +91,7 @@ NAMES: Final[dict[str, dict[int, str]]] = {
         6: "BAD_SEGMENT",
         7: "RESTARTED",
     },
-    "form": {0: "SHORT", 1: "MEDIUM", 2: "BULK"},
+    "form": {0: "SHORT", 1: "MEDIUM", 2: "BULK", 3: "GONE"},
 }
 """What values of fields are called."""
 
@@ -343,7 +344,7 @@ def unpack_message(
         REASON_RESTARTED,
     ):
         raise MalformedError("reason")
-    if form not in (FORM_SHORT, FORM_MEDIUM, FORM_BULK):
+    if form not in (FORM_SHORT, FORM_MEDIUM, FORM_BULK, FORM_GONE):
         raise MalformedError("form")
     end = 72 + length
     if end > len(raw):

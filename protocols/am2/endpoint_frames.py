@@ -6,11 +6,14 @@ its latest sending, which says that no copy of it will be taken any more (sectio
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocols.am2.messages import Message
 from protocols.am2.nic_memory import Frames
 from protocols.am2.page import ENTRIES
+
+if TYPE_CHECKING:
+    from protocols.am2.peers import Peer
 
 # Where in a page the NIC notes what it must know of the endpoint when that comes into a frame again.
 _NEXT_REQUEST: Final = 18
@@ -23,11 +26,12 @@ class Resident:
     it is to leave it; None: it is not asked to. is_leaving: it takes and sends nothing. is_released: the host writes nothing
     into the page any more. open: its packets that are not answered. faulted: the host knows that it is wanted. returns:
     slots of messages for whose return there is no room yet. parts: bytes that have come of bulk messages, and their least
-    offset, by NIC, incarnation, origin, flags and message. asked: regions that the host was asked to map."""
+    offset, by NIC, incarnation, origin, flags and message. asked: regions that the host was asked to map. askers:
+    NICs from which requests have come for it."""
 
     __slots__ = (
-        "asked", "faulted", "frames", "is_leaving", "is_released", "leave_at", "loaded_at", "messages", "next_reply",
-        "next_request", "number", "open", "page", "parts", "returns",
+        "asked", "askers", "faulted", "frames", "is_leaving", "is_released", "leave_at", "loaded_at", "messages",
+        "next_reply", "next_request", "number", "open", "page", "parts", "returns",
     )  # fmt: skip
 
     def __init__(self, number: int, frames: Frames) -> None:
@@ -46,6 +50,7 @@ class Resident:
         self.returns: list[int] = []
         self.parts: dict[tuple[int, int, int, int, int], tuple[int, int]] = {}
         self.asked: set[int] = set()
+        self.askers: dict[Peer, None] = {}
 
     def load(self, now: int, page: memoryview) -> None:
         """It is in a frame now."""

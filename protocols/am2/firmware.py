@@ -264,6 +264,8 @@ class Firmware:
     def detach(self, now: int, host: int) -> None:
         """It is gone: there are none of its endpoints any more."""
         self._residency.detach(now, host)
+        if self._card.looped:
+            self._loop_back(now)
 
     def ring(self, now: int, index: int) -> None:
         card, subject = self._card, index & layout.SUBJECT

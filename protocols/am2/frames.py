@@ -79,7 +79,7 @@ class AM2Message(Packet):
     name = "AM-II message"
     fields_desc = [  # noqa: RUF012
         # SHORT: words only. MEDIUM: data for the handler. BULK: data for the destination's segment.
-        ByteEnumField("form", 0, {0: "SHORT", 1: "MEDIUM", 2: "BULK"}),
+        ByteEnumField("form", 0, {0: "SHORT", 1: "MEDIUM", 2: "BULK", 3: "GONE"}),
         FlagsField("flags", 0, 8, ["REPLY"]),
         ByteField("handler", 0),
         ByteField("arguments", 0),  # how many

@@ -31,6 +31,10 @@ class Frames(Protocol):
         data, as its entry has them."""
         ...
 
+    def fence(self) -> None:
+        """What is written before is seen by the host before anything is read after."""
+        ...
+
 
 class Backing(Protocol):
     """The same, as the host library has it. frames: each of a page. bound: the endpoint in each, or NOBODY. reachable: DMA
@@ -74,6 +78,10 @@ class Backing(Protocol):
 
     def address(self, memory: memoryview | None) -> int:
         """By which the NIC finds it; 0: by the region's number."""
+        ...
+
+    def fence(self) -> None:
+        """What is written before is seen by the NIC before anything is read after."""
         ...
 
 
@@ -125,3 +133,6 @@ class NicMemory:
 
     def address(self, memory: memoryview | None) -> int:  # noqa: ARG002
         return 0
+
+    def fence(self) -> None:
+        """Nobody else has a processor of his own."""

@@ -7,7 +7,7 @@ import struct
 from typing import Final
 from zlib import crc32
 
-from protocols.am2.codec import ANSWER_SIZE, MESSAGE_SIZE, pack_answer
+from protocols.am2.codec import ANSWER_SIZE, FORM_GONE, MESSAGE_SIZE, pack_answer
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import ETHERNET, crc8
 
@@ -25,6 +25,7 @@ _pack_check: Final = struct.Struct("!I").pack
 _unpack_head: Final = struct.Struct(f"!{PREFIX_SIZE}xBBHIHI").unpack_from
 unpack_message: Final = struct.Struct("!BBBBHHQIII").unpack_from
 """A message's header: form, flags, handler, arguments, origin, endpoint, tag, message, offset, total."""
+_pack_message: Final = struct.Struct("!BBBBHHQIII").pack
 PART: Final = struct.Struct("!II").pack_into
 PART_AT: Final = 20
 """Where in it offset and total are."""
@@ -36,6 +37,11 @@ def prefix(
 ) -> bytes:
     """How such frames begin."""
     return pack_answer(to, own, kind, reason, source, destination, sender, receiver, 0, 0, 0, 0)[:PREFIX_SIZE]
+
+
+def gone(endpoint: int) -> bytes:
+    """The body of a message that says that an endpoint is there no more."""
+    return _pack_message(FORM_GONE, 0, 0, 0, endpoint, 0, 0, 0, 0, 0)
 
 
 def packed(begin: bytes, channel: int, generation: int, sequence: int, stamp: int, route: bytes, body: bytes) -> bytes:

@@ -143,6 +143,11 @@ FAULT: Final = 69
 """A message has come for an endpoint that is not resident."""
 UNMAPPED: Final = 74
 """Of a region: the NIC needs it, and cannot reach it."""
+GONE: Final = 75
+"""Of an endpoint of another NIC, by that one's number and its own: it is there no more, and replies to nothing that it has
+been asked."""
+NAMES: Final = 16
+"""Bits of an endpoint's number behind its NIC's."""
 RESTARTED: Final = 71
 """Of a NIC instead of an endpoint: it has started again, and knows nothing of what it was asked before."""
 

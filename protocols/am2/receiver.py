@@ -14,6 +14,7 @@ from protocols.am2.card import Card
 from protocols.am2.codec import (
     FLAGS_REPLY,
     FORM_BULK,
+    FORM_GONE,
     FORM_MEDIUM,
     REASON_BAD_SEGMENT,
     REASON_BAD_TAG,
@@ -66,9 +67,12 @@ class Receiver:
         """Put a packet's message where it belongs: REASON_NONE; or why that cannot be."""
         form, flags, _, count, origin, number, tag, message, offset, total = unpack_message(body)
         length = len(body) - HEADER - 4 * count
-        if length < 0 or count > layout.MOST_ARGUMENTS or form > FORM_BULK:
-            return MALFORMED
         card, counters = self._card, self._counters
+        if length < 0 or count > layout.MOST_ARGUMENTS or form > FORM_BULK:
+            if form != FORM_GONE:
+                return MALFORMED
+            card.nic.interrupt((peer.number << layout.NAMES | origin) << layout.SUBJECTS | layout.GONE)
+            return REASON_NONE
         endpoint = card.endpoints.get(number)
         if endpoint is None:
             counters.bad_endpoints += 1
@@ -115,6 +119,7 @@ class Receiver:
             endpoint.next_reply = endpoint.next_reply + 1 & layout.ENTRIES - 1
         else:
             endpoint.next_request = endpoint.next_request + 1 & layout.ENTRIES - 1
+            endpoint.askers[peer] = None
         counters.messages_delivered += 1
         if self._witness is not None:
             if flags & FLAGS_REPLY:

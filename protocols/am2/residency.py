@@ -47,7 +47,7 @@ class Residency:
         """It is gone: there are none of its endpoints any more."""
         del self._hosts[host]
         for endpoint in [one for one in self._card.endpoints.values() if self._host_of(one.number) == host]:
-            self._destroy(endpoint)
+            self._destroy(now, endpoint)
         self._seat(now)
 
     def _host_of(self, number: int) -> int:
@@ -96,13 +96,13 @@ class Residency:
                 if not endpoint.frames.trusted:
                     return  # it comes late
             elif subject == layout.DESTROY:
-                self._destroy(endpoint)
+                self._destroy(now, endpoint)
                 card.nic.interrupt(number << layout.SUBJECTS | layout.UNLOADED)
                 self._seat(now)
                 return
         self._counters.invalid += 1
 
-    def _destroy(self, endpoint: Resident) -> None:
+    def _destroy(self, now: int, endpoint: Resident) -> None:
         """There is no such endpoint any more."""
         for listed in (self.leaving, self._awaiting, self._resident):
             listed.pop(endpoint, None)
@@ -114,6 +114,7 @@ class Residency:
         absent = endpoint.frames.absent
         absent -= {region for region in absent if region >> layout.SUBJECTS == endpoint.number}
         del self._card.endpoints[endpoint.number]
+        self._sender.announce(now, endpoint)
 
     def _stay(self) -> int:
         """Nanoseconds for which an endpoint keeps its frame at least: up to twice what is set, another time after each load.

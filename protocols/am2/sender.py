@@ -23,7 +23,7 @@ from protocols.am2.codec import (
 )
 from protocols.am2.endpoint_frames import Resident
 from protocols.am2.messages import Message, Packet
-from protocols.am2.packets import HEADER, PART_AT, packed
+from protocols.am2.packets import HEADER, PART_AT, gone, packed
 from protocols.am2.peers import Peer
 from protocols.am2.turns import Turns
 
@@ -386,6 +386,13 @@ class Sender:
         endpoint.messages.clear()
         self._returning.pop(endpoint, None)
 
+    def announce(self, now: int, endpoint: Resident) -> None:
+        """Tell those who have asked it something that it is gone: what it has taken and not replied to has no other end."""
+        body = gone(endpoint.number)
+        for slot, peer in enumerate(endpoint.askers, layout.SLOTS):
+            endpoint.messages[slot] = message = Message(endpoint, slot, peer, body)
+            self._push(now, message)
+
     def left(self, endpoint: Resident, page: memoryview) -> None:
         """It leaves its frame: what is not sent is for another time."""
         for slot in endpoint.messages:
@@ -437,6 +444,8 @@ class Sender:
             self._give_back(endpoint, slot, message.status)
             return
         page[_PLACES[slot]] = layout.ANSWERED if message.part else layout.FREE
+        if not endpoint.frames.trusted:
+            endpoint.frames.fence()
         if page[layout.WANTS] or message.part:
             page[layout.WANTS] = 0
             self._card.nic.show(endpoint.number << layout.SUBJECTS | slot)

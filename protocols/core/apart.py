@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from protocols.core.firmware import Adapter, Bell, Buffer, Firmware, Host
-from protocols.core.memory import Allocating, Reachable
+from protocols.core.memory import Allocating, SharedReachable
 
 Ring = Callable[[int, int], None]
 """`Firmware.ring`, of one host's doorbells."""
@@ -56,7 +56,7 @@ class SharedNic(Protocol):
         """What frames and deadlines are for, now. Its counts are its own."""
         ...
 
-    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> Ring:
+    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> Ring:
         """A host begins in that place. memory: of its; descriptors: memory of the NIC's that it writes, too."""
         ...
 

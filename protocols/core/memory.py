@@ -33,6 +33,14 @@ class Reachable(Protocol):
         ...
 
 
+class SharedReachable(Reachable, Protocol):
+    """The same, of a host that is another process."""
+
+    def fence(self) -> None:
+        """What is written before is seen by the host before anything is read after."""
+        ...
+
+
 class Pinning(Protocol):
     """Host memory as the host library has it."""
 
@@ -68,6 +76,10 @@ class Allocating(Pinning, Protocol):
 
     def has(self, buffer: memoryview) -> bool:
         """Whether it lies in such memory."""
+        ...
+
+    def fence(self) -> None:
+        """What is written before is seen by the NIC before anything is read after."""
         ...
 
 

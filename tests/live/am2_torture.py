@@ -1,9 +1,12 @@
-"""Every endpoint of every node asks endpoints of all other nodes things, and each node keeps account of what was sent,
-handled, answered and returned. Who never answers any more is not asked again."""
+"""Every endpoint of every process asks endpoints of all other processes things, and each process keeps account of what was
+sent, handled, answered and returned. Who never answers any more is not asked again. A process is a node's only one, or one
+of several that share its NIC."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.errors import Returned, Status
@@ -11,6 +14,7 @@ from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
 from protocols.core.completion import Completion
+from testbed.engine.tasks import Task, Work
 from testbed.workloads.form import Node
 from testbed.workloads.native import Native
 from testbed.workloads.settings import Duration
@@ -22,13 +26,23 @@ MEDIUM, BULK = 600, 3_000  # bytes
 PAUSE: Final = 10_000_000  # ns between two requests of one task
 
 Asked = tuple[int, int, int]
-"""The node that asks, its endpoint, and the number of the request there."""
+"""The rank that asks, its endpoint as it counts its own, and the number of the request there."""
+
+
+class Around(Protocol):
+    """What a process has around it: times are ns."""
+
+    def spawn(self, work: Work[None], name: str) -> Task[None]: ...
+
+    def now(self) -> int: ...
+
+    def sleep(self, duration: int) -> Completion[None]: ...
 
 
 class Torture(Native[ActiveMessages]):
-    """over: for how long everybody asks. endpoints: of each node. victim: the node that is killed meanwhile. What a node
-    returns: sent, by node; handled, all of them, and how often each; came_back: from whom, and why; meanwhile: answers of
-    others while the victim was silent and nobody knew that it would remain so."""
+    """over: for how long everybody asks. endpoints: of each process. victim: the rank that is killed meanwhile. What a
+    process returns: sent, by rank; handled, all of them, and how often each; came_back: from whom, and why; meanwhile:
+    answers of others while the victim was silent and nobody knew that it would remain so."""
 
     protocol = "am2"
 
@@ -37,20 +51,21 @@ class Torture(Native[ActiveMessages]):
     over: Duration = 3_000_000_000
 
     async def program(self, library: ActiveMessages, node: Node) -> dict[str, Any]:
-        one = _OneNode(library, node, self)
-        return await one.run()
+        return await Process(library, node, self).run()
 
 
-class _OneNode:
-    def __init__(self, library: ActiveMessages, node: Node, workload: Torture) -> None:
+class Process:
+    def __init__(self, library: ActiveMessages, node: Around, workload: Torture) -> None:
         self._library, self._node, self._workload = library, node, workload
-        self._others = [rank for rank in range(library.size) if rank != library.node]
+        self._others = [rank for rank in range(library.ranks) if rank != library.rank]
         self._open: dict[Asked, tuple[int, Completion[bool]]] = {}  # whom it was sent to
         self._sent: dict[int, list[Asked]] = {rank: [] for rank in self._others}
         self._handled: list[Asked] = []
         self._came_back: list[tuple[int, str]] = []
         self._wrong = 0
         self._meanwhile = 0
+        self._heard: set[tuple[int, EndpointName]] = set()
+        """Which of others' endpoints have answered which of our own."""
         self._gone: set[int] = set()
         self._byes: set[int] = set()
         self._is_over = False
@@ -59,11 +74,11 @@ class _OneNode:
 
     def _opened(self) -> Endpoint:
         endpoint = self._bundle.allocate_endpoint()
-        endpoint.segment = bytearray(BULK * self._library.size * self._workload.endpoints)
+        endpoint.segment = bytearray(BULK * self._library.ranks * self._workload.endpoints)
         endpoint.set_handler(WORDS, lambda token, *asked: self._asked(token, asked))
         endpoint.set_handler(DATA, lambda token, data, *asked: self._given(token, data, asked))
         endpoint.set_handler(ANSWER, lambda token, *asked: self._answered(token, asked))
-        endpoint.set_handler(BYE, lambda token: self._byes.add(token.source.node))
+        endpoint.set_handler(BYE, lambda token: self._byes.add(self._library.rank_of(token.source)))
         endpoint.error_handler = self._returned
         endpoint.tag = TAG
         return endpoint
@@ -82,7 +97,7 @@ class _OneNode:
         first = self._endpoints[0]
         for peer in self._others:
             if peer not in self._gone:
-                await first.request(first.map_any(EndpointName(peer, 0), TAG), BYE)
+                await first.request(first.map_any(self._library.name_of(peer), TAG), BYE)
         while not self._byes >= set(self._others) - self._gone:
             await self._node.sleep(PAUSE)
         self._is_over = True
@@ -99,12 +114,13 @@ class _OneNode:
 
     async def _ask(self, endpoint: Endpoint, peer: int, until: int) -> None:
         """One request after the other, of all forms, to all of a peer's endpoints in turn."""
-        own, node, number = endpoint.name.endpoint, self._node, 0
-        count = self._workload.endpoints
-        places = [endpoint.map_any(EndpointName(peer, other), TAG) for other in range(count)]
-        room = BULK * (count * self._library.node + own)
+        library, node, number, count = self._library, self._node, 0, self._workload.endpoints
+        own, first = self._endpoints.index(endpoint), library.name_of(peer)
+        names = [EndpointName(first.node, first.endpoint + other) for other in range(count)]
+        places = [endpoint.map_any(name, TAG) for name in names]
+        room = BULK * (count * library.rank + own)
         while node.now() < until and peer not in self._gone:
-            asked = (self._library.node, own, number * self._library.size + peer)
+            asked = (library.rank, own, number * library.ranks + peer)
             place = places[(own + number) % count]
             done: Completion[bool] = Completion("the answer to %s", asked)
             self._open[asked] = (peer, done)
@@ -121,7 +137,8 @@ class _OneNode:
 
     def _asked(self, token: Token, asked: tuple[int, ...]) -> None:
         rank, endpoint, number = asked
-        self._wrong += token.source != (rank, endpoint)
+        node, first = self._library.name_of(rank)
+        self._wrong += token.source != (node, first + endpoint)
         self._handled.append((rank, endpoint, number))
         token.reply(ANSWER, *asked)
 
@@ -132,8 +149,12 @@ class _OneNode:
 
     def _answered(self, token: Token, asked: tuple[int, ...]) -> None:
         rank, endpoint, number = asked
-        peer, done = self._open.pop((rank, endpoint, number))
-        self._wrong += token.source.node != peer
+        peer = self._library.rank_of(token.source)
+        if peer in self._gone:  # it has answered before it was killed
+            return
+        sent_to, done = self._open.pop((rank, endpoint, number))
+        self._heard.add((endpoint, token.source))
+        self._wrong += peer != sent_to
         if peer == self._workload.victim:
             self._meanwhile = 0
         elif not self._gone:
@@ -141,9 +162,10 @@ class _OneNode:
         done.complete(True)
 
     def _returned(self, returned: Returned) -> None:
-        peer = returned.destination.node
-        if returned.status in NOT_YET and not returned.is_reply:
-            rank, endpoint, number = returned.arguments
+        peer = self._library.rank_of(returned.destination)
+        rank, endpoint, number = returned.arguments if returned.handler != BYE else (self._library.rank, -1, -1)
+        is_new = peer not in self._gone and (endpoint, returned.destination) not in self._heard
+        if returned.status in NOT_YET and returned.handler != BYE and not returned.is_reply and is_new:
             self._open.pop((rank, endpoint, number))[1].complete(False)
             return
         self._came_back.append((peer, returned.status.name))
@@ -155,3 +177,15 @@ class _OneNode:
 
 def _content(asked: Asked, size: int) -> bytes:
     return bytes([sum(asked) & 0xFF]) * size
+
+
+def is_exactly_once(said: Mapping[int, Mapping[str, Any]]) -> None:
+    """Between those that live: what they returned, by rank."""
+    for receiver, one in said.items():
+        handled = Counter(tuple(asked) for asked in one["handled"])
+        assert set(handled.values()) == {1}
+        for sender, told in said.items():
+            if sender != receiver:
+                sent = {tuple(asked) for asked in told["sent"][receiver]}
+                assert sent
+                assert {asked for asked in handled if asked[0] == sender} == sent

@@ -387,15 +387,16 @@ class Endpoint:
         memory, pages = self.library.memory, [self.backing]
         if self.name.endpoint in memory.bound:
             pages.append(memory.frames[memory.bound.index(self.name.endpoint)])
-        reached = {
-            layout.STAGED: self.outbox.staged, layout.STAGING: self.inbox.staging, layout.SEGMENT: self._reached,
-        }  # fmt: skip
         for page in pages:
-            for subject, view in reached.items():
-                layout.set_address(page, subject, memory.address(view))
             layout.set_tag(page, self._tag)
-            layout.set_segment(page, len(self._segment) if self._segment is not None else 0)
             page[layout.MASK] = self._mask
+            layout.set_address(page, layout.STAGED, memory.address(self.outbox.staged))
+            layout.set_address(page, layout.STAGING, memory.address(self.inbox.staging))
+            segment = memory.address(self._reached), len(self._segment) if self._segment is not None else 0
+            if segment != (layout.address_of(page, layout.SEGMENT), layout.segment_of(page)):
+                layout.set_segment(page, 0)  # a NIC that looks meanwhile finds none
+                layout.set_address(page, layout.SEGMENT, segment[0])
+                layout.set_segment(page, segment[1])
 
     def _correspondent(self, place: int) -> Correspondent:
         correspondent = self._translations[place] if 0 <= place < len(self._translations) else None

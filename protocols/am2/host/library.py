@@ -143,6 +143,11 @@ class ActiveMessages:
             for one in self._endpoints.values():
                 one.forsaken(index >> layout.SUBJECTS)
             return
+        if subject == layout.GONE:
+            node, number = divmod(index >> layout.SUBJECTS, 1 << layout.NAMES)
+            for one in self._endpoints.values():
+                one.forsaken(node, number)
+            return
         if subject == layout.UNMAPPED:
             region = index >> layout.SUBJECTS
             endpoint = self._endpoints.get(region >> layout.SUBJECTS)

@@ -19,6 +19,7 @@ _REPLY: Final = 1
 _MASK: Final = 0xFFFF_FFFF
 _PLACES: Final = layout.PLACES
 _WRITE: Final = layout.WRITE
+_FREE: Final = layout.FREE
 _READY: Final = layout.READY
 _AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
 _MOST: Final = layout.MOST_ARGUMENTS
@@ -76,12 +77,13 @@ class Outbox:
         number, count = self.number + 1 & _MASK, len(arguments)
         try:
             _WRITE[count](
-                page, at, _READY, 0, to.node, 0, 0, 0, FORM_SHORT, _REQUEST, handler, count, self._own, to.endpoint, to.tag,
+                page, at, _FREE, 0, to.node, 0, 0, 0, FORM_SHORT, _REQUEST, handler, count, self._own, to.endpoint, to.tag,
                 number, 0, 0, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
             page[at] = layout.FREE
             raise ValueError(_wrong(arguments)) from None
+        page[at] = _READY  # last of all: a NIC that looks meanwhile finds it whole, or not at all
         self.number = number
         self.asked[number] = to
         to.credits -= 1
@@ -103,12 +105,13 @@ class Outbox:
         count = len(arguments)
         try:
             _WRITE[count](
-                page, at, _READY, 0, to.node, 0, 0, to.incarnation, FORM_SHORT, _REPLY, handler, count, self._own,
+                page, at, _FREE, 0, to.node, 0, 0, to.incarnation, FORM_SHORT, _REPLY, handler, count, self._own,
                 to.endpoint, to.tag, to.message, 0, 0, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
             page[at] = layout.FREE
             raise ValueError(_wrong(arguments)) from None
+        page[at] = _READY
         self._next[_REPLY] = _AFTER[slot]
         self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
         return True
@@ -166,6 +169,7 @@ class Outbox:
         """Have the NIC tell of the next slot that is free."""
         if self.page is not None:
             self.page[layout.WANTS] = 1
+            self._memory.fence()
 
     def answered(self, slot: int) -> None:
         """The NIC has shown that one is free, or that a bulk message is answered."""
@@ -236,12 +240,13 @@ class Outbox:
         at = _PLACES[slot]
         try:
             _WRITE[count](
-                page, at, _READY, 0, to.node, length, address, incarnation, form, ring, handler, count, self._own,
+                page, at, _FREE, 0, to.node, length, address, incarnation, form, ring, handler, count, self._own,
                 to.endpoint, to.tag, number, offset, total, *arguments,
             )  # fmt: skip
         except (struct.error, IndexError):
             page[at] = layout.FREE
             raise ValueError(_wrong(arguments)) from None
+        page[at] = _READY
         if isinstance(to, Correspondent):
             self.number = number
             self.asked[number] = to

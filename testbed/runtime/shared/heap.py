@@ -10,6 +10,7 @@ pieces are whole pages in a row, the first that fits.
 from __future__ import annotations
 
 import ctypes
+import threading
 from bisect import bisect_left
 from typing import Final
 
@@ -19,11 +20,16 @@ from protocols.core.memory import PAGE, Page, UnpinnedError
 class ReachedMemory:
     """A host's heap, as the agent of its NIC reaches it: nothing else of the region, wherever a descriptor points."""
 
-    __slots__ = ("_heap", "_size")
+    __slots__ = ("_fence", "_heap", "_size")
 
     def __init__(self, heap: memoryview) -> None:
         self._heap = heap
         self._size = len(heap)
+        self._fence = threading.Lock()
+
+    def fence(self) -> None:
+        with self._fence:  # see `rings`
+            pass
 
     def view(self, address: int, length: int) -> memoryview:
         """Raises UnpinnedError."""
@@ -46,6 +52,7 @@ class Heap:
         """By address: a buffer elsewhere that is to be filled (else None), and how much is to be given back (or 0)."""
         self._own: dict[int, int] = {}  # what programs have allocated: address -> bytes of pages
         self._in_place = 0
+        self._fence = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._pinned) + self._in_place
@@ -65,6 +72,10 @@ class Heap:
         """What `allocate` has given is not used any more, nor any view of it."""
         address = self._where(buffer)
         self._give_back(address, self._own.pop(address))
+
+    def fence(self) -> None:
+        with self._fence:  # see `rings`
+            pass
 
     def has(self, buffer: memoryview) -> bool:
         """Whether it lies in the heap."""

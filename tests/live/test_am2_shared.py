@@ -1,0 +1,275 @@
+"""AM-II's NICs, shared by host processes: endpoints of all of them over few endpoint frames; who is killed, stopped or mad
+harms nobody else."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from typing import Any, Final
+
+import pytest
+from am2_torture import Process, Torture, is_exactly_once
+from machine import eventually
+from shared_nics import Nodes, Program, nodes, results
+
+from protocols.am2 import page as layout
+from protocols.am2.apart import apart
+from protocols.am2.apart_memory import OwnFrames
+from protocols.am2.codec import ETHERTYPE
+from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.errors import Returned, Status
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.names import EndpointName
+from protocols.am2.host.token import Token
+from protocols.am2.settings import Settings
+from protocols.core.completion import Completion
+from testbed import Cluster
+from testbed.cluster.running import RunningCluster
+from testbed.engine.tasks import Task, Work
+from testbed.runtime.shared.attached import Attachment, HostDriver
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+TAG: Final = 7
+ASK, SHOW, PUT, ANSWER = range(1, 5)
+MEDIUM: Final = 700
+BULK: Final = 20_000
+COUNT: Final = 100
+NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG, Status.BAD_SEGMENT)
+CONTENT: Final = bytes(range(250)) * (BULK // 250)
+
+
+def am2(cluster: RunningCluster, processes: int, frames: int = 7, **settings: int) -> Any:
+    return nodes(cluster, processes, apart(Settings(frames=frames, **settings)), ETHERTYPE)
+
+
+def serve(endpoints: int, forms: bool = True) -> Program:
+    """Answers whoever asks, at each of its endpoints, for ever: the word and one more; how many bytes, and their sum."""
+
+    def given(token: Token, data: memoryview, word: int) -> None:
+        token.reply(ANSWER, word, len(data), sum(data))
+
+    async def program(am: ActiveMessages, _driver: HostDriver, nic: Attachment) -> None:
+        bundle = am.allocate_bundle()
+        for number in range(endpoints):
+            endpoint = bundle.allocate_endpoint()
+            assert endpoint.name == EndpointName(am.node, am.name_of(am.rank).endpoint + number)
+            # The first one's segment is where the NIC puts data, the others' are copied to.
+            endpoint.segment = nic.heap.allocate(BULK) if not number and forms else bytearray(BULK)
+            endpoint.set_handler(ASK, lambda token, word: token.reply(ANSWER, word, word + 1, 0))
+            endpoint.set_handler(SHOW, given)
+            endpoint.set_handler(PUT, given)
+            endpoint.tag = TAG
+        while True:
+            await bundle.wait()
+            bundle.poll()
+
+    return program
+
+
+def ask(servers: list[EndpointName], count: int = COUNT, endpoints: int = 1) -> Program:
+    """Asks each of them so often, in all forms; how many endpoint faults that took."""
+
+    async def program(am: ActiveMessages, driver: HostDriver, _nic: Attachment) -> int:
+        bundle = am.allocate_bundle()
+        own = [bundle.allocate_endpoint() for _ in range(endpoints)]
+        asking = [driver.loop.spawn(_asked(endpoint, servers, count), "ask") for endpoint in own]
+        for task in asking:
+            await task
+        return am.driver.faults
+
+    return program
+
+
+async def _asked(endpoint: Endpoint, servers: list[EndpointName], count: int) -> None:
+    answers: dict[int, tuple[int, int]] = {}
+    early: list[int] = []
+
+    def answered(_: Token, word: int, *answer: int) -> None:
+        assert word not in answers, "a second answer"
+        answers[word] = (answer[0], answer[1])
+
+    def returned(message: Returned) -> None:
+        assert message.status in NOT_YET, message
+        early.append(message.arguments[0])
+
+    async def put(word: int) -> None:
+        place = places[word % len(places)]
+        if word % 3 == 0:
+            await endpoint.request(place, ASK, word)
+        elif word % 3 == 1:
+            await endpoint.request_medium(place, SHOW, CONTENT[:MEDIUM], word)
+        else:
+            await endpoint.request_bulk(place, PUT, CONTENT, 0, word)
+
+    endpoint.set_handler(ANSWER, answered)
+    endpoint.error_handler = returned
+    places = [endpoint.map_any(server, TAG) for server in servers]
+    for word in range(count * len(places)):
+        await put(word)
+    while len(answers) < count * len(places):
+        while early:  # there was no such endpoint yet
+            await put(early.pop())
+        await endpoint.wait()
+        endpoint.poll()
+    for word, answer in answers.items():
+        assert answer == ((word + 1, 0), (MEDIUM, sum(CONTENT[:MEDIUM])), (BULK, sum(CONTENT)))[word % 3]
+
+
+def of(am_numbers: int, process: int, endpoints: int) -> list[EndpointName]:
+    """The endpoints of a process of node 1."""
+    return [EndpointName(1, process * am_numbers + number) for number in range(endpoints)]
+
+
+NUMBERS: Final = Settings().numbers
+
+
+def counted(there: Nodes, name: str) -> dict[str, int]:
+    found: dict[str, int] = there.report(name)["counted"]
+    return found
+
+
+def test_endpoints_of_several_processes_share_few_frames_and_each_message_is_answered_once() -> None:
+    with Cluster.star(2).up() as cluster, am2(cluster, 3, frames=3) as there:
+        for process in range(3):
+            there.host("n2", serve(2), process)
+        clients = [there.host("n1", ask(of(NUMBERS, process, 2), endpoints=2), process) for process in range(3)]
+        assert all(faults > 2 for faults in results(clients))
+        assert counted(there, "n2")["unloaded"] > 6
+
+
+def test_processes_of_one_node_send_to_each_other() -> None:
+    with Cluster.star(2).up() as cluster, am2(cluster, 2) as there:
+        there.host("n2", serve(3), 0)
+        assert there.host("n2", ask(of(NUMBERS, 0, 3)), 1).result()
+        assert there.report("n1")["taken"] == 0, "none of it was on the wire"
+
+
+def test_a_killed_process_harms_nobody_its_messages_come_back_and_another_takes_its_place() -> None:
+    async def give(am: ActiveMessages, _driver: HostDriver, _nic: Attachment) -> list[str]:
+        """Asks process 1 of node 1 until it is gone."""
+        endpoint, said, heard = am.allocate_bundle().allocate_endpoint(), list[str](), list[bool]()
+        endpoint.error_handler = lambda returned: said.append(returned.status.name) if heard else None
+        endpoint.set_handler(ANSWER, lambda *_: heard.append(True))
+        endpoint.map(0, EndpointName(1, NUMBERS), TAG)
+        while not said:
+            await endpoint.request(0, ASK, 1)
+        return sorted(set(said))
+
+    with Cluster.star(2).up() as cluster, am2(cluster, 2, frames=2) as there:
+        idle = there.descriptors("n2")
+        there.host("n2", serve(2), 0)
+        victim = there.host("n2", serve(2), 1)
+        others = there.host("n1", ask(of(NUMBERS, 0, 2), 400), 0)
+        sender = there.host("n1", give, 1)
+        eventually(lambda: counted(there, "n2")["messages_delivered"] > 100, "they talk")
+        victim.kill()
+        assert sender.result() == ["BAD_ENDPOINT"]
+        assert others.result()
+        eventually(lambda: there.regions("n2") == 1, "the agent keeps a dead host's region")
+        there.host("n2", serve(2), 1)
+        sender.close()
+        assert there.host("n1", ask(of(NUMBERS, 1, 2)), 1).result()
+        assert there.descriptors("n2") > idle
+
+
+def test_a_stopped_process_keeps_no_frames_from_others_and_goes_on() -> None:
+    with Cluster.star(2).up() as cluster, am2(cluster, 2, frames=2) as there:
+        there.host("n2", serve(2), 0)
+        stopped = there.host("n2", serve(2), 1)
+        waits = there.host("n1", ask(of(NUMBERS, 1, 2), 400), 1)
+        eventually(lambda: counted(there, "n2")["messages_delivered"] > 20, "they talk")
+        stopped.kill(signal.SIGSTOP)
+        assert there.host("n1", ask(of(NUMBERS, 0, 2), 50), 0).result()
+        assert counted(there, "n2")["forced"]
+        stopped.kill(signal.SIGCONT)
+        assert waits.result()
+
+
+def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
+    async def scribble(am: ActiveMessages, _driver: HostDriver, nic: Attachment) -> int:
+        frames = am.memory
+        assert isinstance(frames, OwnFrames)
+        endpoint = am.allocate_bundle().allocate_endpoint()
+        chance, until, rung = random.Random(5), time.monotonic() + 2.0, 0
+        while time.monotonic() < until:
+            page = chance.choice(frames.frames)
+            for _ in range(20):
+                at = chance.randrange(layout.SIZE - 8)
+                page[at : at + 8] = chance.randbytes(8)
+                slot = chance.randrange(layout.SLOTS)
+                own = chance.choice([endpoint.name.endpoint, 0, 1, chance.randrange(1 << 16)])
+                layout.WRITE[2](
+                    page, layout.PLACES[slot], layout.READY, 0, chance.randrange(3), chance.choice([0, 9, 1 << 31]),
+                    chance.getrandbits(chance.choice([12, 30, 64])), 0, chance.randrange(4), slot >> 4 & 1, 1, 2, own,
+                    chance.choice([0, 1, NUMBERS]), TAG + 1, rung & 0xFFFF, chance.getrandbits(32), chance.getrandbits(32),
+                    1, 2,
+                )  # fmt: skip
+                frames._table[chance.randrange(len(frames.frames))] = chance.choice([own, endpoint.name.endpoint])
+                subject = chance.choice([slot, chance.randrange(128)])
+                nic._doorbells.put(chance.choice([own << 7 | subject, own << 14 | subject, chance.getrandbits(64)]))
+                nic.completions.take(64)
+                rung += 1
+        return rung
+
+    with Cluster.star(2).up() as cluster, am2(cluster, 2, frames=4, retries=5) as there:
+        there.host("n2", serve(2), 0)
+        vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
+        good = there.host("n1", ask(of(NUMBERS, 0, 2), 300), 0)
+        assert good.result()
+        assert all(rung > 500 for rung in results(vandals))
+        assert min(counted(there, name)["invalid"] for name in ("n1", "n2")) > 100
+        for vandal in vandals:
+            vandal.close()
+        eventually(lambda: there.regions("n1") == 1, "the agent keeps a region")
+
+
+class _Around:
+    """As the torture wants it."""
+
+    def __init__(self, driver: HostDriver) -> None:
+        self._driver = driver
+
+    def spawn(self, work: Work[None], name: str) -> Task[None]:
+        return self._driver.loop.spawn(work, name)
+
+    def now(self) -> int:
+        return self._driver.now()
+
+    def sleep(self, duration: int) -> Completion[None]:
+        return self._driver.loop.sleep(duration)
+
+
+PROCESSES: Final = 3
+VICTIM: Final = 10  # the second of the fourth node's three
+
+
+def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_nodes_others_nor_other_nodes() -> None:
+    """Four nodes, twelve endpoints of three processes each over seven frames, 5 % of all frames lost."""
+    workload = Torture(endpoints=4, victim=VICTIM, over=3_000_000_000)
+
+    async def one(am: ActiveMessages, driver: HostDriver, _nic: Attachment) -> dict[str, Any]:
+        return await Process(am, _Around(driver), workload).run()
+
+    with Cluster.star(4).up() as cluster, am2(cluster, PROCESSES, retries=25) as there:
+        for name in there.agents:
+            cluster.inject(name, loss="5%")
+        hosts = [there.host(f"n{node + 1}", one, process) for node in range(4) for process in range(PROCESSES)]
+        begun = time.monotonic()
+        _until(begun + 1.0)
+        hosts[VICTIM].kill()
+        for after in (1.3, 2.0):
+            _until(begun + after)
+            with cluster.cut("n3"):
+                _until(begun + after + 0.3)
+        said = {rank: host.result() for rank, host in enumerate(hosts) if rank != VICTIM}
+        is_exactly_once(said)
+        assert all(one["wrong"] == 0 for one in said.values())
+        assert {rank for one in said.values() for rank, _ in one["came_back"]} == {VICTIM}
+        assert all(one["came_back"] for one in said.values())
+        assert all(counted(there, name)["unloaded"] > 12 for name in there.agents)
+
+
+def _until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
