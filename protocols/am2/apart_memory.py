@@ -46,11 +46,14 @@ class _Nothing:
     def view(self, address: int, length: int) -> memoryview:
         raise UnpinnedError(f"{length} bytes at 0x{address:x} were a host's that is gone")
 
+    def fence(self) -> None:
+        """Nobody looks."""
+
 
 class SeenFrames:
     """One host's, as the NIC sees them: is `nic_memory.Frames`."""
 
-    __slots__ = ("_medium", "_memory", "_pages", "_table", "absent", "fence", "trusted")
+    __slots__ = ("_medium", "_memory", "_pages", "_table", "absent", "trusted")
 
     def __init__(self, descriptors: memoryview, memory: SharedReachable, frames: int, medium: int) -> None:
         """medium: bytes of a medium message's data, at most."""
@@ -58,7 +61,6 @@ class SeenFrames:
         self._table = _table(descriptors, frames)
         self._memory = memory
         self._medium = medium
-        self.fence = memory.fence
         self.absent: set[int] = set()
         self.trusted = False
 
@@ -67,6 +69,9 @@ class SeenFrames:
         self._pages.clear()
         self._table = memoryview(b"").cast("I")
         self._memory = _Nothing()
+
+    def fence(self) -> None:
+        self._memory.fence()
 
     def frame_of(self, endpoint: int) -> memoryview | None:
         bound = self._table.tolist()
