@@ -20,6 +20,7 @@ from protocols.am2.sender import Sender
 
 _NOTHING: Final = memoryview(b"")
 _ODD: Final = 0x9E37_79B1  # bits of the golden ratio: its multiples spread evenly
+_WORD: Final = 0xFFFF_FFFF
 _PATIENCE: Final = 50_000_000
 """Nanoseconds for a host process to release an endpoint whose frame another one wants: it may be stopped, or not be willing.
 What it writes from then on stays in its own memory, and it finds it there."""
@@ -28,7 +29,17 @@ What it writes from then on stays in its own memory, and it finds it there."""
 class Residency:
     """leaving: endpoints that are to leave their frames."""
 
-    __slots__ = ("_awaiting", "_card", "_counters", "_hosts", "_resident", "_sender", "leaving")
+    __slots__ = (
+        "_awaiting",
+        "_card",
+        "_counters",
+        "_hosts",
+        "_loaded_at",
+        "_looked_at",
+        "_resident",
+        "_sender",
+        "leaving",
+    )
 
     def __init__(self, card: Card, sender: Sender) -> None:
         self._card = card
@@ -37,6 +48,8 @@ class Residency:
         self._hosts: dict[int, Frames] = {}
         self._resident: dict[Resident, None] = {}  # in the order in which they came into their frames
         self._awaiting: dict[Resident, None] = {}  # endpoints for which there is no frame yet
+        self._loaded_at = 0  # one, the last time
+        self._looked_at = 0
         self.leaving: Final[dict[Resident, None]] = {}
 
     def attach(self, host: int, frames: Frames) -> None:
@@ -138,12 +151,18 @@ class Residency:
         shares = self._shares()
         return sorted(self._awaiting, key=lambda one: shares[self._host_of(one.number)])
 
+    def _next(self) -> Resident:
+        """Who gets the next frame: whose turn it is, or, every other time, any. Always the former would have the same
+        endpoints in the NIC at the same time, and of a host whose share is one frame never two that talk to each other."""
+        chance = self._counters.loaded * _ODD & _WORD
+        return self._in_turn()[0 if chance >> 31 else (chance >> 16) % len(self._awaiting)]
+
     def _seat(self, now: int) -> None:
         """Endpoints for which their host has a frame into one of the NIC's. A host by itself has as many as the NIC. Where
         several share the NIC, each has so many for itself, and the NIC sees to it that no more are in use altogether."""
         awaiting, frames = self._awaiting, self._card.settings.frames
         while awaiting and len(self._resident) < frames:
-            endpoint = self._in_turn()[0]
+            endpoint = self._next()
             del awaiting[endpoint]
             page = endpoint.frames.frame_of(endpoint.number)
             if page is None:
@@ -157,23 +176,20 @@ class Residency:
             self._unload(now, victim)
 
     def _victim(self, wanted: Resident) -> Resident | None:
-        """Who gives up its frame for that endpoint: of the host that has most, if these are more than its own host has,
-        or else of this one, an endpoint of which nothing is under way, and of these the one that has been in its frame for
-        longest."""
-        shares, own = self._shares(), self._host_of(wanted.number)
+        """Who gives up its frame for that endpoint: of the host that has most of them, at least as many as the endpoint's
+        own, an endpoint of which nothing is under way, and of these the one that has been in its frame for longest."""
+        shares = self._shares()
+        least = shares[self._host_of(wanted.number)]
 
         def share(endpoint: Resident) -> int:
             return shares[self._host_of(endpoint.number)]
 
-        there = [
-            one
-            for one in self._resident
-            if one.leave_at is None and (share(one) > shares[own] or self._host_of(one.number) == own)
-        ]
+        there = [one for one in self._resident if one.leave_at is None and share(one) >= least]
         return min(there, key=lambda one: (-share(one), one.open > 0), default=None)
 
     def _load(self, now: int, endpoint: Resident, page: memoryview) -> None:
         self._counters.loaded += 1
+        self._loaded_at = now
         self._resident[endpoint] = None
         endpoint.load(now, page)
         self._card.nic.interrupt(endpoint.number << layout.SUBJECTS | layout.LOADED)
@@ -185,15 +201,30 @@ class Residency:
         self.leaving[endpoint] = None
         self.look(now)
 
+    def _are_enough(self) -> bool:
+        """Whether no more endpoints are to be asked to leave for now, where others wait. How many that are, beside those
+        that are slow, is another number each time. Else all would leave, for always the same others, and two that talk to
+        each other might never be there at the same time."""
+        prompt = sum(one.is_leaving and self._is_prompt(one) for one in self.leaving)
+        chance = self._counters.loaded * _ODD & _WORD
+        return prompt > (chance >> 16) % (self._card.settings.frames + 1 >> 1)
+
+    def _is_prompt(self, endpoint: Resident) -> bool:
+        """Whether it has not taken long since it was to leave."""
+        return endpoint.leave_at is not None and self._looked_at < endpoint.leave_at + _PATIENCE
+
     def look(self, now: int) -> None:
         """Whether endpoints that are to leave their frames may."""
-        nic = self._card.nic
+        nic, self._looked_at = self._card.nic, now
+        may_leave = self._loaded_at + self._card.settings.stay  # what has come last shall meet who is there
         for endpoint in list(self.leaving):
             leave_at, page = endpoint.leave_at, endpoint.page
             if leave_at is None or leave_at > now or page is None:
                 continue
             number = endpoint.number << layout.SUBJECTS
             if not endpoint.is_leaving:
+                if self._awaiting and (now < may_leave or self._are_enough()):
+                    continue
                 endpoint.is_leaving = True
                 endpoint.leave_at = leave_at = now  # its host's patience begins when it is asked
                 self._sender.leaves(endpoint)
@@ -218,13 +249,18 @@ class Residency:
 
     def deadlines(self) -> Iterable[int]:
         """When `look` has something to do."""
+        are_enough = bool(self._awaiting) and self._are_enough()
         for endpoint in self.leaving:
             if endpoint.leave_at is None:
                 continue
-            if not endpoint.is_leaving:
+            if endpoint.is_leaving:
+                is_awaited = not endpoint.is_released and not endpoint.frames.trusted
+                if is_awaited or (are_enough and self._is_prompt(endpoint)):
+                    yield endpoint.leave_at + _PATIENCE
+            elif not self._awaiting:
                 yield endpoint.leave_at
-            elif not endpoint.is_released and not endpoint.frames.trusted:
-                yield endpoint.leave_at + _PATIENCE
+            elif not are_enough:
+                yield max(endpoint.leave_at, self._loaded_at + self._card.settings.stay)
 
     def waiting(self) -> Iterable[str]:
         """A sentence for every endpoint that cannot leave its frame, or has none yet."""
