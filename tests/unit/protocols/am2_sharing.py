@@ -33,6 +33,9 @@ class Heap:
             raise UnpinnedError(f"{length} bytes at 0x{address:x}")
         return memoryview(self.bytes)[address : address + length]
 
+    def fence(self) -> None:
+        """There is one processor."""
+
 
 @dataclass
 class Window:

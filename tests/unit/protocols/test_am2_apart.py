@@ -464,6 +464,8 @@ def test_what_a_host_changes_behind_its_doorbell_is_not_looked_at(form: int) -> 
             page[layout.PLACES[0] + 1 : layout.PLACES[0] + layout.ENTRY] = bytes([0xA5]) * (layout.ENTRY - 1)
             return heap.view(address, length)
 
+        def fence(self) -> None: ...
+
     card.detach(0)
     fresh = card.attach(0)
     card.nic.detach(card.now, 0, 2)

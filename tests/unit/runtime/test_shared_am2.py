@@ -10,6 +10,7 @@ import pytest
 from am2_side_by_side import Cluster, Course, Host
 
 from protocols.am2.host.errors import Status
+from protocols.am2.receiver import Delivered
 from protocols.am2.settings import MILLISECOND, Settings
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
@@ -110,7 +111,7 @@ def test_every_request_among_hosts_that_share_nics_is_handled_once_and_replied_t
         assert course.returned is None
     for host in cluster.hosts:
         assert host.am.waiting() == []
-    assert sum(cluster.nic(node).firmware.counted()["unloaded"] for node in (0, 1)) > 5
+    assert sum(cluster.nic(node).firmware.counted()["unloaded"] for node in (0, 1)) > 0
     is_clean(cluster)
 
 
@@ -127,6 +128,8 @@ def test_a_host_that_dies_disturbs_no_other(seed: int) -> None:
     settle(cluster)
     for serial, course in cluster.courses.items():
         is_over(cluster, dead, serial, course)
+    for host in cluster.hosts:
+        assert host.am.waiting() == []  # all credits are there, of what the dead will not reply to, too
     assert poison(dead) == len(dead.attached.region.heap)
     is_clean(cluster)
 
@@ -155,7 +158,7 @@ def is_over(cluster: Cluster, dead: Host, serial: int, course: Course) -> None:
         assert course.returned is None
     elif course.sink is dead and course.source is not dead:
         node, endpoint = course.origin.name
-        had = any(one[0] == node and one[2:] == (endpoint, course.number) for one in cluster.delivered)
+        had = Delivered(node, 1, endpoint, course.number) in cluster.delivered
         assert course.replied or had or course.returned is not None, f"request {serial} has come to no end"
         if course.handled:
             assert course.returned in (None, Status.UNREACHABLE)
