@@ -27,6 +27,7 @@ from protocols.am2.codec import (
 from protocols.am2.endpoint_frames import Resident
 from protocols.am2.packets import HEADER, PART, PART_AT, unpack_message
 from protocols.am2.peers import Peer
+from protocols.am2.sender import UNREACHABLE
 
 MALFORMED: Final = -1
 """A packet whose check fits and that makes no sense: it is answered with nothing."""
@@ -71,7 +72,7 @@ class Receiver:
         if length < 0 or count > layout.MOST_ARGUMENTS or form > FORM_BULK:
             if form != FORM_GONE:
                 return MALFORMED
-            card.nic.interrupt((peer.number << layout.NAMES | origin) << layout.SUBJECTS | layout.GONE)
+            self._gone(peer, origin)
             return REASON_NONE
         endpoint = card.endpoints.get(number)
         if endpoint is None:
@@ -128,6 +129,15 @@ class Receiver:
                 self._witness(Delivered(peer.number, peer.incarnation, origin, message))
         card.nic.show(number << layout.SUBJECTS | place)
         return REASON_NONE
+
+    def _gone(self, peer: Peer, number: int) -> None:
+        """An endpoint of a peer is there no more. What is under way to it has been taken, and the answer is lost, or it will
+        come back by itself; of what was taken, and is answered, only the hosts know."""
+        for endpoint in self._card.endpoints.values():
+            for message in endpoint.messages.values():
+                if message.peer is peer and message.slot < layout.REPLIES and message.open:
+                    message.status = message.status or UNREACHABLE * (unpack_message(message.body)[5] == number)
+        self._card.nic.interrupt((peer.number << layout.NAMES | number) << layout.SUBJECTS | layout.GONE)
 
     def forget(self, peer: Peer) -> None:
         """A peer has started again: what it had sent in part will never be whole."""

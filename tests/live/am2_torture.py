@@ -95,11 +95,12 @@ class Process:
         for task in tasks:
             await task
         first = self._endpoints[0]
-        for peer in self._others:
-            if peer not in self._gone:
-                await first.request(first.map_any(self._library.name_of(peer), TAG), BYE)
-        while not self._byes >= set(self._others) - self._gone:
-            await self._node.sleep(PAUSE)
+        places = [first.map_any(self._library.name_of(peer), TAG) for peer in self._others if peer not in self._gone]
+        for place in places:
+            await first.request(place, BYE)
+        most = self._library.settings.credits
+        while not self._byes >= set(self._others) - self._gone or any(first.credits(place) < most for place in places):
+            await self._node.sleep(PAUSE)  # until all have heard it, too
         self._is_over = True
         del pump  # it ends with the run
         return {
@@ -163,14 +164,17 @@ class Process:
 
     def _returned(self, returned: Returned) -> None:
         peer = self._library.rank_of(returned.destination)
-        rank, endpoint, number = returned.arguments if returned.handler != BYE else (self._library.rank, -1, -1)
+        if returned.handler == BYE:  # from who has heard it, and has ended before its answer was acknowledged
+            self._gone.add(peer)
+            return
+        rank, endpoint, number = returned.arguments
         is_new = peer not in self._gone and (endpoint, returned.destination) not in self._heard
-        if returned.status in NOT_YET and returned.handler != BYE and not returned.is_reply and is_new:
+        if returned.status in NOT_YET and not returned.is_reply and is_new:
             self._open.pop((rank, endpoint, number))[1].complete(False)
             return
         self._came_back.append((peer, returned.status.name))
         self._gone.add(peer)
-        # What its NIC had acknowledged, and its host not yet answered, neither is answered nor comes back.
+        # What it had taken and not answered comes back only if its NIC lives, or begins again.
         for asked in [asked for asked, (other, _) in self._open.items() if other == peer]:
             self._open.pop(asked)[1].complete(False)
 

@@ -81,6 +81,7 @@ class Endpoint:
         """Whether the event mask asks for anything, without a look at flags, which take long."""
         self._segment: memoryview | None = None
         self._reached: memoryview | None = None  # where bulk messages come for it
+        self._forsaken: list[int] = []  # requests of which it is not known yet whether they were taken
         self._changed: Completion[None] | None = None
 
     # Who it is.
@@ -265,7 +266,7 @@ class Endpoint:
         many that were. It never waits: an endpoint that is not resident is asked for, and handles nothing until it is.
         Raises RuleError within a handler, ReturnedError, and what handlers raise."""
         inbox = self.inbox
-        if not (inbox.replies or inbox.requests):
+        if not (inbox.replies or inbox.requests or inbox.lost):
             return 0
         library = self.library
         if library.handling is not None:
@@ -274,14 +275,14 @@ class Endpoint:
             library.driver.fault(self)
             return 0
         handled = 0
-        while handled != most and (inbox.replies or inbox.requests) and inbox.step():
+        while handled != most and (inbox.replies or inbox.requests or inbox.lost) and inbox.step():
             handled += 1
         return handled
 
     @property
     def is_empty(self) -> bool:
         """Nothing has arrived that was not handled."""
-        return not (self.inbox.requests or self.inbox.replies)
+        return not (self.inbox.requests or self.inbox.replies or self.inbox.lost)
 
     @property
     def event_mask(self) -> Events:
@@ -309,12 +310,12 @@ class Endpoint:
     def is_ready(self) -> bool:
         """Whether `poll` would handle something now. Where it needs its page or room, that is asked for."""
         inbox = self.inbox
-        if not (inbox.replies or inbox.requests):
+        if not (inbox.replies or inbox.requests or inbox.lost):
             return False
         if inbox.page is None:
             self.library.driver.fault(self)
             return inbox.page is not None
-        if inbox.replies or self.outbox.has_room(1):
+        if inbox.replies or inbox.lost or self.outbox.has_room(1):
             return True
         self.outbox.want()
         return self.outbox.has_room(1)
@@ -332,6 +333,8 @@ class Endpoint:
         self.outbox.moved(page)
         if page is not None:
             self._note()
+            if self._forsaken:
+                self._forsake()
         self.changed()
 
     def changed(self) -> None:
@@ -367,13 +370,27 @@ class Endpoint:
         return segment[offset : offset + length]
 
     def forsaken(self, node: int, endpoint: int | None = None) -> None:
-        """That NIC has started again, or that endpoint of it is gone: of what was asked there only what is on its way will
-        be replied to, and which that is cannot be told. The credits of all are back."""
-        asked = self.outbox.asked
-        for number, correspondent in asked.items():
-            if correspondent.node == node and endpoint in (None, correspondent.endpoint):
-                correspondent.credits += 1
-                asked[number] = correspondent.former
+        """That NIC has started again, or that endpoint of it is gone: what was taken there will not be replied to. What was
+        not, the NIC gives back."""
+        numbers = [
+            number
+            for number, (to, _, _) in self.outbox.asked.items()
+            if to.node == node and endpoint in (None, to.endpoint) and number not in self._forsaken
+        ]
+        if not numbers:
+            return
+        self._forsaken += numbers
+        if self.outbox.page is None:
+            self.library.driver.fault(self)  # which of them were taken, its page says
+        else:
+            self._forsake()
+
+    def _forsake(self) -> None:
+        numbers, self._forsaken = self._forsaken, []
+        ours = self.outbox.under_way()
+        for number in numbers:
+            if number in self.outbox.asked and number not in ours:
+                self.inbox.forsake(number)
         self.changed()
 
     def waiting(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -34,11 +35,12 @@ _RETOLD: Final = layout.MOST_ARGUMENTS - 2
 
 class Inbox:
     """page: where the rings are now; None: the host may not touch them. requests, replies: that have been shown and are
-    not handled yet. strays: replies to what nobody has asked, or what has come to its end before."""
+    not handled yet. lost: requests to which no reply will come, and of which the error handler is still to be told. strays:
+    replies to what nobody has asked, or what has come to its end before."""
 
     __slots__ = (
         "_asked", "_endpoint", "_medium", "_next_reply", "_next_request", "_origin", "_token", "error_handler", "handlers",
-        "page", "replies", "requests", "staging", "strays",
+        "lost", "page", "replies", "requests", "staging", "strays",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, handlers: int, medium: int) -> None:
@@ -54,6 +56,7 @@ class Inbox:
         self.page: memoryview | None = None
         self.requests = 0
         self.replies = 0
+        self.lost: Final[deque[Returned]] = deque()
         self.strays = 0
         self.staging: memoryview | None = None
         """Where the NIC puts the data of medium messages, by slot."""
@@ -65,6 +68,9 @@ class Inbox:
             return False
         if self.replies:
             self._reply(page)
+            return True
+        if self.lost:
+            self._tell(self.lost.popleft())
             return True
         if not self.requests:
             return False
@@ -90,12 +96,12 @@ class Inbox:
             self._returned(page, status, length)
             return
         asked = self._asked.get(message)
-        if asked is None or asked.endpoint != endpoint or asked.node != node or asked.tag != tag:
+        if asked is None or (to := asked[0]).endpoint != endpoint or to.node != node or to.tag != tag:
             page[at] = layout.FREE
             self.strays += 1
             return
         del self._asked[message]
-        asked.credits += 1
+        to.credits += 1
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         if number == _EMPTY:
             page[at] = layout.FREE
@@ -201,7 +207,7 @@ class Inbox:
         elif (asked := self._asked.pop(message, None)) is None:
             has_news = False  # it was replied to, and only its acknowledgements are lost
         else:
-            asked.credits += 1
+            asked[0].credits += 1
             has_news = True
         try:
             if has_news:
@@ -211,6 +217,12 @@ class Inbox:
         finally:
             outbox.over(slot)
             page[at] = layout.FREE
+
+    def forsake(self, number: int) -> None:
+        """Neither a reply to that request nor the request itself will come back."""
+        to, handler, arguments = self._asked.pop(number)
+        to.credits += 1
+        self.lost.append(Returned(Status.UNREACHABLE, False, to.name, handler, arguments, number, _NOTHING))
 
     def _tell(self, returned: Returned) -> None:
         if self.error_handler is None:

@@ -37,10 +37,9 @@ class Correspondent:
     def name(self) -> EndpointName:
         return EndpointName(self.node, self.endpoint)
 
-    @property
-    def former(self) -> Correspondent:
-        """Who it was, for requests whose credits it has back: those that come with their replies are nobody's."""
-        return Correspondent(self.node, self.endpoint, self.tag, 0)
+
+Asked = tuple[Correspondent, int, tuple[int, ...]]
+"""A request that has come to no end: to whom, handler and arguments."""
 
 
 class Origin:

@@ -8,7 +8,7 @@ from typing import Final
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
-from protocols.am2.host.names import Correspondent, Origin
+from protocols.am2.host.names import Asked, Correspondent, Origin
 from protocols.am2.nic_memory import Backing
 from protocols.core.firmware import Bell, Buffer
 from protocols.core.memory import PAGE
@@ -23,6 +23,7 @@ _FREE: Final = layout.FREE
 _READY: Final = layout.READY
 _AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
 _MOST: Final = layout.MOST_ARGUMENTS
+_UNDER_WAY: Final = (layout.READY, layout.UNDER_WAY, layout.RETURNED)
 
 
 class Outbox:
@@ -55,7 +56,7 @@ class Outbox:
         self._medium = medium
         self._next = [layout.REQUESTS, layout.REPLIES]
         self.number = number
-        self.asked: Final[dict[int, Correspondent]] = {}
+        self.asked: Final[dict[int, Asked]] = {}
         self.page: memoryview | None = None
         self._unseen: list[int] = []  # slots of which the NIC has told while the page was not there
         self.staged: memoryview | None = None
@@ -85,7 +86,7 @@ class Outbox:
             raise ValueError(_wrong(arguments)) from None
         page[at] = _READY  # last of all: a NIC that looks meanwhile finds it whole, or not at all
         self.number = number
-        self.asked[number] = to
+        self.asked[number] = to, handler, arguments
         to.credits -= 1
         self._next[_REQUEST] = _AFTER[slot]
         self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
@@ -164,6 +165,13 @@ class Outbox:
         """Whether the host may write a message there now."""
         page = self.page
         return page is not None and (not page[_PLACES[self._next[ring]]] or self._search(page, ring) > 0)
+
+    def under_way(self) -> set[int]:
+        """The numbers of requests that the NIC has not done with, whose ends it will tell. There is a page."""
+        page = self.page
+        assert page is not None
+        slots = [_PLACES[slot] for slot in range(layout.REPLIES)]
+        return {layout.READ(page, at)[13] for at in slots if page[at] in _UNDER_WAY}
 
     def want(self) -> None:
         """Have the NIC tell of the next slot that is free."""
@@ -249,7 +257,7 @@ class Outbox:
         page[at] = _READY
         if isinstance(to, Correspondent):
             self.number = number
-            self.asked[number] = to
+            self.asked[number] = to, handler, arguments
             to.credits -= 1
         self._next[ring] = _AFTER[slot]
 
