@@ -242,9 +242,10 @@ class Firmware:
         self._counters.restarts += 1
         self._lanes.clear()
         self._receiver.forget(peer)
-        self._sender.restarted(peer)
+        under_way = [row.packet for row in peer.outgoing.under_way()]
         peer.forget(self.settings)
         self._card.greet(peer, incarnation)
+        self._sender.restarted(peer, under_way)
         self._card.nic.show(peer.number << layout.SUBJECTS | layout.RESTARTED)
         self._sender.free(now, peer)
         return True

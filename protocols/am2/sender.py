@@ -354,19 +354,26 @@ class Sender:
             self._resend(now, peer, row)
             row.retries = 0
 
-    def restarted(self, peer: Peer) -> None:
-        """What was under way to a peer will never be answered."""
-        for packet in [row.packet for row in peer.outgoing.under_way()]:
+    def restarted(self, peer: Peer, under_way: Iterable[Packet | None]) -> None:
+        """What was under way to a peer will never be answered. A host that hears so may send at once: to the new
+        incarnation."""
+        over = [
+            message
+            for endpoint in self._card.endpoints.values()
+            for message in endpoint.messages.values()
+            # The first parts of the others are gone, or what they reply to is.
+            if message.peer is peer and not message.status and (message.is_begun or message.slot >= layout.REPLIES)
+        ]
+        for packet in under_way:
             if packet is not None:
                 self._give_up(packet)
-        for endpoint in self._card.endpoints.values():
-            for slot, message in list(endpoint.messages.items()):
-                # The first parts of the others are gone, or what they reply to is.
-                if message.peer is peer and not message.status and (message.is_begun or slot >= layout.REPLIES):
-                    if endpoint.page is None:
-                        del endpoint.messages[slot]  # it is read anew
-                    else:
-                        self._fail(message, UNREACHABLE)
+        for message in over:
+            if message.status:
+                continue
+            if message.endpoint.page is None:
+                message.endpoint.messages.pop(message.slot, None)  # it is read anew
+            else:
+                self._fail(message, UNREACHABLE)
 
     # The ends of messages.
 

@@ -201,9 +201,7 @@ class Talker:
 
     def _has_lost(self, place: int) -> bool:
         """Whether credits there may not come back."""
-        translation = self.endpoint.translation(place)
-        is_freed = translation is not None and tuple(translation.name) in self.world.freed
-        return is_freed or bool(self.lost[self._lead(place)])
+        return bool(self.lost[self._lead(place)])
 
     def _try(self, am: ActiveMessages, place: int, serial: int, request: Request) -> bool:
         endpoint, world = self.endpoint, self.world

@@ -157,7 +157,7 @@ class World:
     def _may_come_back(self, serial: int, course: Course, status: Status) -> None:
         there = (course.request.sink, course.request.endpoint)
         if status is Status.UNREACHABLE:
-            true = self.case.may_lose_touch
+            true = self.case.may_lose_touch or there in self.freed
         else:
             true = not course.handled and (not course.delivered or status is Status.BAD_HANDLER)
             if course.request.wrong:
@@ -190,12 +190,10 @@ class World:
     def is_freed(self, name: Name) -> None:
         """An endpoint is."""
         self.freed.add(name)
-        for serial, course in enumerate(self.courses):
+        for course in self.courses:
             one = course.request
             if course.is_sent and (one.source, one.origin) == name:
                 course.void = True
-            elif course.is_sent and (one.sink, one.endpoint) == name and not course.is_over:
-                self._excuse(serial, course)
 
     def _excuse(self, serial: int, course: Course) -> None:
         """Its end will perhaps never be heard of."""

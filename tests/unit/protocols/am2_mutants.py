@@ -18,6 +18,7 @@ from protocols.am2.host.names import ANY, Correspondent
 from protocols.am2.messages import Packet
 from protocols.am2.receiver import Receiver
 from protocols.am2.residency import Residency
+from protocols.am2.sender import Sender
 from protocols.am2.turns import Turns
 
 
@@ -43,7 +44,7 @@ def credit_kept(patch: pytest.MonkeyPatch) -> None:
     returned = Inbox._returned
 
     def without_its_credit(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
-        before = {one: one.credits for one in inbox._asked.values()}
+        before = {one: one.credits for one, _, _ in inbox._asked.values()}
         returned(inbox, view, status, slot)
         for one, credits_ in before.items():
             one.credits = credits_
@@ -108,7 +109,7 @@ def by_name(patch: pytest.MonkeyPatch) -> None:
         at = page.PLACES[inbox._next_reply]
         (_, status, node, *_, endpoint, _, tag, _, _, _) = page.READ(view, at)
         if not status:
-            for number, one in inbox._asked.items():
+            for number, (one, _, _) in inbox._asked.items():
                 if one.key == (node, endpoint, tag):
                     struct.pack_into("!I", view, at + page.MESSAGE + 16, number)
                     break
@@ -124,7 +125,7 @@ def two_ends(patch: pytest.MonkeyPatch) -> None:
         at = page.PLACES[slot]
         node, endpoint, tag, number = (page.READ(view, at)[field] for field in (2, 11, 12, 13))
         if slot < page.REPLIES:
-            inbox._asked.setdefault(number, Correspondent(node, endpoint, tag, 0))
+            inbox._asked.setdefault(number, (Correspondent(node, endpoint, tag, 0), 0, ()))
         returned(inbox, view, status, slot)
 
     patch.setattr(Inbox, "_returned", of_what_was_replied_to)
@@ -135,7 +136,7 @@ def forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def what_is_on_its_way(endpoint: Endpoint, node: int, number: int | None = None) -> None:
         forsaken(endpoint, node, number)
-        for message, one in list(endpoint.outbox.asked.items()):
+        for message, (one, _, _) in list(endpoint.outbox.asked.items()):
             if one.node == node:
                 del endpoint.outbox.asked[message]
 
@@ -148,12 +149,16 @@ def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
     def without_its_credit(inbox: Inbox, view: memoryview) -> None:
         at = page.PLACES[inbox._next_reply]
         handled, asked = view[at + page.MESSAGE + 2], inbox._asked.get(page.READ(view, at)[13])
-        before = 0 if asked is None else asked.credits
+        before = 0 if asked is None else asked[0].credits
         reply(inbox, view)
         if not handled and asked is not None:
-            asked.credits = before
+            asked[0].credits = before
 
     patch.setattr(Inbox, "_reply", without_its_credit)
+
+
+def untold(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sender, "announce", lambda *_: None)
 
 
 def let_go_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -167,6 +172,7 @@ def let_go_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = [
+    Mutant("untold", "nobody is told of an endpoint that is gone", untold),
     Mutant("one bit", "sequence numbers are of one bit where links let frames overtake each other", one_bit),
     Mutant("late refusal", "a refusal of an earlier sending is taken for one of the latest", late_refusal),
     Mutant("credit kept", "a request that comes back does not bring its credit", credit_kept),

@@ -10,6 +10,7 @@ import pytest
 from protocols.am2 import page as layout
 from protocols.am2.host.driver import Residence
 from protocols.am2.host.endpoint import Endpoint, Events, Translation
+from protocols.am2.host.errors import Returned, Status
 from protocols.am2.host.library import ActiveMessages, ResourceError
 from protocols.am2.host.names import ANY, EndpointName
 from protocols.am2.nic_memory import NicMemory
@@ -371,6 +372,9 @@ def test_what_comes_for_an_endpoint_that_was_freed_is_nobodys() -> None:
 # Replies.
 
 
+GONE = (AWAY.node << layout.NAMES | AWAY.endpoint) << layout.SUBJECTS | layout.GONE
+
+
 def reply(host: Host, endpoint: Endpoint, message: int, *, source: EndpointName = AWAY, handler: int = 2) -> None:
     """From there to what it was asked under that number."""
     page, slot = cast(memoryview, endpoint.inbox.page), endpoint.inbox._next_reply
@@ -410,18 +414,43 @@ def test_a_reply_of_another_endpoint_than_the_request_was_for_is_nobodys() -> No
     assert (heard, endpoint.credits(0)) == ([1], 4)
 
 
-def test_what_a_nic_that_starts_again_was_asked_may_be_replied_to_yet_and_its_credit_is_back_once() -> None:
+@pytest.mark.parametrize("gone", [AWAY.node << layout.SUBJECTS | layout.RESTARTED, GONE])
+def test_what_was_taken_where_nobody_is_any_more_comes_back_and_what_was_not_the_nic_gives_back(gone: int) -> None:
     host = Host()
     endpoint, heard = asks(host, 3)
+    came_back: list[Returned] = []
+    endpoint.error_handler = came_back.append
     endpoint.map(1, EndpointName(2, 0), 7)
     assert endpoint.try_request(1, 1)
-    host.am.completed(AWAY.node << layout.SUBJECTS | layout.RESTARTED)
-    assert (endpoint.credits(0), endpoint.credits(1)) == (4, 3)
-    assert endpoint.try_request(0, 1)
-    reply(host, endpoint, 2)
-    assert (heard, endpoint.credits(0), endpoint.inbox.strays) == ([2], 3, 0)
-    host.am.completed(AWAY.node << layout.SUBJECTS | layout.RESTARTED)
-    assert endpoint.credits(0) == 4
+    page = cast(memoryview, endpoint.outbox.page)
+    page[layout.PLACES[0]] = page[layout.PLACES[2]] = layout.FREE  # they have been taken
+    host.am.completed(gone)
+    assert endpoint.is_ready
+    assert came_back == []
+    assert endpoint.poll() == 2
+    assert [(one.status, one.message, one.destination, one.handler) for one in came_back] == [
+        (Status.UNREACHABLE, 1, AWAY, 1), (Status.UNREACHABLE, 3, AWAY, 1),
+    ]  # fmt: skip
+    assert (endpoint.credits(0), endpoint.credits(1)) == (3, 3)
+    for message in (1, 2):
+        reply(host, endpoint, message)
+    assert (heard, endpoint.credits(0), endpoint.inbox.strays) == ([2], 4, 1)
+    host.am.completed(gone)
+    assert endpoint.is_empty
+
+
+def test_which_requests_were_taken_is_seen_when_the_page_is_there() -> None:
+    host = Host()
+    endpoint, _ = asks(host, 2)
+    endpoint.error_handler = lambda _: None
+    page = cast(memoryview, endpoint.outbox.page)
+    endpoint.moved(None)
+    host.am.completed(GONE)
+    assert endpoint.is_empty
+    page[layout.PLACES[0]] = layout.FREE
+    endpoint.moved(page)
+    assert endpoint.poll() == 1
+    assert list(endpoint.outbox.asked) == [2]
 
 
 def test_a_reply_to_an_earlier_life_of_a_host_process_finds_nobody() -> None:
