@@ -47,9 +47,10 @@ class Endpoint:
 
     What is promised of messages: each is handed to its handler once, or comes back to its sender's error handler; only
     of one that comes back as `Status.UNREACHABLE` it is not known whether it has been handled. A request has one end: its
-    reply, or that it comes back, never both. One that has arrived has none where its reply is lost for good, of which only
-    who has replied is told, or where whom it was for is gone without a reply; when that is heard of, or that NIC starts
-    again, the credit is back. There is no order among messages, not even from one endpoint to one other.
+    reply, or that it comes back, never both; what was taken where nobody is any more comes back when that is heard of: the
+    endpoint is gone, or its NIC has started again. One has none whose reply is lost for good, of which only who has replied
+    is told, or whose taker's NIC is gone and does not come back. There is no order among messages, not even from one
+    endpoint to one other.
 
     Of requests without a reply there are at most `credits` (4) under way to one other endpoint; `request` waits for a reply
     then, and handles what has arrived. Data that is given to be sent is copied, and its buffer may be used again when the
