@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from protocols.am2.packets import PART, PART_AT
@@ -44,7 +45,7 @@ class Message:
         self.sent = 0
         self.open = 0
         self.is_begun = False
-        self.again: list[bytes] = []
+        self.again: Sequence[bytes] = ()
         self.refusals = 0
         self.status = 0
 
@@ -56,7 +57,8 @@ class Message:
     def next(self) -> tuple[bytes, memoryview]:
         """The next packet's body, and what data of the host's memory is to be behind it."""
         if self.again:
-            return self.again.pop(), _NOTHING
+            *self.again, body = self.again
+            return body, _NOTHING
         self.is_begun = True
         if not self.data:
             return self.body, _NOTHING

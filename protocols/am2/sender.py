@@ -129,7 +129,9 @@ class Sender:
             self._give_back(endpoint, slot, BAD_ARGUMENTS)
             return None
         body = entry[_MESSAGE : _MESSAGE + HEADER + 4 * count]
-        data, offset = _NOTHING, int.from_bytes(body[PART_AT : PART_AT + 4], "big")
+        data, offset = _NOTHING, 0
+        if form == FORM_BULK:
+            offset = int.from_bytes(body[PART_AT : PART_AT + 4], "big")
         if length and form:
             frames = endpoint.frames
             region = endpoint.number << layout.SUBJECTS | (layout.STAGED if form == FORM_MEDIUM else slot)
@@ -189,6 +191,8 @@ class Sender:
                 peer.turns.add(message.endpoint, message.slot)
                 return
             self._send_next(now, message)
+            if not message.part:  # then there is but one packet
+                return
 
     def _send_next(self, now: int, message: Message) -> None:
         """Onto a channel that is free."""
@@ -421,7 +425,7 @@ class Sender:
     def _take_back(self, peer: Peer, row: Sending[Packet]) -> None:
         message, body = peer.outgoing.take_back(row)
         self._counters.taken_back += 1
-        message.again.append(body)
+        message.again = [*message.again, body]
         message.open -= 1
         message.endpoint.open -= 1
         if message.status and not message.open:

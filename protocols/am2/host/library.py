@@ -27,6 +27,11 @@ from protocols.core.apart import Place
 from protocols.core.firmware import Adapter, Bell
 
 _ALONE: Final = Place(0, 1, 1)
+_SUBJECT: Final = layout.SUBJECT
+_SUBJECTS: Final = layout.SUBJECTS
+_SLOTS: Final = layout.SLOTS
+_ARRIVED_REQUESTS: Final = layout.ARRIVED_REQUESTS
+_ARRIVED_REPLIES: Final = layout.ARRIVED_REPLIES
 _MASK: Final = 0xFFFF_FFFF
 _ODD: Final = 0x9E37_79B1  # bits of the golden ratio: multiples of it lie as far from each other as they can
 
@@ -138,39 +143,34 @@ class ActiveMessages:
 
     def completed(self, index: int) -> None:
         """The NIC shows something: see `page`."""
-        subject = index & layout.SUBJECT
-        if subject == layout.RESTARTED:
+        subject, number = index & _SUBJECT, index >> _SUBJECTS
+        endpoint = self._endpoints.get(number)
+        if subject < _SLOTS and endpoint is not None:  # what most are
+            self.used = endpoint.used = self.used + 1
+            if subject >= _ARRIVED_REPLIES:
+                endpoint.inbox.replies += 1
+            elif subject >= _ARRIVED_REQUESTS:
+                endpoint.inbox.requests += 1
+            else:
+                endpoint.outbox.answered(subject)
+            endpoint.changed()
+        elif subject == layout.RESTARTED:
             for one in self._endpoints.values():
-                one.forsaken(index >> layout.SUBJECTS)
-            return
-        if subject == layout.GONE:
-            node, number = divmod(index >> layout.SUBJECTS, 1 << layout.NAMES)
+                one.forsaken(number)
+        elif subject == layout.GONE:
             for one in self._endpoints.values():
-                one.forsaken(node, number)
-            return
-        if subject == layout.UNMAPPED:
-            region = index >> layout.SUBJECTS
-            endpoint = self._endpoints.get(region >> layout.SUBJECTS)
+                one.forsaken(*divmod(number, 1 << layout.NAMES))
+        elif subject == layout.UNMAPPED:
+            endpoint = self._endpoints.get(number >> layout.SUBJECTS)
             if endpoint is not None:
-                self.driver.map(endpoint, region & layout.SUBJECT)
-            return
-        endpoint = self._endpoints.get(index >> layout.SUBJECTS)
-        if endpoint is None:
+                self.driver.map(endpoint, number & layout.SUBJECT)
+        elif endpoint is None:
             if subject == layout.UNLOADED:
-                self._going.discard(index >> layout.SUBJECTS)
-            self.driver.gone(index >> layout.SUBJECTS, subject)
-            return
-        self.used = endpoint.used = self.used + 1
-        if subject >= layout.LOADED:
-            self.driver.told(endpoint, subject)
-            return
-        if subject >= layout.ARRIVED_REPLIES:
-            endpoint.inbox.replies += 1
-        elif subject >= layout.ARRIVED_REQUESTS:
-            endpoint.inbox.requests += 1
+                self._going.discard(number)
+            self.driver.gone(number, subject)
         else:
-            endpoint.outbox.answered(subject)
-        endpoint.changed()
+            self.used = endpoint.used = self.used + 1
+            self.driver.told(endpoint, subject)
 
     def waiting(self) -> list[str]:
         out = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]
