@@ -183,7 +183,7 @@ def test_nothing_that_a_host_writes_makes_the_firmware_fail_or_hinders_another(s
     total = {name: sum(one[name] for one in counts) for name in counts[0]}
     assert refused or mads[0].obeys
     assert min(total["invalid"], total["loaded"], total["returned"], total["packets_sent"]) > 50, total
-    assert total["corrupt"] > 10 or not cluster.bent
+    assert total["corrupt"] or not cluster.bent
     for mad in mads:
         mad.own.close()
     for host in cluster.hosts.copy():
