@@ -85,8 +85,8 @@ class SeenFrames:
         if subject >= layout.STAGED:
             address, length = layout.address_of(page, subject), 2 * layout.ENTRIES * self._medium
             if subject == layout.SEGMENT:
-                length = layout.segment_of(page)  # 0 while the address is being written
-                if address != layout.address_of(page, subject):
+                length = layout.segment_of(page)
+                if address != layout.address_of(page, subject):  # its host changes it just now
                     return None
         if not address:
             return None

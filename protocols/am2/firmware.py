@@ -144,6 +144,8 @@ class Firmware:
             self._sender.undone(now, peer, channel, generation, sequence, stamp, lane.reason)
         if self._leaving:
             self._residency.look(now)
+            if self._card.looped:
+                self._loop_back(now)  # of an endpoint that has come into the frame of one that has left
 
     def _take(
         self, lane: Lane, peer: Peer, channel: int, generation: int, sequence: int, stamp: int, body: bytes
@@ -277,7 +279,8 @@ class Firmware:
                 # Of one whose frame another host gets, a host may not know it yet: the message is read when it comes back.
                 self._counters.invalid += endpoint is None or endpoint.frames.trusted
                 return
-            self._sender.ready(now, endpoint, subject)
+            if subject not in endpoint.messages:  # else it has rung for that before
+                self._sender.ready(now, endpoint, subject)
         else:
             self._residency.told(now, number, subject)
         if card.looped:

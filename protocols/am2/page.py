@@ -64,8 +64,9 @@ READ_ARGUMENTS: Final = tuple(struct.Struct(f"!{count}I").unpack_from for count 
 SENT: Final = struct.Struct("!xxHIQIBBBBHH").unpack_from
 """Of an entry to be sent: the NIC at the other end, bytes of data, where they are, that NIC's incarnation (of a request 0:
 whichever it is), form, flags, handler, number of arguments, origin, endpoint."""
-TAG: Final = struct.Struct("!Q")
-"""At the beginning: the endpoint's tag."""
+TAG: Final = struct.Struct("@Q")
+"""At the beginning: the endpoint's tag. In the machine's own order it is written as a whole, as addresses are: else another
+process could see half of one."""
 _SEGMENT_AT: Final = 8
 _ADDRESSES_AT: Final = 24
 MASK: Final = 16

@@ -175,8 +175,10 @@ class Receiver:
             self._counters.bad_segments += 1
             return REASON_BAD_SEGMENT
         come, first = endpoint.parts.get(identity, (0, offset))
-        if come + length > total or (not length and total):
-            return MALFORMED
+        if come + length > total or (not length and total):  # its host has said so: it is undone, not left unanswered
+            endpoint.parts.pop(identity, None)
+            self._counters.bad_segments += 1
+            return REASON_BAD_SEGMENT
         if come + length == total and page[at]:
             return REASON_OVERRUN
         if length:

@@ -8,6 +8,7 @@ unanswered (section "Transport protocols"). What cannot be delivered comes back 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from typing import Final
 
@@ -39,6 +40,7 @@ REPLY_REJECTED: Final = 10
 _STATUS: Final = {REASON_BAD_TAG: BAD_TAG, REASON_NO_ENDPOINT: BAD_ENDPOINT, REASON_BAD_SEGMENT: BAD_SEGMENT}
 _PLACES: Final = layout.PLACES
 _SENT: Final = layout.SENT
+_PART: Final = struct.Struct("!II").unpack_from
 _MESSAGE: Final = layout.MESSAGE
 _UNDER_WAY: Final = layout.UNDER_WAY
 _RING: Final = 4  # bits of a slot's number within its ring
@@ -61,7 +63,7 @@ class Sender:
         self._attempt = card.settings.attempt
         self._nodes = len(card.adapter.addresses)
         self._busy: dict[Peer, None] = {}  # those that have not answered all
-        self._unmapped: list[tuple[Resident, int]] = []  # messages whose data cannot be reached yet
+        self._unmapped: dict[tuple[Resident, int], None] = {}  # messages whose data cannot be reached yet
         self._returning: dict[Resident, None] = {}  # those with messages for whose return there is no room
         self._queued: Turns[Resident] = Turns(1 << card.settings.attempts)  # while the NIC loiters
         self._loitering: Resident | None = None  # the endpoint whose turn it is
@@ -131,7 +133,12 @@ class Sender:
         body = entry[_MESSAGE : _MESSAGE + HEADER + 4 * count]
         data, offset = _NOTHING, 0
         if form == FORM_BULK:
-            offset = int.from_bytes(body[PART_AT : PART_AT + 4], "big")
+            offset, total = _PART(body, PART_AT)
+            if total != length:  # the destination would never answer
+                self._counters.invalid += 1
+                page[at] = _UNDER_WAY
+                self._give_back(endpoint, slot, BAD_ARGUMENTS)
+                return None
         if length and form:
             frames = endpoint.frames
             region = endpoint.number << layout.SUBJECTS | (layout.STAGED if form == FORM_MEDIUM else slot)
@@ -144,7 +151,7 @@ class Sender:
                 return None
             if whole is None:
                 # "The message refers to memory that has no DMA mapping": it waits for one.
-                self._unmapped.append((endpoint, slot))
+                self._unmapped[endpoint, slot] = None
                 if region not in endpoint.asked:
                     endpoint.asked.add(region)
                     card.nic.interrupt(region << layout.SUBJECTS | layout.UNMAPPED)
@@ -299,11 +306,11 @@ class Sender:
 
     def mapped(self, now: int, number: int) -> None:
         """The host has made memory of that endpoint reachable, or cannot."""
-        waiting, self._unmapped = self._unmapped, []
+        waiting, self._unmapped = self._unmapped, {}
         for endpoint, slot in waiting:
             if endpoint.number != number or endpoint.page is None or endpoint.is_leaving:
                 if endpoint.page is not None and not endpoint.is_leaving:
-                    self._unmapped.append((endpoint, slot))
+                    self._unmapped[endpoint, slot] = None
             else:
                 self._begin(now, endpoint, slot)
 
@@ -320,8 +327,11 @@ class Sender:
                     self._give_up(outgoing.give_up(row))
                     if peer.number not in self.unreached:
                         self.unreached.append(peer.number)
-                elif row.refused and row.packet is not None and row.packet[0].endpoint.is_leaving:
+                elif row.refused and row.packet is not None and self._gives_way(peer, row.packet[0].endpoint):
+                    message = row.packet[0]
                     self._take_back(peer, row)
+                    if not message.endpoint.is_leaving and not message.status:
+                        peer.turns.add(message.endpoint, message.slot)
                 elif peer.route is not None:
                     self._resend(now, peer, row)
             if peer.turns:
@@ -332,6 +342,11 @@ class Sender:
             self._show_returns(endpoint)
         if self._busy or self._returning:
             self.scan_at = now + self._card.settings.scan
+
+    def _gives_way(self, peer: Peer, endpoint: Resident) -> bool:
+        """Whether its packet that was refused shall not have its channel any longer: it is to leave, or others wait that may
+        be another host process's, and may be taken."""
+        return endpoint.is_leaving or (bool(peer.turns) and not endpoint.frames.trusted)
 
     def _is_lost(self, now: int, peer: Peer) -> bool:
         """There is no route to it, and has been none for some time. "No route -> trivially unreachable"; but one may have
@@ -389,7 +404,7 @@ class Sender:
             for row in list(peer.outgoing.under_way()):
                 if row.refused and row.packet is not None and row.packet[0].endpoint is endpoint:
                     self._take_back(peer, row)
-        self._unmapped = [one for one in self._unmapped if one[0] is not endpoint]
+        self._unmapped = {one: None for one in self._unmapped if one[0] is not endpoint}
 
     def gone(self, endpoint: Resident) -> None:
         """It is not there any more: what it has under way is answered to nobody."""

@@ -209,7 +209,10 @@ class SegmentDriver:
     def map(self, endpoint: Endpoint, subject: int) -> None:
         """The NIC interrupts: let it reach that of the endpoint's memory."""
         region = endpoint.name.endpoint << layout.SUBJECTS | subject
-        view = endpoint.region(subject)
+        try:
+            view = endpoint.region(subject)
+        except MemoryError:  # the NIC asks again when the message comes again
+            view = None
         if view is None:
             self._bell.doorbell(region << layout.SUBJECTS | layout.ABSENT, _WORD, 0)
             return

@@ -412,11 +412,10 @@ class Endpoint:
             page[layout.MASK] = self._mask
             layout.set_address(page, layout.STAGED, memory.address(self.outbox.staged))
             layout.set_address(page, layout.STAGING, memory.address(self.inbox.staging))
-            segment = memory.address(self._reached), len(self._segment) if self._segment is not None else 0
-            if segment != (layout.address_of(page, layout.SEGMENT), layout.segment_of(page)):
-                layout.set_segment(page, 0)  # a NIC that looks meanwhile finds none
-                layout.set_address(page, layout.SEGMENT, segment[0])
-                layout.set_segment(page, segment[1])
+            length = len(self._segment) if self._segment is not None else 0
+            layout.set_segment(page, min(length, layout.segment_of(page)))  # a NIC may look meanwhile
+            layout.set_address(page, layout.SEGMENT, memory.address(self._reached))
+            layout.set_segment(page, length)
 
     def _correspondent(self, place: int) -> Correspondent:
         correspondent = self._translations[place] if 0 <= place < len(self._translations) else None

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 from am2_card import TAG
 from am2_sharing import HEAP, Shared
 
 from protocols.am2 import page as layout
-from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, KIND_ACK, KIND_NACK, REASON_NOT_RESIDENT, REASON_OVERRUN
+from protocols.am2.codec import (
+    FORM_BULK,
+    FORM_MEDIUM,
+    KIND_ACK,
+    KIND_NACK,
+    REASON_BAD_SEGMENT,
+    REASON_NOT_RESIDENT,
+    REASON_OVERRUN,
+)
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import MILLISECOND, Settings
 
@@ -168,6 +177,28 @@ def test_an_endpoint_without_a_frame_of_its_hosts_is_passed_over_when_its_turn_c
     assert card.counted("invalid") == 1
     card.load(first)
     assert card.told[-1] == (first, LOADED)
+
+
+def test_what_has_waited_for_a_frame_reaches_an_endpoint_of_its_own_node_at_once() -> None:
+    """Also when it is an answer from the network that has made room."""
+    card = sharing()
+    first, second, third = (card.number(place) for place in range(3))
+    card.create(first)
+    card.create(second)
+    card.request(first)
+    (sent,) = card.taken()
+    card.create(third, load=False)
+    page = memoryview(card.windows[2].pages[third])
+    layout.WRITE[1](
+        page, layout.PLACES[0], layout.READY, 0, 0, 0, 0, 0, 0, 0, 1, 1, third, second, TAG, 7, 0, 0, 41
+    )  # fmt: skip
+    page.release()
+    card.ring(first, layout.UNLOAD)
+    card.ring(first, layout.RELEASED)
+    card.load(third)
+    assert card.said(third) == []
+    card.answer(sent)
+    assert card.said(second)[-1] == layout.ARRIVED_REQUESTS
 
 
 # A host that does not let go.
@@ -539,6 +570,71 @@ def test_all_hosts_are_told_that_a_peer_has_started_again_and_nothing_else_of_ea
     card.arrive(endpoints[0], sender=2)
     told = [one for one in card.shown if one[2] == layout.RESTARTED]
     assert told == [(place, 1, layout.RESTARTED) for place in range(card.settings.hosts)]
+
+
+# What a host may not do to the others.
+
+
+def test_messages_that_are_refused_for_ever_keep_no_channel_from_another_host() -> None:
+    card = sharing(channels=2)
+    first, second = card.number(0), card.number(1)
+    card.create(first)
+    card.create(second)
+    for slot in range(4):
+        card.request(first, slot)
+    card.request(second)
+    taken, tried = 0, 0
+    for _ in range(200):  # an endpoint has 256 attempts before it is another one's turn
+        for sent in card.taken():
+            taken += sent[5] == second
+            tried += sent[5] == first
+            card.answer(sent, 0 if sent[5] == second else REASON_OVERRUN)
+        card.elapse(MILLISECOND)
+    assert taken == 1
+    assert 100 < tried < 500  # all four now and then, and not as fast as they are refused
+
+
+def test_a_doorbell_that_is_rung_again_and_again_takes_no_memory() -> None:
+    """What waits for its turn, and what waits for memory, waits once."""
+    card = sharing(channels=1)
+    first = card.number(0)
+    card.create(first)
+    card.request(first, 0)
+    card.request(first, 1)
+    write(card, first, 2, FORM_BULK, length=5, address=0)
+    card.taken()
+    tracemalloc.start()
+    for slot in (1, 2) * 2_000:
+        card.ring(first, slot)
+    took, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert took < 10_000
+
+
+@pytest.mark.parametrize(("length", "total"), [(0, 5), (4, 5), (4, 0)])
+def test_a_bulk_message_that_contradicts_itself_comes_back_at_once(length: int, total: int) -> None:
+    """Nobody would ever answer it, and it would have a channel until it is given up."""
+    card = sharing()
+    first = card.number(0)
+    card.create(first)
+    write(card, first, 0, FORM_BULK, length=length, address=ADDRESS, total=total)
+    assert card.taken() == []
+    assert card.owner(first, 0) == layout.RETURNED
+
+
+def test_parts_of_two_messages_of_one_number_are_answered() -> None:
+    card = sharing()
+    first = card.number(0)
+    card.create(first)
+    page = card.page(first)
+    layout.set_segment(page, 100)
+    layout.set_address(page, layout.SEGMENT, ADDRESS)
+    assert card.arrive(first, form=FORM_BULK, data=b"part", total=8)[0][0] == KIND_ACK
+    assert card.arrive(first, form=FORM_BULK, data=b"other", total=5, channel=1)[0][:2] == (
+        KIND_NACK,
+        REASON_BAD_SEGMENT,
+    )
+    assert card.arrive(first, form=FORM_BULK, data=b"other", total=5, channel=2)[0][0] == KIND_ACK
 
 
 # Any course.
