@@ -204,6 +204,11 @@ class Sight(Enum):
     OLD = "a copy that nobody waits for any more"
 
 
+_NEW: Final = Sight.NEW  # an enumeration's own members are found slowly
+_AGAIN: Final = Sight.AGAIN
+_OLD: Final = Sight.OLD
+
+
 class _Receiving:
     __slots__ = ("answer", "expected", "generation", "refused")
 
@@ -234,14 +239,14 @@ class Incoming:
         row = self._rows[channel]
         if row.expected is None or (ahead := (generation - row.generation) % _GENERATIONS):
             if row.expected is not None and ahead >= _GENERATIONS // 2:
-                return Sight.OLD
+                return _OLD
             row.generation, row.expected, row.answer, row.refused = generation, sequence, 0, None
-            return Sight.NEW
+            return _NEW
         if sequence == row.expected:
             if row.refused is not None and (row.refused - stamp) % _STAMPS < _STAMPS // 2:
-                return Sight.OLD
-            return Sight.NEW
-        return Sight.AGAIN if sequence == (row.expected - 1) & self._sequences else Sight.OLD
+                return _OLD
+            return _NEW
+        return _AGAIN if sequence == (row.expected - 1) & self._sequences else _OLD
 
     def take(self, channel: int, answer: int = 0) -> None:
         """The packet that `look` has called new is taken, or undone for that reason."""

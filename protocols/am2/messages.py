@@ -41,13 +41,9 @@ class Message:
         self.peer: Final = peer
         self.body = body
         self.data = _NOTHING
-        self.part = self.offset = 0
-        self.sent = 0
-        self.open = 0
+        self.part = self.offset = self.sent = self.open = self.refusals = self.status = 0
         self.is_begun = False
         self.again: Sequence[bytes] = ()
-        self.refusals = 0
-        self.status = 0
 
     @property
     def is_sent(self) -> bool:

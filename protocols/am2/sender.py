@@ -204,12 +204,16 @@ class Sender:
     def _send_next(self, now: int, message: Message) -> None:
         """Onto a channel that is free."""
         card, peer = self._card, message.peer
-        body, data = message.next()
-        if data:
-            body += card.nic.fetch((data,))
-        row = peer.outgoing.begin(now, (message, body))
+        if message.part or message.again:
+            body, data = message.next()
+            if data:
+                body += card.nic.fetch((data,))
+        else:  # `next`, without the call: most messages have one packet
+            body, message.is_begun = message.body, True
+        outgoing = peer.outgoing
+        row = outgoing.begin(now, (message, body))
         assert row is not None
-        if peer.outgoing.unanswered == 1:
+        if outgoing.unanswered == 1:
             self._busy[peer] = None
             if self.scan_at is None:
                 self.scan_at = now + card.settings.scan
