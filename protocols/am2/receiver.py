@@ -135,8 +135,9 @@ class Receiver:
         come back by itself; of what was taken, and is answered, only the hosts know."""
         for endpoint in self._card.endpoints.values():
             for message in endpoint.messages.values():
-                if message.peer is peer and message.slot < layout.REPLIES and message.open:
-                    message.status = message.status or UNREACHABLE * (unpack_message(message.body)[5] == number)
+                is_request = message.slot < layout.REPLIES and message.peer is peer
+                if is_request and message.open and not message.status and unpack_message(message.body)[5] == number:
+                    message.status = UNREACHABLE
         self._card.nic.interrupt((peer.number << layout.NAMES | number) << layout.SUBJECTS | layout.GONE)
 
     def forget(self, peer: Peer) -> None:
