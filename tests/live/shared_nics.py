@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing.connection
 import os
 import signal
@@ -116,6 +117,7 @@ class Nodes:
             tell("listens")
             agent.run()
 
+        gc.collect()  # what earlier tests have left is closed here, not at some time in the agent
         process = Process(run, self._cluster[name].namespace)
         self._stack.callback(process.close)
         assert process.hear() == "listens"
