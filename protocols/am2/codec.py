@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import struct
 from typing import Final
-from zlib import crc32
 
+from protocols.core.checksum import crc32
 from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
 from protocols.core.telling import Kind

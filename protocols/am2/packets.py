@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import struct
 from typing import Final
-from zlib import crc32
 
 from protocols.am2.codec import ANSWER_SIZE, FORM_GONE, MESSAGE_SIZE, pack_answer
+from protocols.core.checksum import crc32
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import ETHERNET, crc8
 

@@ -40,7 +40,7 @@ def generate(frames: ModuleType, command: str) -> str:
 
 def _head(format_: Format, command: str) -> str:
     package = format_.name.rpartition(".")[0]
-    crc = "from zlib import crc32\n" if format_.check else ""
+    crc = "from protocols.core.checksum import crc32\n" if format_.check else ""
     kinds = "from protocols.core.telling import Kind\n" if format_.kinds else ""
     behind = ""
     if format_.prefix:
@@ -60,8 +60,8 @@ from __future__ import annotations
 
 import struct
 from typing import Final
-{crc}
-from protocols.core.firmware import Buffer
+
+{crc}from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
 {kinds}'''
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
-from zlib import crc32
 
 from scapy.fields import StrField, XByteField
 from scapy.packet import Packet
+
+from protocols.core.checksum import crc32
 
 MOST_HOPS: Final = 64
 """Bytes that are looked through for a route's end."""
