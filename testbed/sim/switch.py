@@ -8,7 +8,7 @@ forgets (a bridge does after 300 s without a frame).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from testbed.sim.way import Way
 from testbed.wire.flows import Known
@@ -18,28 +18,27 @@ _RESERVED: Final = bytes.fromhex("0180c20000")  # IEEE 802.1Q table 8-1: 01-80-c
 
 
 class Port:
-    """Where frames come into a switch. out: the direction that leaves here."""
+    """Where frames come into a switch. out: the direction that leaves here. table: MAC -> the direction in which it is."""
 
-    __slots__ = ("_floods", "_table", "out")
+    __slots__ = ("_floods", "out", "table")
+
+    learns: ClassVar[bool] = False
+    """Whether it has to see frames whose way is known."""
 
     def __init__(self, out: Way, table: dict[bytes, Way], floods: tuple[Way, ...]) -> None:
         """table: the switch's, MAC -> direction, shared by its ports. floods: where unknown destinations go, from any
         port of it."""
-        self._table = table
+        self.table = table
         self._floods = tuple([way for way in floods if way is not out])
         self.out = out
 
     def receive(self, now: int, frame: bytes, known: Known | None) -> None:
         """A frame has come; it leaves at once. known: its flow, where somebody has asked for it already."""
-        way = self._table.get(frame[:6] if known is None else known.destination)
+        way = self.table.get(frame[:6] if known is None else known.destination)
         if way is None:
             self._flood(now, frame)
         elif way is not self.out:
             way.enter(now, frame, known)
-
-    def toward(self, destination: bytes) -> Way | None:
-        """Where a frame for that MAC leaves now, if that is known."""
-        return self._table.get(destination)
 
     def _flood(self, now: int, frame: bytes) -> None:
         if frame[:5] == _RESERVED and frame[5] < 16:
@@ -53,8 +52,10 @@ class LearningPort(Port):
 
     __slots__ = ()
 
+    learns = True
+
     def receive(self, now: int, frame: bytes, known: Known | None) -> None:
-        table, out = self._table, self.out
+        table, out = self.table, self.out
         source = frame[6:12]
         if table.get(source) is not out and source and not source[0] & _GROUP:
             table[source] = out

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import heappush
 from typing import Final, Literal, Protocol
 
-from testbed.engine.loop import NOW, Loop
+from testbed.engine.loop import Loop
 from testbed.spec.layout import Impairment, Link
 from testbed.wire.counters import Counters, Outcome
 from testbed.wire.direction import Direction
@@ -29,6 +29,9 @@ DirectionName = Literal["forward", "backward"]
 Receive = Callable[[int, bytes], object]
 """A frame has come, at a time in nanoseconds."""
 
+_UnderWay = tuple[int, bytes, Known | None]
+"""When a frame arrives, the frame, and its flow, if that is known."""
+
 _BITS: Final = 40
 _FRAME: Final = 1 << _BITS  # frames and bytes are added up in one number: each that changes is one more place in memory
 
@@ -42,14 +45,18 @@ class Outlet(Protocol):
 
 
 class Onward(Protocol):
-    """Where a switch takes frames in."""
+    """Where a switch takes frames in. out: the direction that leaves there. table: MAC -> where a frame for it leaves now,
+    if that is known. learns: it wants to see every frame; else only those that the table does not lead elsewhere."""
+
+    @property
+    def out(self) -> Way: ...
+    @property
+    def table(self) -> Mapping[bytes, Way]: ...
+    @property
+    def learns(self) -> bool: ...
 
     def receive(self, now: int, frame: bytes, known: Known | None) -> object:
         """A frame has come; its flow, where somebody has asked for it already."""
-        ...
-
-    def toward(self, destination: bytes) -> Way | None:
-        """Where a frame for that MAC leaves now, if that is known."""
         ...
 
 
@@ -74,14 +81,14 @@ class Way(Direction):
     """From one end of a link to the other. Times never go backwards.
 
     Where nothing comes into it but rate, delay, a queue and independent loss, there is a short way, which touches little
-    memory: that, of thousands of directions, is what takes the time. What is under way then stands in `_under_way`, and
-    anywhere else in the base's own places; never in both. receive: who gets the frames. sequence: which entry of the loop's
-    heap counts, as a timer's; those of the short way always do.
+    memory: that, of thousands of directions, is what takes the time. What is under way then stands in `_first`, which is in
+    the loop's heap, too, and in `_behind`; anywhere else in the base's own places; never in both. receive: who gets the
+    frames. sequence: which entry of the loop's heap counts, as a timer's.
     """
 
     __slots__ = (
-        "_arrive", "_clears", "_heap", "_is_cut", "_losing", "_next", "_onward", "_quick", "_said", "_switch",
-        "_taken", "_under_way", "_wake", "end", "link", "lost", "receive", "sequence", "source",
+        "_arrive", "_back", "_behind", "_clears", "_first", "_heap", "_is_cut", "_losing", "_next", "_onward", "_quick",
+        "_said", "_switch", "_table", "_taken", "_wake", "end", "link", "lost", "receive", "sequence", "source",
     )  # fmt: skip
 
     def __init__(self, link: Link, direction: DirectionName, shared: Shared) -> None:
@@ -100,7 +107,8 @@ class Way(Direction):
         self._heap = shared.loop.heap
         self._next = shared.loop.next_sequence
         self._arrive = self._first_arrives
-        self._under_way: deque[tuple[int, bytes, Known | None]] = deque()  # when it arrives; its flow, if that is known
+        self._first: _UnderWay | None = None
+        self._behind: deque[_UnderWay] = deque()
         self._taken = 0  # what went the short way since the counters were last asked for: frames * _FRAME + bytes
         self._said = 0  # how much of that had not arrived then
         self._wake = NEVER  # when the entry in the heap is due
@@ -111,6 +119,8 @@ class Way(Direction):
         self.receive: Receive = ignore
         self._switch: Onward | None = None
         self._onward: Callable[[int, bytes, Known | None], object] | None = None  # what takes frames into it
+        self._table: Mapping[bytes, Way] | None = None  # of frames that this need not be given
+        self._back: Way | None = None
         self.lost = 0
         """Frames that entered a cable that was out."""
         self._is_cut = False
@@ -136,7 +146,7 @@ class Way(Direction):
 
     @property
     def held(self) -> int:
-        return super().held + len(self._under_way)
+        return super().held + len(self._under_way())
 
     def enter(self, now: int, frame: bytes, known: Known | None = None) -> None:
         """A frame does, and leaves in its time, or is lost. known: its flow, where somebody has asked for it already."""
@@ -180,19 +190,21 @@ class Way(Direction):
         else:
             due = now + self._delay
         self._taken += _FRAME + size
-        under_way = self._under_way
-        if not under_way:
-            heappush(self._heap, (due, self._next(), self._arrive, NOW))
-        under_way.append((due, frame, known))
+        if self._first is None:
+            self._first = first = (due, frame, known)
+            heappush(self._heap, (due, self._next(), self._arrive, first))
+        else:
+            self._behind.append((due, frame, known))
 
     def lead_to(self, receive: Receive) -> None:
         """From now on the frames come there."""
         self.receive = receive
-        self._switch = self._onward = None
+        self._switch = self._onward = self._table = self._back = None
 
     def lead_on(self, switch: Onward) -> None:
         """From now on the frames come to a switch."""
-        self._switch, self._onward = switch, switch.receive
+        self._switch, self._onward, self._back = switch, switch.receive, switch.out
+        self._table = None if switch.learns else switch.table
 
     def change(
         self,
@@ -207,22 +219,31 @@ class Way(Direction):
         self._arm()
         self._choose()
 
-    def _first_arrives(self, now: int) -> None:
+    def _first_arrives(self, first: _UnderWay) -> None:
         """The first of what went the short way does, and those that are due with it."""
-        under_way = self._under_way
-        while under_way:
-            _, frame, known = under_way.popleft()
-            last = not under_way
-            if self._onward is None:
+        if first is not self._first:
+            return  # it goes on elsewhere
+        behind, onward, table = self._behind, self._onward, self._table
+        while True:
+            now, frame, known = first
+            following = self._first = behind.popleft() if behind else None
+            if onward is None:
                 self.receive(now, frame)
+            elif (
+                table is not None
+                and (way := table.get(frame[:6] if known is None else known.destination)) is not None
+                and way is not self._back
+            ):
+                way.enter(now, frame, known)
             else:
-                self._onward(now, frame, known)
-            if last or not under_way:
+                onward(now, frame, known)
+            if following is None or following is not self._first:
                 return  # what has entered meanwhile has an entry of its own
-            due = under_way[0][0]
+            due = following[0]
             if due > now:
-                heappush(self._heap, (due, self._next(), self._arrive, NOW))
+                heappush(self._heap, (due, self._next(), self._arrive, following))
                 return
+            first = following
 
     def _path(self, destination: bytes) -> list[Flows]:
         """The directions through which a frame for that MAC would go now, from here on, as far as nothing but loss can
@@ -234,7 +255,7 @@ class Way(Direction):
             if losing is None or losing in path:
                 break
             path.append(losing)
-            way = switch.toward(destination) if switch is not None else None
+            way = None if switch is None else switch.table.get(destination)
         return path
 
     # Everything else goes the base's ways.
@@ -280,16 +301,21 @@ class Way(Direction):
     def _take_back(self) -> None:
         """What went the short way goes on in the base's places; its entry in the heap will find nothing."""
         self._count()
-        under_way = self._under_way
+        under_way = self._under_way()
         if under_way:
             self._fifo.extend([(due, frame) for due, frame, _ in under_way])
             self._last = under_way[-1][0]
             self._said = 0
-            under_way.clear()
+            self._first = None
+            self._behind.clear()
+
+    def _under_way(self) -> list[_UnderWay]:
+        """What went the short way and has not arrived."""
+        return [] if self._first is None else [self._first, *self._behind]
 
     def _count(self) -> None:
         """What the short way has added up."""
-        under_way = sum([_FRAME + len(frame) for _, frame, _ in self._under_way])
+        under_way = sum([_FRAME + len(frame) for _, frame, _ in self._under_way()])
         counters, frames = self._counters, self._taken >> _BITS
         arrived = self._said + self._taken - under_way
         counters.offered += frames
