@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from protocols.core.firmware import Actions, Adapter
+from protocols.core.firmware import Actions, Adapter, Buffer
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import Reachable, Span, UnpinnedError
 from protocols.emp import descriptors as stat
@@ -93,8 +93,9 @@ class Firmware:
     def receive(self, now: int, frame: bytes) -> None:
         counters = self._counters
         counters.frames_received += 1
-        lane = self._lanes.get(frame[: self._prefix_size]) or self._lane(now, frame)
+        lane = self._lanes.get(frame[: self._prefix_size])
         if lane is None:
+            self._look_closely(now, frame)
             return
         try:
             if lane.kind == TYPE_MESSAGE:
@@ -108,30 +109,62 @@ class Firmware:
         except MalformedError as error:
             self._dropped(error)
             return
+        self._take(now, lane, message, number, status, payload)
+
+    def _take(self, now: int, lane: Lane, message: int, number: int, status: int, payload: Buffer) -> None:
+        """A frame that is not a message's first."""
         if lane.kind == TYPE_DATA:
             self._receiver.another(lane, message, number, payload)
         elif status == STATUS_OK:
             self._sender.acknowledged(now, lane.peer, message, number)
         else:
-            counters.stale += 1  # `_knows` has done what there is to do
+            self._counters.stale += 1  # `_knows` has done what there is to do
 
-    def _lane(self, now: int, frame: bytes) -> Lane | None:
-        """Of a frame that is looked at closely, as none has begun like it since the last incarnation of a peer was heard of;
-        None: it is dropped."""
+    def _look_closely(self, now: int, frame: bytes) -> None:
+        """As none has begun like this frame since the last incarnation of a peer was heard of."""
         card, codec = self._card, self._codec
         counters = card.counters
         if not frame.startswith(card.address):  # a switch that has not learned yet sends frames to all
             counters.strangers += 1
-            return None
+            return
         try:
-            kind = codec.type_of(frame)
-            if kind == TYPE_MESSAGE:
-                _, by, flags, unit, sender, receiver, message, number, *_ = codec.unpack_message(frame)
-            else:
-                _, by, kind, flags, unit, sender, receiver, message, number, *_ = codec.unpack_frame(frame)
+            if codec.type_of(frame) == TYPE_MESSAGE:
+                (
+                    _, by, flags, unit, sender, receiver, message, number, _, source, destination, tag, total, oldest,
+                    payload,
+                ) = codec.unpack_message(frame)  # fmt: skip
+                lane = self._lane(now, frame, by, TYPE_MESSAGE, flags, unit, sender, receiver, message, number)
+                if lane is None:
+                    return
+                if number:
+                    counters.malformed += 1
+                else:
+                    self._receiver.first(lane, message, source, destination, tag, total, oldest, payload)
+                return
+            _, by, kind, flags, unit, sender, receiver, message, number, status, payload = codec.unpack_frame(frame)
         except MalformedError as error:
             self._dropped(error)
-            return None
+            return
+        lane = self._lane(now, frame, by, kind, flags, unit, sender, receiver, message, number)
+        if lane is not None:
+            self._take(now, lane, message, number, status, payload)
+
+    def _lane(
+        self,
+        now: int,
+        frame: bytes,
+        by: bytes,
+        kind: int,
+        flags: int,
+        unit: int,
+        sender: int,
+        receiver: int,
+        message: int,
+        number: int,
+    ) -> Lane | None:
+        """Of a frame whose fields are these, and of those that will begin like it; None: it is dropped."""
+        card = self._card
+        counters = card.counters
         peer = card.peers_by_address.get(by) or card.peer_at(by)
         if not unit:
             counters.malformed += 1
