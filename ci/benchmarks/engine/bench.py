@@ -4,6 +4,7 @@ import argparse
 import gc
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from rich.table import Table
 
@@ -67,6 +68,10 @@ def _rate(model: Model, events: int) -> tuple[float, int]:
     return events * 1e9 / (time.process_time_ns() - begun), end
 
 
+def _simpy(events: int) -> float:
+    return _rate(models.processes_that_sleep, events)[0]
+
+
 def ratio_table(session: Session) -> Table:
     table = Table(title="Times SimPy's rate, turn by turn: median (least - greatest)")
     table.add_column("what")
@@ -85,7 +90,8 @@ def run(options: argparse.Namespace, session: Session) -> None:
             session.attempt(subject, lambda subject=subject: measure(subject, events, repeat, session.progress))
     if "firmware" in options.subjects:
         turns = min(repeat, 3)
-        session.attempt("firmware", lambda: firmware.measure(turns, options.large, session.progress))
+        simpy = partial(_simpy, events)
+        session.attempt("firmware", lambda: firmware.measure(turns, options.large, session.progress, simpy))
     found = targets(session.rows)
     session.conclude(found)
     session.console.print(tables.row_table("Engine", session.rows, "nodes"))

@@ -1,7 +1,10 @@
 """Frames of EMP's whole firmware per second, in the simulation: on one switch and in a fat tree, without and with loss.
 
 A frame is counted once, where a NIC sends it; what it costs has in it the host library, both firmwares, and every link
-and switch on its way.
+and switch on its way. Peers drawn by chance are the costly case: most frames are the first ones between their two nodes.
+
+How fast a machine is changes from minute to minute. So before and after each simulation SimPy is measured, and beside what
+was found stands what it would be where SimPy has its REFERENCE.
 """
 
 import gc
@@ -9,7 +12,7 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from benchmarks.rows import Row
 from protocols.emp.descriptors import ANY_SOURCE
@@ -21,23 +24,31 @@ from testbed.spec.model import Description
 
 SIMULATION = "simulation"
 RATE = "full-firmware frames/s in sim"
+SCALED = "the same at SimPy's 840,000/s"
+WHOLE = "seconds at SimPy's 840,000/s"
+REFERENCE = 840_000  # time-outs of SimPy's processes a second, on the machine for which the limits were set
 MEMORY = "peak memory so far"
 WINDOW = 8  # messages of one node under way at once
 SECOND = 1_000_000_000
 
 
 class Setting(NamedTuple):
-    """One cluster and its traffic: every node sends so many messages of a size in bytes, to nodes drawn by chance."""
+    """One cluster and its traffic: every node sends so many messages of a size in bytes, to nodes drawn by chance or all to
+    the next one."""
 
     shape: str
     parameter: int
     loss: str
     messages: int
     size: int
+    to: Literal["any", "the next"] = "any"
 
     def cluster(self) -> Description:
         make = {"star": Description.star, "fat tree": Description.fat_tree}[self.shape]
         return make(self.parameter, loss=self.loss, delay="1us", rate="10gbit")
+
+    def __str__(self) -> str:
+        return f"{self.shape}, {self.size} B to {self.to}, loss {self.loss}"
 
 
 SETTINGS = (
@@ -45,7 +56,9 @@ SETTINGS = (
     Setting("star", 16, "0%", 200, 16_384),
     Setting("star", 16, "0%", 500, 1_000),
     Setting("star", 256, "0%", 20, 16_384),
+    Setting("star", 256, "0%", 20, 16_384, "the next"),
     Setting("fat tree", 8, "1%", 50, 1_000),
+    Setting("fat tree", 16, "0%", 10, 16_384, "the next"),
 )
 LARGEST = Setting("fat tree", 16, "1%", 100, 1_000)
 """The aim for the whole: 1,024 nodes within 20 s and 400 MB."""
@@ -70,14 +83,21 @@ async def _receive(endpoint: Endpoint, node: SimNode, count: int, size: int) -> 
         await completion
 
 
-def frames_per_second(setting: Setting) -> tuple[float, int]:
-    """Of CPU time; and how many nodes there were."""
+class Run(NamedTuple):
+    """What one simulation took. rate: frames per second. taken: seconds. Both of CPU time."""
+
+    nodes: int
+    rate: float
+    taken: float
+
+
+def simulate(setting: Setting) -> Run:
     with Simulation(setting.cluster(), plug()) as simulation:
         count = len(simulation.nodes)
         plans = []
         for node in simulation.nodes.values():
-            chance = source(1, node.name)
-            plans.append([(node.number + 1 + chance.below(count - 1)) % count for _ in range(setting.messages)])
+            chance, others = source(1, node.name), count - 1 if setting.to == "any" else 1
+            plans.append([(node.number + 1 + chance.below(others)) % count for _ in range(setting.messages)])
         due = [0] * count
         for plan in plans:
             for peer in plan:
@@ -89,21 +109,28 @@ def frames_per_second(setting: Setting) -> tuple[float, int]:
         begun = time.process_time_ns()
         simulation.run(timeout=1_000 * SECOND)
         taken = time.process_time_ns() - begun
-        return sum(node.nic.sent for node in simulation.nodes.values()) * SECOND / taken, count
+        sent = sum(node.nic.sent for node in simulation.nodes.values())
+        return Run(count, sent * SECOND / taken, taken / SECOND)
 
 
-def measure(repeat: int, large: bool, progress: Callable[[str], None]) -> Iterator[Row]:
-    """A row of rates for each setting. large: also the largest, once, with the memory that it takes."""
+def measure(repeat: int, large: bool, progress: Callable[[str], None], simpy: Callable[[], float]) -> Iterator[Row]:
+    """Rows of rates for each setting. large: also the largest, once, with the memory that it takes. simpy: its time-outs
+    per second of CPU time, now."""
     for setting in (*SETTINGS, LARGEST) if large else SETTINGS:
         turns = 1 if setting is LARGEST else repeat
-        samples, nodes = [], 0
+        runs, scales = [], []
         for turn in range(turns):
-            progress(f"{setting.shape} {setting.parameter}, loss {setting.loss}: {turn + 1} of {turns}")
-            rate, nodes = frames_per_second(setting)
-            samples.append(rate)
+            progress(f"{setting}: {turn + 1} of {turns}")
+            before = simpy()
+            runs.append(simulate(setting))
+            scales.append(2 * REFERENCE / (before + simpy()))
         settings = {**setting._asdict(), "of": "CPU time", "window": WINDOW}
-        measured = f"{RATE}: {setting.shape}, {setting.size} B, loss {setting.loss}"
-        yield Row("firmware", SIMULATION, measured, nodes, "1/s", tuple(samples), settings)
+        nodes, both = runs[0].nodes, list(zip(runs, scales, strict=True))
+        rates, scaled = tuple([run.rate for run in runs]), tuple([run.rate * scale for run, scale in both])
+        yield Row("firmware", SIMULATION, f"{RATE}: {setting}", nodes, "1/s", rates, settings)
+        yield Row("firmware", SIMULATION, SCALED, nodes, "1/s", scaled, settings)
         if setting is LARGEST:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            yield Row("firmware", SIMULATION, MEMORY, nodes, "MiB", (peak,), settings)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+            whole = tuple([run.taken / scale for run, scale in both])
+            yield Row("firmware", SIMULATION, WHOLE, nodes, "s", whole, settings)
+            yield Row("firmware", SIMULATION, MEMORY, nodes, "MB", (peak,), settings)

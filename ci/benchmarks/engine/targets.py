@@ -1,8 +1,9 @@
-"""What the engine must reach beside SimPy, and what the rows say about it."""
+"""What the engine must reach beside SimPy, what the simulator must, and what the rows say about it."""
 
 import statistics
 from collections.abc import Sequence
 
+from benchmarks.engine import firmware
 from benchmarks.rows import Row
 from benchmarks.targets import Target
 
@@ -22,7 +23,31 @@ def ratios(rows: Sequence[Row], measure: str) -> list[float]:
     return [one / other for one, other in zip(found[ENGINE], found[SIMPY], strict=True)]
 
 
+LEAST_FRAMES = ((256, 60_000), (1_024, 30_000))
+"""Full-firmware frames a second, up to so many nodes; where SimPy has `firmware.REFERENCE`."""
+LONGEST, MOST_MEMORY = 20, 400
+"""Seconds, as above, and MB for the largest simulation."""
+
+
 def targets(rows: Sequence[Row]) -> list[Target]:
+    return [*_beside_simpy(rows), *_in_simulation(rows)]
+
+
+def _in_simulation(rows: Sequence[Row]) -> list[Target]:
+    out = []
+    for row in rows:
+        if row.measure == firmware.SCALED:
+            setting = firmware.Setting(*[row.settings[key] for key in firmware.Setting._fields])
+            limit = next(limit for nodes, limit in LEAST_FRAMES if row.hosts <= nodes)
+            out.append(Target(f"frames/s, {row.hosts} nodes: {setting}", limit, "/s", row.median, least=True))
+        elif row.measure == firmware.WHOLE:
+            out.append(Target("1,024 nodes, 100 messages each", LONGEST, "s", row.median))
+        elif row.measure == firmware.MEMORY:
+            out.append(Target("the same: memory", MOST_MEMORY, "MB", row.median))
+    return out
+
+
+def _beside_simpy(rows: Sequence[Row]) -> list[Target]:
     found = {measure: ratios(rows, measure) for measure in LEAST}
     return [
         Target(
