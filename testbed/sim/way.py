@@ -157,7 +157,7 @@ class Way(Direction):
                 return
             if known is None:
                 known = losing.known(frame)
-                if known.ahead is None:
+                if known.path is None:
                     look_ahead(known, self._path(known.destination))
             counted = losing.lost(known, self._loss)
             if counted is not None:

@@ -82,15 +82,19 @@ class Known:
     """A flow as its classifier knows it: the same object whenever it comes, so that finding what a direction remembers of it
     compares nothing. destination: the MAC, as bytes. located: what `locate` says of its frames, of those at least that a
     shortcut finds. first: the words that lead to its first draw for losses. flow: put together when it is first asked for,
-    where the words say all of it. ahead: where its first frame will come to and what is drawn for it there, the next place
-    last, as far as that is known; None: nobody has looked."""
+    where the words say all of it. path: the directions that its first frame comes to, in this order, as far as that is
+    known; None: nobody has looked. drawn: what is drawn for it there. walked: to how many of them it has come, which is
+    remembered here and not there: it takes a fraction of the memory."""
 
-    __slots__ = ("ahead", "destination", "first", "flow", "located")
+    __slots__ = ("destination", "drawn", "first", "flow", "located", "path", "walked")
     flow: Flow
-    ahead: list[tuple[Flows, int]] | None
+    path: Sequence[Flows] | None
+    drawn: Sequence[int]
 
     def __init__(self, destination: bytes, located: Located, first: tuple[int, ...]) -> None:
-        self.ahead = None
+        self.path = None
+        self.drawn = ()
+        self.walked = 0
         self.destination: Final = destination
         self.located: Final = located
         self.first: Final = first
@@ -139,10 +143,8 @@ class Counted:
 
 
 _NO_FLOW: Final = Known(b"", NOWHERE, (0, 0, 0, 0))
-_UNSEEN: Final = Counted(_NO_FLOW, 0, 0, 0)  # stands for a flow of which there was no frame
-_ONCE: Final = Counted(_NO_FLOW, 0, 0, 1)  # and for one of which there was one
+_ONCE: Final = Counted(_NO_FLOW, 0, 0, 1)  # stands for a flow of which there was one frame
 
-_NOTHING_AHEAD: Final[list[tuple[Flows, int]]] = []
 _LEAST_AHEAD: Final = 3  # below, one by one is as fast
 MOST_AHEAD: Final = 16
 """Directions of a path at most, for `look_ahead`."""
@@ -313,7 +315,7 @@ class Flows:
     """The flows of one direction since its impairment was set.
 
     Where many nodes talk to many there are nearly as many flows as frames. So of a flow's first frame nothing is kept but
-    that there was one.
+    that there was one, and that by the flow where its path was known.
     """
 
     __slots__ = ("_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key", "_lane")
@@ -329,9 +331,6 @@ class Flows:
         self._head = classifier.head
         self._counted: dict[Known, Counted] = {}
 
-    def __len__(self) -> int:
-        return len(self._counted)
-
     def count(self, frame: bytes) -> tuple[Counted, Located]:
         """The frame's flow with its n, this frame included, and what `locate` says. The flow is good until the next call."""
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # the usual frames are worth a call less
@@ -342,10 +341,12 @@ class Flows:
             located = known.located
         else:
             known, located = self._find(frame)
-        counted = self._counted.get(known, _UNSEEN)
-        if counted is _UNSEEN:
-            self._counted[known] = _ONCE
-            return Counted(known, self._key, self._epoch, 1), located
+        counted = self._counted.get(known)
+        if counted is None:
+            if not known.walked or not self._was_walked(known):
+                self._counted[known] = _ONCE
+                return Counted(known, self._key, self._epoch, 1), located
+            counted = _ONCE
         if counted is _ONCE:
             counted = self._counted[known] = Counted(known, self._key, self._epoch, 1)
         counted.n += 1
@@ -362,35 +363,40 @@ class Flows:
     def lost(self, known: Known, limit: int) -> Counted | None:
         """Count a frame that nothing but an independent loss can happen to: its flow, as above, if its draw is below the
         limit, see `hashing.threshold`."""
-        counted = self._counted.get(known, _UNSEEN)
-        if counted is _UNSEEN:
-            self._counted[known] = _ONCE
-            ahead = known.ahead
-            if ahead and ahead[-1][0] is self:
-                drawn = ahead.pop()[1]
-                if not ahead:
-                    known.ahead = _NOTHING_AHEAD
-            else:
+        counted = self._counted.get(known)
+        if counted is None:
+            path, walked = known.path, known.walked
+            if path and walked < len(path) and path[walked] is self:
+                drawn = known.drawn[walked]
+                known.walked = walked = walked + 1
+                if walked == len(path):
+                    known.drawn = ()
+                return None if drawn >> 11 >= limit else Counted(known, self._key, self._epoch, 1)
+            if not walked or not self._was_walked(known):
+                self._counted[known] = _ONCE
                 drawn = hashing.chain(self._key, known.first)
-            if drawn >> 11 >= limit:
-                return None
-            return Counted(known, self._key, self._epoch, 1)
+                return None if drawn >> 11 >= limit else Counted(known, self._key, self._epoch, 1)
+            counted = _ONCE
         if counted is _ONCE:
             counted = self._counted[known] = Counted(known, self._key, self._epoch, 1)
             counted.loss = hashing.chain(self._key, known.first[:-1])
         counted.n = n = counted.n + 1
         return counted if hashing.draw(counted.loss, n) >> 11 < limit else None
 
+    def _was_walked(self, known: Known) -> bool:
+        """Whether the flow's first frame has been here on its path."""
+        path = known.path
+        return path is not None and self in path[: known.walked]
+
 
 def look_ahead(known: Known, path: Sequence[Flows]) -> None:
     """The first frame of a flow is about to come to these directions, in this order: all that is drawn for it there in one
     go. Where it takes another way, what is drawn is found as ever."""
     if len(path) < _LEAST_AHEAD:
-        known.ahead = _NOTHING_AHEAD
+        known.path = ()
         return
-    drawn = hashing.chains(b"".join([flows._lane for flows in path]), known.first)
-    known.ahead = list(zip(path, drawn, strict=True))
-    known.ahead.reverse()
+    known.drawn = hashing.chains(b"".join([flows._lane for flows in path]), known.first)
+    known.path = path
 
 
 def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | None = None) -> Flow:

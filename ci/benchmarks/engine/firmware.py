@@ -116,7 +116,7 @@ def simulate(setting: Setting) -> Run:
 def measure(repeat: int, large: bool, progress: Callable[[str], None], simpy: Callable[[], float]) -> Iterator[Row]:
     """Rows of rates for each setting. large: also the largest, once, with the memory that it takes. simpy: its time-outs
     per second of CPU time, now."""
-    for setting in (*SETTINGS, LARGEST) if large else SETTINGS:
+    for setting in (LARGEST, *SETTINGS) if large else SETTINGS:
         turns = 1 if setting is LARGEST else repeat
         runs, scales = [], []
         for turn in range(turns):
