@@ -154,6 +154,12 @@ class Outgoing(Generic[Packet]):
         row.retries += 1
         self._sent(now, row, min(2 * row.patience, self._settings.longest_timeout))
 
+    def anew(self, now: int, row: Sending[Packet]) -> None:
+        """It is sent as if it had not been: nobody has taken it."""
+        row.retries = 0
+        self._sent(now, row, self.patience)
+        row.first, row.begun = row.stamp, now
+
     def under_way(self) -> Iterator[Sending[Packet]]:
         """The rows that have a packet."""
         return (row for row in self._rows if row.packet is not None)

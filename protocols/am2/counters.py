@@ -71,7 +71,7 @@ class Counters:
     strangers: int = 0
     """Dropped: from no known peer, or not for this NIC."""
     stale: int = 0
-    """Dropped: from, or about, an earlier incarnation."""
+    """Dropped: from, or about, an earlier incarnation, or for none, as its sender has heard of none."""
     invalid: int = 0
     """Doorbells, entries: they make no sense."""
 

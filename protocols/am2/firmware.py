@@ -6,9 +6,9 @@ belongs to this incarnation of both. Messages are the receiver's (`receiver`), a
 packets the mapper's, where the network goes by routes.
 
 A NIC that starts again has a greater incarnation. A frame names the incarnation that it is meant for, 0 as long as its
-sender has heard of none. Only incarnation 1 takes a frame with 0; any later one says first who it is, as the frame may be
-an old one that an earlier incarnation has had. What was under way to an incarnation that is gone comes back to its sender:
-whether it had arrived cannot be known.
+sender has heard of none. Nobody takes a frame with 0: it is answered with who is here, and sent again to that one. So what
+an incarnation has taken was meant for it, and comes back to its sender when that hears of a later one: whether it had
+arrived cannot be known. Without acknowledgements a frame with 0 is taken: it is sent once, and not again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from protocols.core.firmware import Actions, Adapter
 from protocols.core.malformed import MalformedError
 
 _MASK: Final = 0xFFFF_FFFF
-_FIRST_INCARNATION: Final = 1
 _MOST_LANES: Final = 256
 _REASONS: Final = REASON_RESTARTED + 1
 _PASSES: Final = REASON_NO_MAPPING
@@ -210,7 +209,7 @@ class Firmware:
             counters.stale += 1
             return None
         if kind == KIND_MESSAGE:
-            if receiver != card.incarnation and (receiver or card.incarnation != _FIRST_INCARNATION):
+            if receiver != card.incarnation and (receiver or self._reliable):
                 counters.stale += 1
                 begin = card.prefix(peer, KIND_NACK, REASON_RESTARTED)
                 route = peer.route or b""
@@ -236,8 +235,7 @@ class Firmware:
             return False
         if not peer.incarnation:
             self._card.greet(peer, incarnation)
-            if incarnation != _FIRST_INCARNATION:
-                self._sender.introduced(now, peer)
+            self._sender.introduced(now, peer)
             return True
         if incarnation - peer.incarnation & _MASK >= 1 << 31:
             return False

@@ -233,10 +233,14 @@ class Sender:
             peer.send(packed(peer.prefix, 0, 0, 0, 0, peer.route or b"", body))
         self._over(message)
 
-    def _resend(self, now: int, peer: Peer, row: Sending[Packet]) -> None:
+    def _resend(self, now: int, peer: Peer, row: Sending[Packet], *, is_new: bool = False) -> None:
+        """is_new: what was sent of it before does not count."""
         packet = row.packet
         assert packet is not None
-        peer.outgoing.again(now, row)
+        if is_new:
+            peer.outgoing.anew(now, row)
+        else:
+            peer.outgoing.again(now, row)
         self._counters.packets_resent += 1
         route = peer.route or b""
         peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1]))
@@ -372,10 +376,10 @@ class Sender:
         self._closed(packet[0])
 
     def introduced(self, now: int, peer: Peer) -> None:
-        """A peer has said who it is, and takes nothing that did not know that."""
-        for row in list(peer.outgoing.under_way()):
-            self._resend(now, peer, row)
-            row.retries = 0
+        """A peer has said who it is, and has taken nothing that did not know that."""
+        if peer.route is not None:  # else it is sent again when there is one
+            for row in list(peer.outgoing.under_way()):
+                self._resend(now, peer, row, is_new=True)
 
     def restarted(self, peer: Peer, under_way: Iterable[Packet | None]) -> None:
         """What was under way to a peer will never be answered. A host that hears so may send at once: to the new

@@ -25,12 +25,14 @@ HOME, AWAY = EndpointName(0, 0), EndpointName(1, 0)
 
 
 class Pair:
-    """An endpoint on each of two nodes; the first one asks, and notes what comes of it."""
+    """An endpoint on each of two nodes; the first one asks, and notes what comes of it. deafens: from the next delivery on
+    it hears nothing any more, not even the acknowledgement."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.delivered: list[Delivered] = []
+        self.deafens = False
         cluster = Description.back_to_back(delay="5us", rate="1gbit")
-        self.simulation = Simulation(cluster, plug(settings, witness=self.delivered.append))
+        self.simulation = Simulation(cluster, plug(settings, witness=self.witness))
         self.asker, self.asked = (self._endpoint(name) for name in ("n1", "n2"))
         self.asked.tag = TAG
         self.returned: list[Returned] = []
@@ -40,9 +42,14 @@ class Pair:
         self.asker.set_handler(2, lambda _, word: self.answers.append(word))
         self.asked.set_handler(1, lambda token, word: token.reply(2, word + 1))
         self.link = self.simulation.layout.links[0].name
+        self.back = self.simulation.network.ways[self.link, "backward"]
 
     def _endpoint(self, name: str) -> Endpoint:
         return cast(ActiveMessages, self.simulation.nodes[name].agent.host).allocate_bundle().allocate_endpoint()
+
+    def witness(self, delivered: Delivered) -> None:
+        self.delivered.append(delivered)
+        self.back.is_cut |= self.deafens
 
     def came_back(self, returned: Returned) -> None:
         self.returned.append(returned)
@@ -70,6 +77,17 @@ class Pair:
         for endpoint in (self.asker, self.asked):
             endpoint.library.driver.fault(endpoint)
         self.elapse()
+
+    def meet(self) -> None:
+        """Each has heard of the other one: a request has been replied to."""
+        self.by_hand()
+        assert self.asker.try_request(0, 1, 0)
+        for endpoint in (self.asked, self.asker):
+            self.elapse()
+            assert endpoint.poll()
+        self.elapse()
+        self.answers.clear()
+        self.delivered.clear()
 
     def elapse(self, span: int = MILLISECOND) -> None:
         self.simulation.run_until(self.simulation.now() + span)
@@ -151,8 +169,8 @@ def test_what_nobody_answers_comes_back_as_unreachable_and_was_not_delivered() -
 def test_of_a_message_whose_answers_were_lost_the_witness_knows_that_it_was_delivered_after_all() -> None:
     pair = Pair(QUICK)
     pair.asker.map(0, AWAY, TAG)
-    way = pair.simulation.network.ways[pair.link, "backward"]
-    way.is_cut = True
+    pair.meet()
+    pair.back.is_cut = True
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.returned)
     returned = pair.returned[0]
     assert returned.status is Status.UNREACHABLE
@@ -175,6 +193,48 @@ def test_a_peer_that_has_started_again_has_forgotten_what_it_was_asked_and_the_c
     assert pair.answers == [61]
     assert pair.asker.credits(0) == 4
     assert pair.counted("n1", "restarts") == 1
+
+
+@pytest.mark.parametrize("there", ["another tag", "no endpoint", "the same endpoint"])
+@pytest.mark.parametrize("form", ["short", "medium", "bulk"])
+def test_what_is_taken_by_a_nic_that_starts_again_before_it_is_heard_comes_back_as_unreachable_and_is_handled_once(
+    form: str, there: str
+) -> None:
+    handled: list[int] = []
+
+    def handler(token: Token, *rest: object) -> None:
+        handled.append(len(rest))
+        token.reply(2, 1)
+
+    pair = Pair(QUICK)
+    pair.asked.set_handler(1, handler)
+    pair.asked.segment = bytearray(10_000)
+    pair.asker.map(0, AWAY, TAG)
+    pair.by_hand()
+    pair.deafens = True
+    if form == "short":
+        assert pair.asker.try_request(0, 1, 41)
+    elif form == "medium":
+        assert pair.asker.try_request_medium(0, 1, b"with data", 41)
+    else:
+        assert pair.asker.try_request_bulk(0, 1, bytes(4_000), 0, 41)
+    pair.elapse(5 * MILLISECOND)  # where there is data, it is refused until there is a mapping
+    assert pair.asked.poll()
+    assert (len(pair.delivered), len(handled)) == (1, 1)
+    pair.simulation.restart("n2")
+    pair.deafens = pair.back.is_cut = False
+    if there != "no endpoint":
+        pair.asked = pair._endpoint("n2")
+        pair.asked.tag = TAG if there == "the same endpoint" else TAG + 1
+        pair.asked.set_handler(1, handler)
+        pair.asked.segment = bytearray(10_000)
+        pair.by_hand()
+    pair.elapse(20 * MILLISECOND)
+    if there != "no endpoint":
+        assert not pair.asked.poll()
+    assert pair.asker.poll()
+    assert [one.status for one in pair.returned] == [Status.UNREACHABLE]
+    assert (len(pair.delivered), len(handled), pair.answers, pair.asker.credits(0)) == (1, 1, [], 4)
 
 
 def test_a_reply_that_is_rejected_comes_back_to_who_replied() -> None:
@@ -251,15 +311,14 @@ def test_a_reply_to_what_was_asked_before_a_place_was_mapped_anew_is_handled_and
 
 def test_a_request_that_has_come_back_is_over_and_a_late_reply_to_it_is_dropped() -> None:
     pair = Pair(QUICK)
-    pair.by_hand()
     pair.asker.map(0, AWAY, TAG)
-    way = pair.simulation.network.ways[pair.link, "backward"]
-    way.is_cut = True
+    pair.meet()
+    pair.back.is_cut = True
     assert pair.asker.try_request(0, 1, 41)
     pair.elapse(50 * MILLISECOND)
     pair.asker.poll()
     assert [one.status for one in pair.returned] == [Status.UNREACHABLE]
-    way.is_cut = False
+    pair.back.is_cut = False
     assert pair.asked.poll()
     pair.elapse()
     pair.asker.poll()
@@ -268,19 +327,19 @@ def test_a_request_that_has_come_back_is_over_and_a_late_reply_to_it_is_dropped(
 
 def test_a_request_that_was_replied_to_does_not_come_back_though_its_acknowledgements_are_lost() -> None:
     pair = Pair(QUICK)
-    pair.by_hand()
     pair.asker.map(0, AWAY, TAG)
-    way = pair.simulation.network.ways[pair.link, "backward"]
-    way.is_cut = True
+    pair.meet()
+    before = pair.counted("n1", "acknowledgements_received")
+    pair.back.is_cut = True
     assert pair.asker.try_request(0, 1, 41)
     pair.elapse(MILLISECOND // 10)
-    way.is_cut = False
+    pair.back.is_cut = False
     assert pair.asked.poll()
     pair.elapse(MILLISECOND // 10)
     assert pair.asker.poll()
     assert pair.answers == [42]
-    assert pair.counted("n1", "acknowledgements_received") == 0
-    way.is_cut = True
+    assert pair.counted("n1", "acknowledgements_received") == before
+    pair.back.is_cut = True
     pair.elapse(50 * MILLISECOND)
     assert pair.asker.poll()
     assert (pair.returned, pair.asker.credits(0), pair.asker.outbox.is_idle) == ([], 4, True)

@@ -17,15 +17,18 @@ TAG = 9
 
 
 class Card:
-    """Node 0's. sent: frames. told: what the host was shown, or interrupted with: endpoint and subject."""
+    """Node 0's. sent: frames. told: what the host was shown, or interrupted with: endpoint and subject. peer: the
+    incarnation of node 1 that it has heard of; 0: none."""
 
-    def __init__(self, settings: Settings | None = None, incarnation: int = 1) -> None:
+    def __init__(self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> None:
         own = settings or Settings()
         self.now = 0
         self.sent: list[bytes] = []
         self.told: list[tuple[int, int]] = []
         self.memory = NicMemory(own.frames)
         self.firmware = Firmware(Adapter(0, ADDRESSES, incarnation=incarnation), self, self.memory, own)
+        if peer:
+            self.introduce(peer)
 
     # Its surroundings.
 
@@ -101,6 +104,11 @@ class Card:
                 out.append((kind, reason, *codec.unpack_answer(frame[:-1])[8:12]))
         self.sent.clear()
         return out
+
+    def introduce(self, incarnation: int) -> None:
+        """It says that it is that incarnation."""
+        begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_NACK, codec.REASON_RESTARTED, 1, 0, incarnation, 1)
+        self.firmware.receive(self.now, answered(begin, 0, 0, 0, 1, b""))
 
     def answer(self, sending: Sequence[int], reason: int = 0, *, stamp: int | None = None) -> None:
         """A message's packet, as `taken` has it, is answered so."""

@@ -77,6 +77,7 @@ class Shared(Card):
         self.windows: dict[int, Window] = {}
         self.nic = Nic(Adapter(0, ADDRESSES), _Actions(self), own)
         self.firmware = self.nic.firmware
+        self.introduce(1)
         for place in range(hosts):
             self.attach(place)
 

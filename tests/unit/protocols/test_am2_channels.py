@@ -133,6 +133,19 @@ def test_the_echoed_stamp_tells_which_sending_an_answer_is_for() -> None:
     assert patience(2) == 3 * 100  # since the last
 
 
+def test_what_is_sent_anew_waits_and_is_measured_as_if_it_had_not_been_sent_before() -> None:
+    table: Outgoing[str] = Outgoing(Settings(channels=1, timeout=100, longest_timeout=9_000))
+    row = table.begin(0, "a")
+    assert row is not None
+    table.again(100, row)
+    table.anew(1_000, row)
+    assert (row.retries, row.due) == (0, 1_100)
+    sent = row.stamp
+    table.again(1_100, row)
+    table.answered(1_400, row.channel, 0, 0, sent)
+    assert table.patience == 3 * 400
+
+
 def test_a_refusal_of_the_last_sending_counts_and_of_an_earlier_one_does_not() -> None:
     table: Outgoing[str] = Outgoing(FEW)
     row = table.begin(0, "a")

@@ -13,7 +13,6 @@ from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_BAD_TA
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.errors import Status
 from protocols.am2.mapper.tables import Path, Table
-from protocols.am2.packets import answered, prefix
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
 from protocols.myrinet.envelope import sealed
@@ -21,8 +20,8 @@ from protocols.myrinet.envelope import sealed
 FEW = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3)
 
 
-def ready(own: Settings | None = None, incarnation: int = 1) -> Card:
-    card = Card(own, incarnation)
+def ready(own: Settings | None = None, incarnation: int = 1, peer: int = 1) -> Card:
+    card = Card(own, incarnation, peer)
     card.create(4)
     return card
 
@@ -194,47 +193,56 @@ def test_a_frame_of_its_own_that_comes_back_by_a_wire_is_a_strangers() -> None:
 # Incarnations.
 
 
-def test_a_nic_that_has_started_again_tells_who_did_not_know_and_takes_what_is_sent_then() -> None:
-    card = ready(incarnation=5)
-    assert card.arrive(4, 1, receiver=0)[0][:2] == (KIND_NACK, REASON_RESTARTED)
+@pytest.mark.parametrize("incarnation", [1, 5])
+def test_nobody_takes_what_is_not_meant_for_him_but_says_who_he_is_and_takes_what_is_sent_then(
+    incarnation: int,
+) -> None:
+    card = ready(incarnation=incarnation)
+    for meant in (0, incarnation - 1, incarnation + 1):
+        assert card.arrive(4, 1, receiver=meant)[0][:2] == (KIND_NACK, REASON_RESTARTED)
+    assert card.told == []
+    assert card.arrive(4, 1, receiver=incarnation)[0][0] == KIND_ACK
+
+
+def test_without_acknowledgements_what_knows_of_nobody_is_taken_as_it_does_not_come_again() -> None:
+    card = ready(Settings(reliable=False), incarnation=5)
+    assert card.arrive(4, 1, receiver=0) == []
+    assert card.told == [(4, layout.ARRIVED_REQUESTS)]
     assert card.arrive(4, 1, receiver=4)[0][:2] == (KIND_NACK, REASON_RESTARTED)
-    assert card.told == []
-    assert card.arrive(4, 1, receiver=5)[0][0] == KIND_ACK
+    assert len(card.told) == 1
 
 
-def test_the_first_incarnation_takes_what_knows_of_none() -> None:
-    card = ready()
-    assert card.arrive(4, 1, receiver=0)[0][0] == KIND_ACK
-
-
-def introduce(card: Card, incarnation: int, receiver: int = 1) -> None:
-    """Node 1 says that it is that incarnation, to whom it takes for the other."""
-    begin = prefix(ADDRESSES[0], ADDRESSES[1], KIND_NACK, REASON_RESTARTED, 1, 0, incarnation, receiver)
-    card.firmware.receive(card.now, answered(begin, 0, 0, 0, 1, b""))
-
-
-def test_what_was_sent_before_a_peer_has_said_who_it_is_is_sent_again_to_that_incarnation() -> None:
-    card = ready()
+@pytest.mark.parametrize("incarnation", [1, 7])
+def test_what_was_sent_before_a_peer_has_said_who_it_is_is_sent_again_to_that_incarnation_as_if_for_the_first_time(
+    incarnation: int,
+) -> None:
+    card = ready(FEW, peer=0)
     card.request(4, 0, 1)
-    before = card.sent[0]
-    card.taken()
-    introduce(card, 7)
-    assert codec.unpack_message(before[:-1])[6] == 0
-    assert codec.unpack_message(card.sent[0][:-1])[6] == 7
+    card.elapse(2 * MILLISECOND)
+    assert {codec.unpack_message(frame[:-1])[6] for frame in card.sent} == {0}
+    first, *_, last = card.taken()
+    card.introduce(incarnation)
+    assert codec.unpack_message(card.sent[0][:-1])[6] == incarnation
+    (again,) = card.taken()
+    assert again[:4] == first[:4]
+    assert again[4] > last[4]
     assert card.told == []
+    card.elapse(7 * MILLISECOND)
+    assert len(card.taken()) == 3  # all the retries that there are, after the times of a first sending
+    card.elapse(4 * MILLISECOND)
+    assert card.told == [(4, layout.ARRIVED_REPLIES)]
 
 
 def test_a_peer_that_has_started_again_has_all_messages_to_it_come_back_and_later_ones_go_there() -> None:
-    card = ready()
-    introduce(card, 7)
+    card = ready(peer=7)
     card.request(4, 0, 1)
     card.taken()
-    introduce(card, 8)
+    card.introduce(8)
     assert card.told == [(4, layout.ARRIVED_REPLIES), (1, layout.RESTARTED)]
     assert card.counted("restarts") == 1
     card.request(4, 1, 1)
     assert codec.unpack_message(card.sent.pop()[:-1])[6] == 8
-    introduce(card, 7)
+    card.introduce(7)
     assert card.counted("restarts") == 1
     assert card.arrive(4, 1, sender=7) == []
     assert card.arrive(4, 1, sender=8)[0][0] == KIND_ACK
@@ -300,6 +308,19 @@ def test_messages_that_have_waited_for_a_route_go_by_it() -> None:
     assert card.told == []
 
 
+def test_what_is_under_way_waits_for_a_route_also_when_its_peer_has_said_who_it_is() -> None:
+    card = routed()
+    card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
+    card.request(4, 0, 1)
+    card.firmware.install(0, Table(2, 1, {}))
+    card.sent.clear()
+    card.introduce(1)
+    assert card.sent == []
+    card.firmware.install(0, Table(3, 1, {1: Path(b"\x82", ADDRESSES[1])}))
+    card.elapse(10 * MILLISECOND)
+    assert card.sent[0][14] == 0x82
+
+
 def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
     card = routed()
     frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[1], KIND_ACK, 0, 1, 0, 1, 1, 0, 0, 0, 1)
@@ -322,6 +343,7 @@ def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
     ),
     payload=st.binary(max_size=100),
     again=st.booleans(),
+    peer=st.integers(0, 2),
 )  # fmt: skip
 def test_a_frame_whose_check_fits_and_that_says_anything_harms_nothing(
     kind: int,
@@ -331,8 +353,9 @@ def test_a_frame_whose_check_fits_and_that_says_anything_harms_nothing(
     about: tuple[int, int, int, int, int, int, int, int, int, int],
     payload: bytes,
     again: bool,
+    peer: int,
 ) -> None:
-    card = ready()
+    card = ready(peer=peer)
     layout.set_segment(card.page(4), 100)
     card.request(4, 0, 1)
     if kind == KIND_MESSAGE:
@@ -362,7 +385,7 @@ def test_whatever_a_host_writes_into_its_page_harms_nothing(entries: list[tuple[
 
 @given(st.binary(max_size=120), st.booleans())
 def test_garbage_is_dropped_and_counted(raw: bytes, is_addressed: bool) -> None:
-    card = ready()
+    card = ready(peer=0)
     begin = ADDRESSES[0] + ADDRESSES[1] + b"\x88\xb6\x00\x04" if is_addressed else b""
     card.firmware.receive(0, begin + raw)
     assert card.sent == []
