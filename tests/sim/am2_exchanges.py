@@ -9,6 +9,8 @@ from am2_swarm import MISTAKES, Run
 from am2_world import World
 from swarm_faults import CALM, MICROSECOND, MILLISECOND, SECOND, Violation
 
+from protocols.am2.codec import KIND_NACK, REASON_RESTARTED
+from protocols.am2.packets import answered, prefix
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from testbed.sim.simulation import Simulation
@@ -45,6 +47,9 @@ CASES: Final = {
     "wrong": _case(_request(0, SHORT, 4, wrong="tag"), _request(0, BULK, 2 * PACKET, wrong="segment")),
 }
 """By name. At the beginning no endpoint is in its NIC; "paged": two of each node take turns in its one frame."""
+STRANGERS: Final = {"short", "each"}
+"""Exchanges before which the nodes have not heard of each other. Before the others they have: else few fates were left for
+what comes behind that."""
 
 
 class Active:
@@ -54,13 +59,16 @@ class Active:
     # and may have to wait for it, for each end of the request and of its reply.
     bound = 2 * (_SETTINGS["longest_timeout"] + _SETTINGS["scan"]) + 8 * _SETTINGS["stay"]
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, *, have_met: bool) -> None:
         self._case = case
+        self._have_met = have_met
         self._world = World(case)
         self._run: Run | None = None
         self.plug = plug(Settings(**dict(case.settings)), witness=self._world.witness)
 
     def begin(self, simulation: Simulation) -> None:
+        if self._have_met:
+            introduce(simulation)
         self._run = Run(self._case, simulation, self._world)
 
     def go_on(self, simulation: Simulation) -> None:
@@ -77,3 +85,14 @@ class Active:
         if left := self._run.left():
             raise Violation("it was over, and is not: " + "; ".join(left))
         self._world.check()
+
+
+def introduce(simulation: Simulation) -> None:
+    """Every node has heard who the others are, and nothing else."""
+    for one in simulation.nodes.values():
+        for other in simulation.nodes.values():
+            if one is not other:
+                own, to = one.adapter, other.adapter
+                about = own.number, to.number, own.incarnation, to.incarnation
+                begin = prefix(to.address, own.address, KIND_NACK, REASON_RESTARTED, *about)
+                other.agent.firmware.receive(simulation.now(), answered(begin, 0, 0, 0, 0, b""))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Final, Protocol
 
-from am2_exchanges import CASES, Active
+from am2_exchanges import CASES, STRANGERS, Active
 from exhaustive_exchanges import EMP_MATCHING, EXCHANGES, Matching
 from swarm_faults import Violation
 from trials import say
@@ -73,7 +73,9 @@ class Subject:
 
 
 EMP: Final = Subject("emp", {name: partial(Matching, EMP_MATCHING, exchange) for name, exchange in EXCHANGES.items()})
-AM2: Final = Subject("am2", {name: partial(Active, case) for name, case in CASES.items()}, depth=5)
+AM2: Final = Subject(
+    "am2", {name: partial(Active, case, have_met=name not in STRANGERS) for name, case in CASES.items()}, depth=5
+)
 SUBJECTS: Final = {EMP.name: EMP, AM2.name: AM2}
 
 
