@@ -233,14 +233,9 @@ class Sender:
             peer.send(packed(peer.prefix, 0, 0, 0, 0, peer.route or b"", body))
         self._over(message)
 
-    def _resend(self, now: int, peer: Peer, row: Sending[Packet], *, is_new: bool = False) -> None:
-        """is_new: what was sent of it before does not count."""
+    def _resend(self, peer: Peer, row: Sending[Packet]) -> None:
         packet = row.packet
         assert packet is not None
-        if is_new:
-            peer.outgoing.anew(now, row)
-        else:
-            peer.outgoing.again(now, row)
         self._counters.packets_resent += 1
         route = peer.route or b""
         peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1]))
@@ -308,6 +303,9 @@ class Sender:
             message = endpoint.messages.get(slot)
             if message is None or message.peer is not peer or message.status or message.is_sent:
                 continue  # it has come to another end meanwhile
+            if not self._card.settings.reliable:
+                self._send_all(message)
+                continue
             self._send_next(now, message)
             if not message.is_sent:
                 turns.put_back(endpoint, slot)
@@ -341,7 +339,8 @@ class Sender:
                     if not message.endpoint.is_leaving and not message.status:
                         peer.turns.add(message.endpoint, message.slot)
                 elif peer.route is not None:
-                    self._resend(now, peer, row)
+                    outgoing.again(now, row)
+                    self._resend(peer, row)
             if peer.turns:
                 self.free(now, peer)
             if not outgoing.unanswered and (peer.route is not None or not peer.turns):
@@ -379,7 +378,8 @@ class Sender:
         """A peer has said who it is, and has taken nothing that did not know that."""
         if peer.route is not None:  # else it is sent again when there is one
             for row in list(peer.outgoing.under_way()):
-                self._resend(now, peer, row, is_new=True)
+                peer.outgoing.anew(now, row)
+                self._resend(peer, row)
 
     def restarted(self, peer: Peer, under_way: Iterable[Packet | None]) -> None:
         """What was under way to a peer will never be answered. A host that hears so may send at once: to the new

@@ -262,9 +262,9 @@ def test_parts_of_a_bulk_message_from_an_incarnation_that_is_gone_are_forgotten(
 # Routes.
 
 
-def routed() -> Card:
+def routed(own: Settings | None = None) -> Card:
     card = Card()
-    card.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), card, card.memory, Settings())
+    card.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), card, card.memory, own or Settings())
     card.create(4)
     return card
 
@@ -276,6 +276,15 @@ def test_messages_wait_for_the_first_map_and_go_by_its_routes() -> None:
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
     assert card.sent[0][14:18] == b"\x81\x82\x00\x04"
     assert card.sent[0][:6] == ADDRESSES[1]
+
+
+def test_without_acknowledgements_what_has_waited_for_a_map_is_sent_once() -> None:
+    card = routed(Settings(reliable=False))
+    card.request(4, 0, 1)
+    card.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
+    assert (len(card.sent), card.owner(4, 0), card.firmware.deadline) == (1, layout.FREE, None)
+    card.introduce(1)
+    assert len(card.sent) == 1
 
 
 def test_without_a_route_messages_wait_for_another_one_for_a_time_and_are_unreachable_then() -> None:
