@@ -126,31 +126,19 @@ class Firmware:
         try:
             if lane.kind == KIND_MESSAGE:
                 channel, generation, sequence, stamp, body = unpack_body(frame)
-                if self._reliable:
-                    self._take(lane, peer, channel, generation, sequence, stamp, body)
-                elif self._receiver.deliver(peer, body):
-                    counters.dropped += 1
-                return
-            channel, generation, sequence, stamp = unpack_answer(frame)
+            else:
+                channel, generation, sequence, stamp = unpack_answer(frame)
         except MalformedError as error:
             self._dropped(error)
             return
-        if lane.kind == KIND_ACK:
-            self._sender.acknowledged(now, peer, channel, generation, sequence, stamp)
-        elif lane.reason <= _PASSES:
-            self._sender.refused(now, peer, channel, generation, sequence, stamp)
-        else:
-            self._sender.undone(now, peer, channel, generation, sequence, stamp, lane.reason)
-        if self._leaving:
-            self._residency.look(now)
-            if self._card.looped:
-                self._loop_back(now)  # of an endpoint that has come into the frame of one that has left
-
-    def _take(
-        self, lane: Lane, peer: Peer, channel: int, generation: int, sequence: int, stamp: int, body: bytes
-    ) -> None:
-        """A packet of a message, its check good."""
-        incoming, counters = peer.incoming, self._counters
+        if lane.kind != KIND_MESSAGE:
+            self._answered(now, lane, peer, channel, generation, sequence, stamp)
+            return
+        if not self._reliable:
+            if self._receiver.deliver(peer, body):
+                counters.dropped += 1
+            return
+        incoming = peer.incoming
         if channel >= incoming.channels:
             counters.malformed += 1
             return
@@ -174,6 +162,21 @@ class Firmware:
         counters.acknowledgements_sent += 1
         begin = lane.answers[reason]
         peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, peer.route or b""))
+
+    def _answered(
+        self, now: int, lane: Lane, peer: Peer, channel: int, generation: int, sequence: int, stamp: int
+    ) -> None:
+        """An answer, its check good."""
+        if lane.kind == KIND_ACK:
+            self._sender.acknowledged(now, peer, channel, generation, sequence, stamp)
+        elif lane.reason <= _PASSES:
+            self._sender.refused(now, peer, channel, generation, sequence, stamp)
+        else:
+            self._sender.undone(now, peer, channel, generation, sequence, stamp, lane.reason)
+        if self._leaving:
+            self._residency.look(now)
+            if self._card.looped:
+                self._loop_back(now)  # of an endpoint that has come into the frame of one that has left
 
     def _lane(self, now: int, frame: bytes) -> Lane | None:
         """Of a frame that is looked at closely, as none has begun like it since the last incarnation of a peer was heard of;
