@@ -36,7 +36,7 @@ _NIC: Final = stat.NIC
 _RECEIVE: Final = stat.RECEIVE
 _PROBE: Final = stat.PROBE
 _NOTHING: Final = memoryview(b"")
-_MOST_LANES = 64
+_MOST_LANES = 128
 """Whoever hears from many NICs keeps those only that it hears from now."""
 _CHECK = "check"  # the field that does not fit where bits were changed on the way
 

@@ -34,7 +34,7 @@ SECOND = 1_000_000_000
 
 class Setting(NamedTuple):
     """One cluster and its traffic: every node sends so many messages of a size in bytes, to nodes drawn by chance or all to
-    the next one."""
+    the next one. wires: the links' rate and delay; or none, then only the loss is theirs."""
 
     shape: str
     parameter: int
@@ -42,25 +42,30 @@ class Setting(NamedTuple):
     messages: int
     size: int
     to: Literal["any", "the next"] = "any"
+    wires: Literal["", "10gbit 1us"] = "10gbit 1us"
 
     def cluster(self) -> Description:
         make = {"star": Description.star, "fat tree": Description.fat_tree}[self.shape]
-        return make(self.parameter, loss=self.loss, delay="1us", rate="10gbit")
+        if not self.wires:
+            return make(self.parameter, loss=self.loss)
+        rate, delay = self.wires.split()
+        return make(self.parameter, loss=self.loss, delay=delay, rate=rate)
 
     def __str__(self) -> str:
-        return f"{self.shape}, {self.size} B to {self.to}, loss {self.loss}"
+        return f"{self.shape}, {self.size} B to {self.to}, loss {self.loss}{', ' * bool(self.wires)}{self.wires}"
 
 
 SETTINGS = (
     Setting("star", 2, "0%", 1_000, 16_384),
     Setting("star", 16, "0%", 200, 16_384),
+    Setting("star", 16, "0%", 200, 16_384, wires=""),
     Setting("star", 16, "0%", 500, 1_000),
     Setting("star", 256, "0%", 20, 16_384),
     Setting("star", 256, "0%", 20, 16_384, "the next"),
     Setting("fat tree", 8, "1%", 50, 1_000),
     Setting("fat tree", 16, "0%", 10, 16_384, "the next"),
 )
-LARGEST = Setting("fat tree", 16, "1%", 100, 1_000)
+LARGEST = tuple([Setting("fat tree", 16, "1%", 100, 1_000, wires=wires) for wires in ("", "10gbit 1us")])
 """The aim for the whole: 1,024 nodes within 20 s and 400 MB."""
 
 
@@ -114,7 +119,7 @@ def simulate(setting: Setting) -> Run:
 
 
 def measure(repeat: int, large: bool, progress: Callable[[str], None], simpy: Callable[[], float]) -> Iterator[Row]:
-    """Rows of rates for each setting. large: also the largest, once, with the memory that it takes. simpy: its time-outs
+    """Rows of rates for each setting. large: first the largest, once, with the memory taken by then. simpy: its time-outs
     per second of CPU time, now."""
     for setting in (LARGEST, *SETTINGS) if large else SETTINGS:
         turns = 1 if setting is LARGEST else repeat
@@ -129,7 +134,7 @@ def measure(repeat: int, large: bool, progress: Callable[[str], None], simpy: Ca
         rates, scaled = tuple([run.rate for run in runs]), tuple([run.rate * scale for run, scale in both])
         yield Row("firmware", SIMULATION, f"{RATE}: {setting}", nodes, "1/s", rates, settings)
         yield Row("firmware", SIMULATION, SCALED, nodes, "1/s", scaled, settings)
-        if setting is LARGEST:
+        if setting in LARGEST:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
             whole = tuple([run.taken / scale for run, scale in both])
             yield Row("firmware", SIMULATION, WHOLE, nodes, "s", whole, settings)

@@ -36,14 +36,16 @@ def targets(rows: Sequence[Row]) -> list[Target]:
 def _in_simulation(rows: Sequence[Row]) -> list[Target]:
     out = []
     for row in rows:
+        if row.subject != "firmware":
+            continue
+        setting = firmware.Setting(*[row.settings[key] for key in firmware.Setting._fields])
         if row.measure == firmware.SCALED:
-            setting = firmware.Setting(*[row.settings[key] for key in firmware.Setting._fields])
             limit = next(limit for nodes, limit in LEAST_FRAMES if row.hosts <= nodes)
             out.append(Target(f"frames/s, {row.hosts} nodes: {setting}", limit, "/s", row.median, least=True))
         elif row.measure == firmware.WHOLE:
-            out.append(Target("1,024 nodes, 100 messages each", LONGEST, "s", row.median))
+            out.append(Target(f"all of it: {setting}", LONGEST, "s", row.median))
         elif row.measure == firmware.MEMORY:
-            out.append(Target("the same: memory", MOST_MEMORY, "MB", row.median))
+            out.append(Target("memory so far", MOST_MEMORY, "MB", row.median))
     return out
 
 
