@@ -154,6 +154,12 @@ class Outgoing(Generic[Packet]):
         row.retries += 1
         self._sent(now, row, min(2 * row.patience, self._settings.longest_timeout))
 
+    def once(self, now: int, row: Sending[Packet]) -> None:
+        """It has just been sent, and is not sent again: what comes late is waited for."""
+        row.retries = self._settings.retries
+        row.patience = self._settings.longest_timeout
+        row.due = now + row.patience
+
     def anew(self, now: int, row: Sending[Packet]) -> None:
         """It is sent as if it had not been: nobody has taken it."""
         row.retries = 0

@@ -33,6 +33,7 @@ from protocols.am2.receiver import MALFORMED, Receiver, Witness
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.settings import Settings
+from protocols.am2.untold import Untold
 from protocols.core.firmware import Actions, Adapter
 from protocols.core.malformed import MalformedError
 
@@ -53,7 +54,7 @@ class Firmware:
 
     __slots__ = (
         "_card", "_counters", "_has_begun", "_has_news", "_is_plain", "_lanes", "_leaving", "_looping", "_mapper", "_nodes",
-        "_receiver", "_reliable", "_residency", "_sender", "settings",
+        "_receiver", "_reliable", "_residency", "_sender", "_untold", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,7 @@ class Firmware:
         self._card = card = Card(adapter, nic, self.settings)
         self._counters = card.counters
         self._sender = Sender(card)
+        self._untold = Untold(self._sender)
         self._residency = Residency(card, self._sender)
         if frames is not None:
             self._residency.attach(0, frames)
@@ -109,7 +111,7 @@ class Firmware:
         return counted
 
     def waiting(self) -> list[str]:
-        out = list(self._sender.waiting())
+        out = [*self._sender.waiting(), *self._untold.waiting()]
         if not self._card.is_mapped:
             out.append("no map of the network has come yet")
         return out + list(self._residency.waiting())
@@ -211,6 +213,8 @@ class Firmware:
         if not self._knows(now, peer, sender):
             counters.stale += 1
             return None
+        if self._untold:
+            self._untold.heard(now, peer)
         if kind == KIND_MESSAGE:
             if receiver != card.incarnation and (receiver or self._reliable):
                 counters.stale += 1
@@ -249,6 +253,7 @@ class Firmware:
         peer.forget(self.settings)
         self._card.greet(peer, incarnation)
         self._sender.restarted(peer, under_way)
+        self._untold.forget(peer)
         self._card.nic.show(peer.number << layout.SUBJECTS | layout.RESTARTED)
         self._sender.free(now, peer)
         return True
@@ -308,6 +313,13 @@ class Firmware:
                 if mapper is not None:
                     mapper.unreachable(now, number)
             sender.unreached.clear()
+            if sender.unheard:
+                self._untold.keep(now, sender.unheard)
+                sender.unheard.clear()
+                self._lanes.clear()  # so that the next frame of a peer is looked at closely
+        if self._untold:
+            self._untold.tick(now)
+        self._is_plain = not (self.settings.attempt or mapper is not None or self._untold)
         if self._leaving:
             self._residency.look(now)
         if self._card.looped:
@@ -317,7 +329,7 @@ class Firmware:
         """The first of all deadlines."""
         if not self._has_begun:
             return 0
-        times = [deadline, self._sender.loiters_until]
+        times = [deadline, self._sender.loiters_until, self._untold.deadline]
         times += self._residency.deadlines()
         if self._mapper is not None:
             times.append(self._mapper.deadline)
@@ -356,6 +368,7 @@ class Firmware:
         for peer in self._card.peers.values():
             if peer.turns:
                 self._sender.free(now, peer)
+        self._untold.mapped(now)
 
     def _loop_back(self, now: int) -> None:
         """What the NIC sends to itself. A host that posts upon what it is shown finds this going on already."""

@@ -50,6 +50,10 @@ class Message:
         """Whether there is a packet for everything."""
         return self.is_begun and not self.again and self.sent >= len(self.data)
 
+    def anew(self) -> Message:
+        """The same, nothing of which has been sent. Of one without data in parts."""
+        return Message(self.endpoint, self.slot, self.peer, self.body)
+
     def next(self) -> tuple[bytes, memoryview]:
         """The next packet's body, and what data of the host's memory is to be behind it."""
         if self.again:

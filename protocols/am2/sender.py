@@ -50,11 +50,11 @@ _MOST_OFFSET: Final = 0xFFFF_FFFF  # of a bulk message's data in a segment, as f
 
 class Sender:
     """All messages on their way out. scan_at: when it looks for what is not answered; None: nothing is. unreached:
-    peers that have just been given up."""
+    peers that have just been given up. unheard: what they were to be told, by the NIC itself."""
 
     __slots__ = (
         "_attempt", "_busy", "_card", "_counters", "_loiter_until", "_loitering", "_nodes", "_queued", "_returning",
-        "_unmapped", "scan_at", "unreached",
+        "_unmapped", "scan_at", "unheard", "unreached",
     )  # fmt: skip
 
     def __init__(self, card: Card) -> None:
@@ -70,6 +70,7 @@ class Sender:
         self._loiter_until = 0
         self.scan_at: int | None = None
         self.unreached: list[int] = []
+        self.unheard: list[Message] = []
 
     @property
     def loiters_until(self) -> int | None:
@@ -401,6 +402,7 @@ class Sender:
                 message.endpoint.messages.pop(message.slot, None)  # it is read anew
             else:
                 self._fail(message, UNREACHABLE)
+        self.unheard = [word for word in self.unheard if word.peer is not peer]  # nobody waits there any more
 
     # The ends of messages.
 
@@ -424,8 +426,17 @@ class Sender:
         """Tell those who have asked it something that it is gone: what it has taken and not replied to has no other end."""
         body = gone(endpoint.number)
         for slot, peer in enumerate(endpoint.askers, layout.SLOTS):
-            endpoint.messages[slot] = message = Message(endpoint, slot, peer, body)
-            self._push(now, message)
+            self.tell(now, Message(endpoint, slot, peer, body))
+
+    def tell(self, now: int, word: Message, *, once: bool = False) -> None:
+        """Send what no host has written. once: it is given up if its first packet is not answered."""
+        word.endpoint.messages[word.slot] = word
+        self._push(now, word)
+        if once and word.open:
+            outgoing = word.peer.outgoing
+            for row in outgoing.under_way():
+                if row.packet is not None and row.packet[0] is word:
+                    outgoing.once(now, row)
 
     def left(self, endpoint: Resident, page: memoryview) -> None:
         """It leaves its frame: what is not sent is for another time."""
@@ -473,6 +484,10 @@ class Sender:
             return
         page = endpoint.page
         if page is None:
+            if message.status == UNREACHABLE and slot >= layout.SLOTS:
+                self.unheard.append(message)
+                if self.scan_at is None:
+                    self.scan_at = 0  # at once
             return
         if message.status:
             self._give_back(endpoint, slot, message.status)
