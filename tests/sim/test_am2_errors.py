@@ -195,6 +195,38 @@ def test_a_peer_that_has_started_again_has_forgotten_what_it_was_asked_and_the_c
     assert pair.counted("n1", "restarts") == 1
 
 
+@pytest.mark.parametrize("first", ["who has asked", "who was asked", "nobody"])
+def test_what_was_taken_by_an_endpoint_that_is_freed_while_the_cable_is_out_comes_back_when_either_nic_is_heard(
+    first: str,
+) -> None:
+    pair = Pair(QUICK)
+    pair.asker.map(0, AWAY, TAG)
+    pair.asker.map(1, EndpointName(1, 9), TAG)
+    pair.meet()
+    other = pair.asked.bundle.allocate_endpoint()
+    other.map(0, HOME, TAG)
+    other.library.driver.fault(other)
+    assert pair.asker.try_request(0, 1, 41)
+    pair.elapse()
+    assert len(pair.delivered) == 1
+    pair.simulation.cut(pair.link)
+    pair.asked.free()
+    pair.elapse(50 * MILLISECOND)
+    pair.simulation.mend(pair.link)
+    pair.elapse(50 * MILLISECOND)
+    assert not pair.asker.poll()
+    assert (pair.returned, pair.asker.credits(0)) == ([], 3)
+    if first == "who has asked":
+        assert pair.asker.try_request(1, 1, 50)
+    elif first == "who was asked":
+        assert other.try_request(0, 99, 50)
+    pair.elapse(SECOND if first == "nobody" else MILLISECOND)
+    assert pair.asker.poll()
+    assert [one.status for one in pair.returned if one.destination == AWAY] == [Status.UNREACHABLE]
+    assert (pair.answers, pair.asker.credits(0)) == ([], 4)
+    assert not any(node.agent.firmware.waiting() for node in pair.simulation.nodes.values())
+
+
 @pytest.mark.parametrize("there", ["another tag", "no endpoint", "the same endpoint"])
 @pytest.mark.parametrize("form", ["short", "medium", "bulk"])
 def test_what_is_taken_by_a_nic_that_starts_again_before_it_is_heard_comes_back_as_unreachable_and_is_handled_once(
