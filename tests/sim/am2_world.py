@@ -159,19 +159,13 @@ class World:
             true = self.case.may_lose_touch or there in self.freed
         else:
             true = not course.handled and (not course.delivered or status is Status.BAD_HANDLER)
-            if course.request.wrong:
-                true &= (
-                    status is _COMES_BACK[course.request.wrong]
-                    or (status is Status.BAD_ENDPOINT and there in self.freed)
-                    or (status is Status.BAD_TAG and bool(self.case.changing))
-                )
-            elif status is Status.BAD_TAG:
-                true &= bool(self.case.changing)
+            if status is Status.BAD_TAG:
+                true &= bool(self.case.changing) or course.request.wrong == "tag"
+            elif status is Status.BAD_ENDPOINT:
+                is_told_later = self.lives[there[0]] > 1 and bool(self.case.priced)  # a NIC that has started again
+                true &= there in self.freed or is_told_later or course.request.wrong == "endpoint"
             else:
-                is_known = (
-                    self.lives[there[0]] == 1 or not self.case.priced
-                )  # a NIC that starts again is told of it later
-                true &= status is Status.BAD_ENDPOINT and (there in self.freed or not is_known)
+                true &= bool(course.request.wrong) and status is _COMES_BACK[course.request.wrong]
         if not true:
             raise Violation(f"{told(serial, course)} comes back: {status.name}")
 
