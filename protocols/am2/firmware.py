@@ -213,7 +213,7 @@ class Firmware:
         if not self._knows(now, peer, sender):
             counters.stale += 1
             return None
-        if self._untold:
+        if self._untold.silences:
             self._untold.heard(now, peer)
         if kind == KIND_MESSAGE:
             if receiver != card.incarnation and (receiver or self._reliable):
@@ -317,9 +317,9 @@ class Firmware:
                 self._untold.keep(now, sender.unheard)
                 sender.unheard.clear()
                 self._lanes.clear()  # so that the next frame of a peer is looked at closely
-        if self._untold:
+        if self._untold.silences or not self._is_plain:
             self._untold.tick(now)
-        self._is_plain = not (self.settings.attempt or mapper is not None or self._untold)
+            self._is_plain = not (self.settings.attempt or mapper is not None or self._untold.silences)
         if self._leaving:
             self._residency.look(now)
         if self._card.looped:

@@ -21,7 +21,7 @@ _LAST_PAUSE: Final = _FIRST_PAUSE << 16
 """Eighteen hours. Who has been silent for longer is told when he is heard of."""
 
 
-class _Silence:
+class Silence:
     """A peer's. words: by the endpoints' numbers, of which there are only so many. next_at: when one is tried; None: one is
     under way, or none will be. pause: nanoseconds before it."""
 
@@ -34,35 +34,32 @@ class _Silence:
 
 
 class Untold:
-    """Of all peers."""
+    """silences: of the peers that have not heard something."""
 
-    __slots__ = ("_sender", "_silences")
+    __slots__ = ("_sender", "silences")
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self._silences: dict[Peer, _Silence] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._silences)
+        self.silences: Final[dict[Peer, Silence]] = {}
 
     @property
     def deadline(self) -> int | None:
-        times = [silence.next_at for silence in self._silences.values()]
+        times = [silence.next_at for silence in self.silences.values()]
         return min((when for when in times if when is not None), default=None)
 
     def keep(self, now: int, words: Iterable[Message]) -> None:
         """They were given up."""
         for word in words:
-            silence = self._silences.get(word.peer)
+            silence = self.silences.get(word.peer)
             if silence is None:
-                silence = self._silences[word.peer] = _Silence()
+                silence = self.silences[word.peer] = Silence()
             silence.words[word.endpoint.number] = word
             if silence.next_at is None and silence.pause <= _LAST_PAUSE:
                 silence.next_at = now + silence.pause
 
     def tick(self, now: int) -> None:
         """One word to each whose time it is."""
-        for silence in self._silences.values():
+        for silence in self.silences.values():
             if silence.next_at is not None and silence.next_at <= now:
                 silence.next_at = None
                 silence.pause *= 2
@@ -71,21 +68,21 @@ class Untold:
 
     def heard(self, now: int, peer: Peer) -> None:
         """A frame of the incarnation to which they were sent has come, or its route has: it is told all."""
-        if peer.route is not None and (silence := self._silences.pop(peer, None)) is not None:
+        if peer.route is not None and (silence := self.silences.pop(peer, None)) is not None:
             for word in silence.words.values():
                 self._sender.tell(now, word.anew())
 
     def mapped(self, now: int) -> None:
         """There are new routes."""
-        for peer in list(self._silences):
+        for peer in list(self.silences):
             self.heard(now, peer)
 
     def forget(self, peer: Peer) -> None:
         """It has started again: nobody waits there any more."""
-        self._silences.pop(peer, None)
+        self.silences.pop(peer, None)
 
     def waiting(self) -> Iterable[str]:
         """A sentence for every peer that is silent."""
-        for peer, silence in self._silences.items():
+        for peer, silence in self.silences.items():
             if silence.words:
                 yield f"node {peer.number} does not answer, and has not heard that of ours are gone: {[*silence.words]}"
