@@ -10,22 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+FIRST: Final = 1
+"""The incarnation of a NIC that has not started again, where incarnations are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """Who a NIC is. number: its node's. addresses: the MAC of every node's NIC, by node number. mtu: bytes behind the
-    Ethernet header. incarnation: greater (as a serial number of 32 bits, not 0) whenever the NIC starts again. pages_apart:
-    pages that follow each other in a buffer do not in the host's memory, and each is a DMA transfer of its own. routed: the
-    network goes by the source routes of frames. ordered: no link of the cluster lets frames overtake each other."""
+    Ethernet header. incarnation: greater (as a serial number of 32 bits, not 0) whenever the NIC starts again. All NICs of
+    a cluster count theirs from FIRST on, or none is ever FIRST: they are times, say. pages_apart: pages that follow each
+    other in a buffer do not in the host's memory, and each is a DMA transfer of its own. routed: the network goes by the
+    source routes of frames. ordered: no link of the cluster lets frames overtake each other."""
 
     number: int
     addresses: Sequence[bytes]
     mtu: int = 1500
-    incarnation: int = 1
+    incarnation: int = FIRST
     pages_apart: bool = False
     routed: bool = False
     ordered: bool = True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Final, Protocol
 
-from protocols.core.firmware import Actions, Adapter, Buffer
+from protocols.core.firmware import FIRST, Actions, Adapter, Buffer
 from protocols.core.memory import Reachable, Span
 from protocols.emp import descriptors as stat
 from protocols.emp.codec import FLAGS_LAST, FRAME_SIZE, STATUS_OK, STATUS_RESTARTED, TYPE_ACK, TYPE_DATA
@@ -62,7 +62,7 @@ class Card:
     __slots__ = (
         "_numbers", "_pack_frame", "_pack_frame_behind", "_pack_message", "_pack_message_behind", "_send", "_send_later",
         "adapter", "address", "counters", "descriptors", "full", "handed", "incarnation", "looped", "memory", "nic",
-        "number", "peers", "peers_by_address", "prefix_size", "settings", "single", "taken",
+        "number", "peers", "peers_by_address", "prefix_size", "presumed", "settings", "single", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,8 @@ class Card:
         self.number = adapter.number
         self.address = adapter.address
         self.incarnation = adapter.incarnation
+        self.presumed = FIRST if adapter.incarnation == FIRST else 0
+        """Incarnation of peers that have not been heard of; 0: not known."""
         self.nic = nic
         self.memory = memory
         self.descriptors = descriptors
@@ -225,7 +227,7 @@ class Card:
             address = self.adapter.addresses[number]
             own = number == self.number
             send, later = (self.looped.append, self._loop_later) if own else (self._send, self._send_later)
-            found = Peer(number, address, send, later)
+            found = Peer(number, address, self.presumed, send, later)
             self.peers[number] = self.peers_by_address[address] = found
         return found
 

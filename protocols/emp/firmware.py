@@ -6,8 +6,9 @@ the sender's (`sender`) or the receiver's (`receiver`).
 
 A NIC that starts again has a greater incarnation. It takes messages from the oldest that its peer still has, and a peer
 that hears of it returns to its host what was under way: whether such a message had arrived before cannot be known.
-A frame names the incarnation that it is meant for, 0 as long as its sender has heard of none. Only incarnation 1 takes a
-frame with 0; any later one says first who it is, as the frame may be an old one that an earlier incarnation has had.
+A frame names the incarnation that it is meant for, and no other one takes it: so no message is received by two. To whom it
+has not heard of, a NIC that counts and has not started again (`Adapter.incarnation`) writes as to one of its kind; any other
+one names 0, which nobody takes: who gets such a frame says who it is, and what nobody can have had is sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from protocols.emp.settings import Settings
 from protocols.emp.transfers import Lane, Peer, Posted
 
 _MASK = 0xFFFF_FFFF
-_FIRST_INCARNATION = 1
 _NIC: Final = stat.NIC
 _RECEIVE: Final = stat.RECEIVE
 _PROBE: Final = stat.PROBE
@@ -278,15 +278,15 @@ class Firmware:
         if not self._knows(now, peer, sender):
             card.counters.stale += 1
             return False
-        if receiver != card.incarnation and (receiver or card.incarnation != _FIRST_INCARNATION):
+        if receiver != card.incarnation:
             card.counters.stale += 1
             card.refuse_frame(peer, flags, unit, message, number)
             return False
         return True
 
     def _knows(self, now: int, peer: Peer, incarnation: int) -> bool:
-        """Whether it is the peer's last incarnation; a later one than was known becomes that."""
-        if incarnation == peer.incarnation:
+        """Whether it is the peer's last incarnation; a later one than was known, or presumed, becomes that."""
+        if incarnation == peer.incarnation or not incarnation:
             return incarnation != 0
         if peer.incarnation:
             if (incarnation - peer.incarnation) & _MASK >= 1 << 31:
@@ -295,11 +295,10 @@ class Firmware:
             self._receiver.restarted(peer)
             self._greet(peer, incarnation)
             self._sender.restarted(now, peer)
-        elif incarnation:
+        else:
             self._greet(peer, incarnation)
-            if incarnation != _FIRST_INCARNATION:
-                self._sender.introduced(now, peer)
-        return incarnation != 0
+            self._sender.introduced(now, peer)
+        return True
 
     def _greet(self, peer: Peer, incarnation: int) -> None:
         """A peer is another one than before: so is how frames begin, from it and to it. No frame was taken from one of whom

@@ -45,7 +45,7 @@ class EMP(Counted):
         FlagsField("flags", 0, 8, ["LAST"]),  # the last frame of the message
         ByteField("unit", 3),  # frames per collection of this message
         XIntField("sender", 0),  # incarnation of the NIC that sends the message
-        XIntField("receiver", 0),  # incarnation of the NIC that receives it, as far as known; 0: unknown
+        XIntField("receiver", 0),  # incarnation of the NIC that receives it, as far as known or presumed; 0: unknown
         IntField("message", 0),  # message id, counted per pair of hosts
         IntField("frame", 0),  # number of the frame in the message, from 0
         ShortField("length", None),  # bytes of payload of this frame

@@ -120,7 +120,7 @@ class Sender:
                 self._resend(now, peer, sending, collection)
 
     def introduced(self, now: int, peer: Peer) -> None:
-        """The peer has told who it is, and refused what did not say so."""
+        """The peer has told who it is, and no incarnation of it has taken what did not say so."""
         for sending in list(peer.sending.values()):
             for number in list(sending.open):
                 if number == 0 or not sending.parked:

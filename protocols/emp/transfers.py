@@ -124,8 +124,9 @@ NO_RECEIVING: Final[dict[int, Receiving]] = {}
 
 
 class Peer:
-    """Another host's NIC. incarnation: the last one heard of; 0: none. expected: the next message id to be admitted; None
-    until the first header of this incarnation. send, send_later: `Nic`'s, or where frames to this NIC itself go.
+    """Another host's NIC. incarnation: the last one heard of, or presumed; 0: not known. expected: the next message id to be
+    admitted; None until the first header of this incarnation. send, send_later: `Nic`'s, or where frames to this NIC itself
+    go.
 
     unit: of the collections of messages whose frames begin as follows; 0: not known. single: how a frame that is a whole
     message begins. middle: how one begins that is neither its message's first nor its last.
@@ -140,6 +141,7 @@ class Peer:
         self,
         number: int,
         address: bytes,
+        incarnation: int,
         send: Callable[[bytes], object],
         send_later: Callable[[Callable[[], bytes]], object],
     ) -> None:
@@ -149,7 +151,7 @@ class Peer:
         self.send_later = send_later
         self.unit = 0
         self.single = self.middle = b""
-        self.incarnation = 0
+        self.incarnation = incarnation
         self.next_id = 0
         self.sending: dict[int, Sending] = {}  # by id, in order; also what has not been begun
         self.queue = NO_QUEUE  # messages of which collections have not been sent yet, except parked ones

@@ -1,9 +1,9 @@
 """The swarm's second kind of case: NICs start again in the middle, and messages are given up.
 
 Then not everything can arrive: a message that was under way may be returned to its sender, whether it had arrived or not.
-What must hold: nothing arrives twice at one incarnation, what arrives is right, whatever is posted ends (with its message,
-or with an error) or waits for a message that was never received, and once all is calm every node can talk to every other:
-as they are, where nothing is given up; where messages may be, once all NICs have started again.
+What must hold: nothing arrives twice, not at two incarnations of a NIC either, what arrives is right, whatever is posted
+ends (with its message, or with an error) or waits for a message that was never received, and once all is calm every node can
+talk to every other: as they are, where nothing is given up; where messages may be, once all NICs have started again.
 
     python tests/sim/swarm_restarts.py 4711
 """
@@ -45,7 +45,7 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
 
 
 async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list[int], calm: Calm) -> None:
-    """For as long as this incarnation lasts."""
+    """For as long as this incarnation lasts. took: the messages that have come to this NIC, to earlier ones, too."""
     while True:
         buffer = bytearray(LARGEST)
         try:
@@ -123,18 +123,19 @@ def run(seed: int) -> Counter[str]:
     with Simulation(layout, EMP.plug(settings), seed=seed) as simulation:
         for link, impairment in zip(layout.links, case.links, strict=True):
             simulation.change(link.name, impairment)
+        took: dict[str, list[int]] = {node.name: [] for node in layout.nodes}
         calm: dict[str, Calm] = {node.name: set() for node in layout.nodes}
         programs = []
         for node in layout.nodes:
             programs.append(simulation.spawn(node.name, send_some, case))
-            programs.append(simulation.spawn(node.name, receive_some, case, [], calm[node.name]))
+            programs.append(simulation.spawn(node.name, receive_some, case, took[node.name], calm[node.name]))
         for when in sorted(chance.below(case.until) for _ in range(1 + chance.below(4))):
             simulation.run_until(when)
             confuse(simulation, chance)
             again = chance.choice(layout.nodes).name
             rows.update(simulation.nodes[again].agent.firmware.counted())
             simulation.restart(again)
-            programs.append(simulation.spawn(again, receive_some, case, [], calm[again]))
+            programs.append(simulation.spawn(again, receive_some, case, took[again], calm[again]))
         simulation.run_until(case.until)
         for link in layout.links:
             simulation.change(link.name, CALM)

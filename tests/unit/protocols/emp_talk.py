@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from pair import Wires
 
+from protocols.core.firmware import FIRST
 from protocols.emp import codec
 from protocols.emp.host import Endpoint, plug
 from protocols.emp.settings import Settings
@@ -13,9 +14,16 @@ from protocols.emp.settings import Settings
 TIMEOUT = Settings().timeout
 
 
-def nics(count: int = 2, mtu: int = 1500, settings: Settings | None = None) -> tuple[Wires, list[Endpoint]]:
-    """So many NICs, and their hosts. Settings are those of all, and may be changed while they run."""
-    wires = Wires(plug(settings), count, mtu)
+A_TIME = 700_000
+"""An incarnation where they are times, not counted."""
+
+
+def nics(
+    count: int = 2, mtu: int = 1500, settings: Settings | None = None, incarnation: int = FIRST
+) -> tuple[Wires, list[Endpoint]]:
+    """So many NICs, and their hosts. Settings are those of all, and may be changed while they run. incarnation: with which
+    all begin."""
+    wires = Wires(plug(settings), count, mtu, incarnation)
     return wires, hosts(wires)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from protocols.core.firmware import Adapter, Agent, Buffer, Plug
+from protocols.core.firmware import FIRST, Adapter, Agent, Buffer, Plug
 
 
 class ListNic:
@@ -42,14 +42,14 @@ class ListNic:
 
 
 class Wires:
-    """So many NICs, and one clock that only a test moves."""
+    """So many NICs, and one clock that only a test moves. incarnation: with which they begin."""
 
-    def __init__(self, plug: Plug, count: int = 2, mtu: int = 1500) -> None:
+    def __init__(self, plug: Plug, count: int = 2, mtu: int = 1500, incarnation: int = FIRST) -> None:
         self.now = 0
         self._plug = plug
         self._mtu = mtu
         self.addresses = [bytes([2, 0, 0, 0, 0, number + 1]) for number in range(count)]
-        self.incarnations = [1] * count
+        self.incarnations = [incarnation] * count
         self.nics = [ListNic(self) for _ in range(count)]
         self.agents = [self._build(number) for number in range(count)]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from emp_talk import TIMEOUT, acknowledgement, content, counted, header, hosts, nics, said
+from emp_talk import A_TIME, TIMEOUT, acknowledgement, content, counted, header, hosts, nics, said
 from pair import Wires
 
+from protocols.core.firmware import FIRST
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import EmpError
 from protocols.emp.settings import Settings
@@ -98,7 +99,7 @@ def test_messages_kept_from_a_sender_that_starts_again_are_forgotten() -> None:
     wires.exchange()
     buffer = bytearray(3)
     receiver.post_receive(0, 1, buffer)
-    wires.elapse(TIMEOUT)
+    wires.elapse(2 * TIMEOUT)  # it has been sent twice: before its sender had heard of the receiver, and then
     assert buffer == b"new"
     assert wires.waiting() == []
 
@@ -113,10 +114,11 @@ def test_frames_of_a_sender_that_has_gone_are_dropped_when_they_come_late() -> N
     wires.exchange()
     buffer = bytearray(3)
     receiver.post_receive(0, 1, buffer)
+    before = counted(wires, 1, "stale")
     for frame in late:
         wires.give(frame)
-    assert counted(wires, 1, "stale") == 2
-    wires.elapse(TIMEOUT)
+    assert counted(wires, 1, "stale") == before + 2
+    wires.elapse(2 * TIMEOUT)
     assert buffer == b"new"
 
 
@@ -146,9 +148,10 @@ def test_acknowledgements_from_a_receiver_that_has_gone_end_nothing() -> None:
     for frame in wires.take(1):
         wires.give(frame)
     send = sender.post_send(1, 1, b"two")
+    before = counted(wires, 0, "stale")
     wires.give(late)
     assert not send.done
-    assert counted(wires, 0, "stale") == 1
+    assert counted(wires, 0, "stale") == before + 1
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["of nobody", "of the one that has gone"])
@@ -171,6 +174,80 @@ def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnati
     assert not again.done
     wires.exchange()
     assert counted(wires, 0, "restarts") == 1, "its sender has been told"
+
+
+@pytest.mark.parametrize("hears", ["by the refusal of what it sends again", "by what the receiver sends", "too late"])
+def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_one(hears: str) -> None:
+    """Its sender has heard of neither, as all that the former one has said is lost."""
+    wires, (sender, receiver) = nics()
+    former = receiver.post_receive(0, 1, bytearray(3))
+    send = sender.post_send(1, 1, b"one")
+    [frame] = wires.take(0)
+    wires.give(frame)
+    assert former.done
+    wires.restart(1)
+    later = hosts(wires)[1].post_receive(0, 1, bytearray(3))
+    if hears == "too late":  # nothing is ever heard of the next one's answers: it does not take the message either
+        for _ in range(9):
+            wires.tick()
+            for again in wires.take(0):
+                wires.give(again)
+            wires.take(1)
+        assert not send.done
+    elif hears == "by what the receiver sends":
+        hosts(wires)[1].post_send(0, 9, b"I am new")
+    wires.elapse(Settings().longest_timeout)
+    assert not later.done
+    with pytest.raises(EmpError, match="node 1 has started again: whether the message had arrived is not known"):
+        send.result()
+    assert counted(wires, 0, "restarts") == 1
+    sender.post_send(1, 1, b"two")
+    wires.exchange()
+    assert later.done
+
+
+def test_what_is_sent_to_a_peer_not_heard_of_is_returned_to_nobody_who_has_started_again_himself() -> None:
+    """No incarnation of the peer takes what does not say that it is meant for it: so none can have had the message."""
+    wires, _ = nics()
+    wires.restart(0)
+    sender, receiver = hosts(wires)
+    former = receiver.post_receive(0, 1, bytearray(3))
+    send = sender.post_send(1, 1, b"one")
+    for frame in wires.take(0):
+        wires.give(frame)
+    assert not former.done
+    wires.restart(1)
+    later = hosts(wires)[1].post_receive(0, 1, bytearray(3))
+    wires.elapse(TIMEOUT)
+    assert later.done
+    assert send.result().length == 3
+    assert counted(wires, 0, "restarts") == 0
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["", "the receiver has started again meanwhile"])
+def test_where_incarnations_are_times_the_first_message_arrives_and_nothing_is_returned(again: bool) -> None:
+    wires, (sender, _) = nics(incarnation=A_TIME)
+    buffers = [bytearray(10_000), bytearray(3)]
+    sends = [sender.post_send(1, 1, content(10_000)), sender.post_send(1, 1, b"one")]
+    if again:
+        for frame in wires.take(0):
+            wires.give(frame)
+        wires.restart(1)
+        assert wires.tick()
+    receives = [hosts(wires)[1].post_receive(0, 1, buffer) for buffer in buffers]
+    wires.exchange()
+    assert all(one.done for one in receives)
+    assert [send.result().length for send in sends] == [10_000, 3]
+    assert buffers == [content(10_000), b"one"]
+    assert counted(wires, 0, "restarts") == counted(wires, 1, "restarts") == 0
+
+
+def test_nics_that_have_not_started_again_need_no_introduction() -> None:
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 1, bytearray(3))
+    sender.post_send(1, 1, b"one")
+    assert said(wires.nics[0].sent) == ["header 0"]
+    assert wires.exchange() == 2
 
 
 def test_two_that_have_both_started_again_understand_each_other_at_once() -> None:
@@ -241,16 +318,15 @@ def test_a_message_from_before_the_ids_began_again_is_acknowledged_again() -> No
 
 
 def test_incarnations_go_on_beyond_two_to_the_32() -> None:
-    wires, _ = nics()
-    wires.incarnations = [2**32 - 2, 1]
+    wires, _ = nics(incarnation=2**32 - 2)
     wires.restart(0)
-    for incarnation in (2**32 - 1, 1, 2):
+    for incarnation in (2**32 - 1, 2, 3):
         assert wires.incarnations[0] == incarnation
         receive = hosts(wires)[1].post_receive(0, 0, bytearray(1))
         hosts(wires)[0].post_send(1, 0, b"x")
         wires.exchange()
         assert receive.done
-        wires.incarnations[0] = wires.incarnations[0] % (2**32 - 1)
+        wires.incarnations[0] = wires.incarnations[0] % (2**32 - 1) or FIRST
         wires.restart(0)
 
 
@@ -307,16 +383,17 @@ def test_progress_puts_off_giving_up() -> None:
     assert send.result().length == 100_000
 
 
-@pytest.mark.parametrize("incarnation", [0, 2**31 + 1])
-def test_an_incarnation_that_cannot_be_is_dropped(incarnation: int) -> None:
-    wires, (sender, receiver) = nics()
+@pytest.mark.parametrize(("incarnation", "known"), [(0, FIRST), (2**31 + 1, FIRST), (0, 2**31 + 5)])
+def test_an_incarnation_that_cannot_be_is_dropped(incarnation: int, known: int) -> None:
+    wires, (sender, receiver) = nics(incarnation=known)
     receiver.post_receive(0, 0, bytearray(1))
     sender.post_send(1, 0, b"")
     wires.exchange()
+    before = [counted(wires, number, "stale") for number in (0, 1)]
     wires.give(header(wires, 1, 0, 1, b"", sender=incarnation))
-    assert counted(wires, 1, "stale") == 1
     wires.give(acknowledgement(wires, 0, 1, 1, 0, sender=incarnation))
-    assert counted(wires, 0, "stale") == 1
+    assert [counted(wires, number, "stale") for number in (0, 1)] == [count + 1 for count in before]
+    assert counted(wires, 1, "restarts") == 0
 
 
 def begin_at(wires: Wires, sender: int, receiver: int, message: int) -> None:
