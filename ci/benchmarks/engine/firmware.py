@@ -121,8 +121,8 @@ def simulate(setting: Setting) -> Run:
 def measure(repeat: int, large: bool, progress: Callable[[str], None], simpy: Callable[[], float]) -> Iterator[Row]:
     """Rows of rates for each setting. large: first the largest, once, with the memory taken by then. simpy: its time-outs
     per second of CPU time, now."""
-    for setting in (LARGEST, *SETTINGS) if large else SETTINGS:
-        turns = 1 if setting is LARGEST else repeat
+    for setting in (*LARGEST, *SETTINGS) if large else SETTINGS:
+        turns = 1 if setting in LARGEST else repeat
         runs, scales = [], []
         for turn in range(turns):
             progress(f"{setting}: {turn + 1} of {turns}")
