@@ -156,15 +156,16 @@ class WatchedWay(Way):
         self._recording = recording
         self._interface = recording.interface(self.source) if self.source in recording.nics else -1
 
-    def enter(self, now: int, frame: bytes, known: Known | None = None) -> None:
+    def admit(self, now: int, frame: bytes, known: Known | None) -> Way | None:
         recording, counters = self._recording, self._counters
         lost, full = self.lost, counters.queue
-        super().enter(now, frame, known)
+        way = super().admit(now, frame, known)
         if self.lost > lost:
             recording.tell_of_loss(now, self.source, self.link, _CUT)
         elif counters.queue > full:
             recording.tell_of_loss(now, self.source, self.link, "queue full")
         recording.entered(now, self.source, self._interface, frame)
+        return way
 
     def lead_to(self, receive: Receive) -> None:
         super().lead_to(self._recording.arriving(self.end, receive))

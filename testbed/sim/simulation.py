@@ -51,9 +51,9 @@ Program = Callable[Concatenate[Endpoint, SimNode, Arguments], Coroutine[object, 
 
 _NO_ADDRESS: Final = bytes(6)  # of a node without a NIC
 _NOTHING_LEFT: Final = "nothing is left that could happen"
-_SELDOM: Final = (100_000, 100, 20)
+_SELDOM: Final = (1_000_000, 20, 20)
 """Thresholds of Python's garbage collector within a run: what is under way is many objects and no cycles, and to look
-through all of them again and again took a quarter of a large run."""
+through all of them takes long: with the usual ones a quarter of a large run, and a seventh with a tenth of the first."""
 
 _SHOWN: Final = 100  # sentences in an error; a cluster has thousands
 

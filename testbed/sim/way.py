@@ -150,11 +150,18 @@ class Way(Direction):
 
     def enter(self, now: int, frame: bytes, known: Known | None = None) -> None:
         """A frame does, and leaves in its time, or is lost. known: its flow, where somebody has asked for it already."""
+        way: Way | None = self
+        while way is not None:
+            way = way.admit(now, frame, known)
+
+    def admit(self, now: int, frame: bytes, known: Known | None) -> Way | None:
+        """The same; but where a frame takes no time to the next switch, and that knows its way, it is there already: the
+        direction that it enters next, at once. So cables and switches without delay cost no event, however many they are."""
         if not self._quick:
             losing = self._losing
             if losing is None:
                 self._enter_slowly(now, frame)
-                return
+                return None
             if known is None:
                 known = losing.known(frame)
                 if known.path is None:
@@ -165,7 +172,7 @@ class Way(Direction):
                 self._counters.offered += 1
                 self._counters.loss += 1
                 self._lost(counted, Outcome.LOSS)
-                return
+                return None
         # As `_put`.
         size = len(frame)
         if self._rate:
@@ -175,7 +182,7 @@ class Way(Direction):
                 due = start + nanoseconds
                 if due - now > self._ample and not self._room(now, size):
                     self._full(now, size)
-                    return
+                    return None
                 self._waiting.append((start, size))
                 self._waiting_bytes += size
             else:
@@ -189,12 +196,18 @@ class Way(Direction):
             due += self._delay
         else:
             due = now + self._delay
+            if due == now and (table := self._table) is not None and self._first is None:
+                way = table.get(frame[:6] if known is None else known.destination)
+                if way is not None and way is not self._back:
+                    self._taken += _FRAME + size
+                    return way
         self._taken += _FRAME + size
         if self._first is None:
             self._first = first = (due, frame, known)
             heappush(self._heap, (due, self._next(), self._arrive, first))
         else:
             self._behind.append((due, frame, known))
+        return None
 
     def lead_to(self, receive: Receive) -> None:
         """From now on the frames come there."""
