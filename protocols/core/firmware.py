@@ -38,6 +38,11 @@ class Adapter:
     def address(self) -> bytes:
         return self.addresses[self.number]
 
+    def of_incarnation(self, incarnation: int) -> Adapter:
+        """The same NIC, started again."""
+        routed, ordered = self.routed, self.ordered
+        return Adapter(self.number, self.addresses, self.mtu, incarnation, self.pages_apart, routed, ordered)
+
 
 class Actions(Protocol):
     """What firmware acts on."""

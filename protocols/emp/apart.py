@@ -13,7 +13,6 @@ they give up. So the next host goes on in the same incarnation, and is given wha
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
 from typing import Final
 
 from protocols.core.apart import Apart, OneHost, Place, Ring, SharedActions
@@ -64,7 +63,7 @@ class Nic:
         return self.firmware.ring
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
-        self.adapter = replace(self.adapter, incarnation=incarnation)
+        self.adapter = self.adapter.of_incarnation(incarnation)
         former, self.firmware = self.firmware, self._vacant()
         self.firmware.succeed(former)
 

@@ -7,9 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from testbed.kernel import mounts, syscalls
 from testbed.kernel.files import write_setting
+
+_HOSTS: Final = Path("/etc/hosts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def enter(surroundings: Surroundings) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
     mounts.leave_propagation()
     _show_sys(surroundings.group is not None)
-    mounts.lay_file(surroundings.hosts, Path("/etc/hosts"))
+    mounts.lay_file(surroundings.hosts, _HOSTS)
     for directory in surroundings.directories:
         mounts.lay_directory(Path(directory))
     for target, source in surroundings.files.items():

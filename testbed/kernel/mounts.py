@@ -14,12 +14,12 @@ def leave_propagation() -> None:
 
 
 def bind(source: Path, target: Path) -> None:
-    syscalls.mount(str(source), str(target), flags=syscalls.MS_BIND | syscalls.MS_REC)
+    syscalls.mount(os.fspath(source), os.fspath(target), flags=syscalls.MS_BIND | syscalls.MS_REC)
 
 
 def lay_file(source: Path, target: Path) -> None:
     """Show `source` at `target`, whether or not the machine has a file there."""
-    if not target.exists():
+    if not os.path.exists(target):
         make_room(target.parent)
         target.touch()
     bind(source, target)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, TypeVar, cast
@@ -211,7 +210,7 @@ class Simulation:
         self._end(one)
         before = one.adapter
         incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
-        self._start(one, replace(before, incarnation=incarnation))
+        self._start(one, before.of_incarnation(incarnation))
         return one
 
     def crash(self, node: str, *, returns: bool = False) -> Callable[[], object]:

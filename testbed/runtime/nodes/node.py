@@ -186,13 +186,13 @@ class _Node:
     ) -> None:
         """The process is in the node from here on. watched: what the NIC gets for a host library. OSError."""
         enter(place.surroundings)
-        if place.surroundings.environment:
-            os.environ.update(place.surroundings.environment)
+        for name, value in place.surroundings.environment.items():  # `update` would ask abstract classes what this is
+            os.environ[name] = value
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
         # Of a dilated run, whose NICs are new: as in the simulation.
         counted = place.adapter.incarnation + starts - 1
-        adapter = replace(place.adapter, incarnation=incarnation() if orders.dilation is None else counted)
+        adapter = place.adapter.of_incarnation(incarnation() if orders.dilation is None else counted)
         self._channel = channel
         self._starts = starts
         self._dilated: DilatedNic | None = None

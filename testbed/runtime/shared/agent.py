@@ -20,7 +20,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -90,7 +90,7 @@ class SharedAgent:
         began = incarnation()
         self._suspects: list[Attached] = []
         self._functions = [
-            Function(replace(adapter, incarnation=began), self._wire, offer.apart, self._suspects)
+            Function(adapter.of_incarnation(began), self._wire, offer.apart, self._suspects)
             for adapter in offer.adapters
         ]
         self._turns_of: Counter[int] = Counter()
