@@ -92,10 +92,11 @@ def _show_sys(with_groups: bool) -> None:
     """
     groups = os.open("/sys/fs/cgroup", os.O_PATH | os.O_CLOEXEC) if with_groups else None
     try:
-        with contextlib.suppress(OSError):
-            syscalls.mount("sysfs", "/sys", "sysfs", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
-            if groups is not None:
-                syscalls.mount(f"/proc/self/fd/{groups}", "/sys/fs/cgroup", flags=syscalls.MS_BIND | syscalls.MS_REC)
+        syscalls.mount("sysfs", "/sys", "sysfs", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+        if groups is not None:
+            syscalls.mount(f"/proc/self/fd/{groups}", "/sys/fs/cgroup", flags=syscalls.MS_BIND | syscalls.MS_REC)
+    except OSError:  # it is as it was
+        pass
     finally:
         if groups is not None:
             os.close(groups)

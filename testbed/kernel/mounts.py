@@ -19,7 +19,7 @@ def bind(source: Path, target: Path) -> None:
 
 def lay_file(source: Path, target: Path) -> None:
     """Show `source` at `target`, whether or not the machine has a file there."""
-    if not os.path.exists(target):
+    if not os.access(target, os.F_OK):
         make_room(target.parent)
         target.touch()
     bind(source, target)

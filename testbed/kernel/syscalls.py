@@ -30,6 +30,13 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# All found now: in a process that was forked it would take memory of its own.
+_libc.unshare.argtypes = (ctypes.c_int,)
+_libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
+_libc.sethostname.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 
 
 def checked(result: int, path: str | None = None) -> int:
@@ -56,7 +63,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
             source.encode(),
             target.encode(),
             kind.encode() or None,
-            ctypes.c_ulong(flags),
+            flags,
             options.encode() or None,
         ),
         target,

@@ -50,13 +50,17 @@ class Channel:
 
     def hear(self) -> tuple[str, object] | None:
         """The next word, waiting for it; None when the other end is gone."""
-        return self.hear_with()[0]
+        try:
+            packet = self._socket.recv(_MOST + 1)
+        except ConnectionResetError:  # told once where it has not read all: what it said before can still be read
+            packet = self._socket.recv(_MOST + 1)
+        return _understood(packet)
 
     def hear_with(self) -> tuple[tuple[str, object] | None, Channel | None]:
         """As `hear`, and the end of another channel where one came with the word."""
         try:
             packet, handed = self._receive()
-        except ConnectionResetError:  # told once where it has not read all: what it said before can still be read
+        except ConnectionResetError:
             packet, handed = self._receive()
         return _understood(packet), Channel(socket.socket(fileno=handed[0])) if handed else None
 

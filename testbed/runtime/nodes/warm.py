@@ -34,7 +34,7 @@ from testbed.kernel.entering import enter_keeper, is_inside
 from testbed.kernel.offloads import Offloads
 from testbed.runtime import events
 from testbed.runtime.nodes.channel import Channel
-from testbed.runtime.nodes.node import QUESTION, live, made
+from testbed.runtime.nodes.node import QUESTION, asked, live, made
 from testbed.runtime.nodes.places import Orders, Place
 from testbed.runtime.nodes.progress import Progress
 from testbed.runtime.shared import serving
@@ -110,7 +110,7 @@ class _Warm:
             raise TestbedError(f"no NIC can be built:\n{traceback.format_exc()}") from error
 
     def stay(self) -> None:
-        signal.signal(QUESTION, signal.SIG_IGN)  # a node that cannot answer yet shall not die of it
+        signal.signal(QUESTION, asked)
         try:
             if self._orders.shared is not None:
                 self._begin_agents(self._orders.shared)
