@@ -1,6 +1,7 @@
 """A hundred node processes of a program that is as light as a command is: what a process of its own is started for.
 
-Prints one JSON object: the seconds until all had begun, and each one's private bytes.
+Prints one JSON object: the seconds until all had begun, and each one's private bytes. It is told whose NICs they have:
+"echo" or "emp".
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import sys
 import time
 from pathlib import Path
 
-from echoing import ETHERTYPE, EchoEndpoint, plug
+import echoing
 
+from protocols.core.firmware import Host
+from protocols.emp import codec, host
 from testbed import Cluster
 from testbed.controller.agents import agents
 from testbed.runtime.nodes.places import Here
 
 PATIENCE = 20.0  # s
+PROTOCOLS = {"echo": (echoing.plug, echoing.ETHERTYPE), "emp": (host.plug(), codec.ETHERTYPE)}
 
 
-async def idle(_endpoint: EchoEndpoint, node: Here) -> int:
+async def idle(_endpoint: Host, node: Here) -> int:
     return node.number
 
 
@@ -30,10 +34,11 @@ def private_bytes(pid: int) -> int:
 
 
 def main() -> None:
+    plug, ethertype = PROTOCOLS[sys.argv[1]]
     with Cluster.star(100).up() as cluster:
         programs = {node.name: idle for node in cluster}
         begun = time.monotonic()
-        with agents(cluster, plug, ETHERTYPE, programs) as run:
+        with agents(cluster, plug, ethertype, programs) as run:
             took = time.monotonic() - begun
             sizes = [private_bytes(pid) for pid in run.pids.values()]
             results = run.wait(PATIENCE).results

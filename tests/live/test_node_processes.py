@@ -68,13 +68,15 @@ def test_two_programs_talk_in_their_nodes() -> None:
     assert all(report.taken >= 20 and report.cpu > 0 for report in outcome.reports.values())
 
 
-def test_a_hundred_begin_soon_and_cost_little(record_property: pytest.RecordProperty) -> None:
+@pytest.mark.parametrize("protocol", ["echo", "emp"])
+def test_a_hundred_begin_soon_and_cost_little(protocol: str, record_property: pytest.RecordProperty) -> None:
     """Of a parent that is light, not of a test run that has grown: what a process shares, it shares until one writes."""
     here = Path(__file__).parent
-    answer = subprocess.run([sys.executable, str(here / "a_hundred.py")], check=True, capture_output=True, text=True)
+    command = [sys.executable, str(here / "a_hundred.py"), protocol]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
     said = json.loads(answer.stdout)
     sizes = sorted(said["sizes"])
-    record_property("note", f"100 node processes: {said['took']:.2f} s, {sizes[50] / 1e6:.1f} MB each")
+    record_property("note", f"100 node processes, {protocol}: {said['took']:.2f} s, {sizes[50] / 1e6:.1f} MB each")
     assert said["pids"] == 100
     assert said["results"] == {f"n{number + 1}": number for number in range(100)}
     assert said["took"] < 10, "an order of magnitude above what a quiet machine takes"
