@@ -78,33 +78,50 @@ _STREAMS: Final = {
 }
 
 
+class Kind(NamedTuple):
+    """Of flows that differ only in their addresses. located: what `locate` says of their frames, of those at least that a
+    shortcut finds. words: what of them is absorbed behind the addresses, for the first draw for losses. tail: how frames
+    that are told by their first bytes go on behind the addresses; other bytes there may say the same."""
+
+    ethertype: int
+    key: tuple[int, ...]
+    located: Located
+    words: tuple[int, ...]
+    tail: bytes = b""
+
+
 class Known:
     """A flow as its classifier knows it: the same object whenever it comes, so that finding what a direction remembers of it
-    compares nothing. destination: the MAC, as bytes. located: what `locate` says of its frames, of those at least that a
-    shortcut finds. first: the words that lead to its first draw for losses. flow: put together when it is first asked for,
-    where the words say all of it. path: the directions that its first frame comes to, in this order, as far as that is
-    known; None: nobody has looked. drawn: what is drawn for it there. walked: to how many of them it has come, which is
-    remembered here and not there: it takes a fraction of the memory."""
+    compares nothing. destination, source: the MACs, as bytes; all flows share those. flow: put together when it is first
+    asked for. path: the directions that its first frame comes to, in this order, as far as that is known; None: nobody has
+    looked. drawn: what is drawn for it there. walked: to how many of them it has come, which is remembered here and not
+    there: it takes a fraction of the memory."""
 
-    __slots__ = ("destination", "drawn", "first", "flow", "located", "path", "walked")
+    __slots__ = ("destination", "drawn", "flow", "kind", "path", "source", "walked")
     flow: Flow
     path: Sequence[Flows] | None
     drawn: Sequence[int]
 
-    def __init__(self, destination: bytes, located: Located, first: tuple[int, ...]) -> None:
+    def __init__(self, destination: bytes, source: bytes, kind: Kind) -> None:
         self.path = None
-        self.drawn = ()
         self.walked = 0
         self.destination: Final = destination
-        self.located: Final = located
-        self.first: Final = first
+        self.source: Final = source
+        self.kind: Final = kind
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The words that lead to its first draw for losses."""
+        kind = self.kind
+        destination, source = _number(self.destination), _number(self.source)
+        return (destination << 16 | kind.ethertype, source << 16 | len(kind.key), *kind.words)
 
     def __getattr__(self, name: str) -> Flow:
         """Called for a slot that is still empty, and fills it."""
         if name != "flow":
             raise AttributeError(name)
-        destination, source = self.first[:2]
-        self.flow = flow = Flow(destination & 0xFFFF, destination >> 16, source >> 16, self.first[2:-2])
+        kind = self.kind
+        self.flow = flow = Flow(kind.ethertype, _number(self.destination), _number(self.source), kind.key)
         return flow
 
 
@@ -142,7 +159,7 @@ class Counted:
         return start
 
 
-_NO_FLOW: Final = Known(b"", NOWHERE, (0, 0, 0, 0))
+_NO_FLOW: Final = Known(b"", b"", Kind(0, (), NOWHERE, (hashing.LOSS, 0)))
 _ONCE: Final = Counted(_NO_FLOW, 0, 0, 1)  # stands for a flow of which there was one frame
 
 _LEAST_AHEAD: Final = 3  # below, one by one is as fast
@@ -155,24 +172,13 @@ Ordinary = tuple[bytes, int, int, int, int]
 Key = TypeVar("Key")
 
 
-class _Kind(NamedTuple):
-    """Of flows that differ only in their addresses. tail: how their frames go on behind these; other bytes there may say the
-    same. words: what of them is absorbed behind the addresses, for the first draw for losses."""
-
-    ethertype: int
-    key: tuple[int, ...]
-    located: Located
-    tail: bytes
-    words: tuple[int, ...]
-
-
 class Classifier:
     """From a frame's bytes to its flow, with shortcuts: the same for all directions that know the same fields, which may
     share it."""
 
     __slots__ = (
-        "_by_key", "_finer", "_kinds", "_known", "_macs", "_numbers", "_places", "_readers", "_short", "_tails", "_takers",
-        "_values", "by_head", "by_port", "head",
+        "_by_key", "_finer", "_kinds", "_known", "_macs", "_others", "_readers", "_short", "_tails", "_takers", "by_head",
+        "by_port", "head",
     )  # fmt: skip
 
     def __init__(self, fields: Fields) -> None:
@@ -181,16 +187,14 @@ class Classifier:
         self._known: dict[Flow, Known] = {}
         # What is equal in many flows, once.
         self._macs: dict[bytes, bytes] = {}
-        self._numbers: dict[int, int] = {}
-        self._values: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._places: dict[Located, Located] = {}
+        self._others: dict[tuple[int, tuple[int, ...], Located], Kind] = {}
         self.by_port: dict[Ordinary, Known] = {}
         """The shortcut of ordinary frames."""
         self.by_head: dict[bytes, Known] = {}
         """The shortcut of frames whose flow is told by their first bytes, so many as `head` says; and all there is of such
         flows, each by its addresses and its kind's tail."""
-        self._tails: dict[bytes, _Kind] = {}  # of those flows
-        self._kinds: dict[tuple[int, tuple[int, ...]], _Kind] = {}  # the same, by EtherType and key
+        self._tails: dict[bytes, Kind] = {}  # of those flows
+        self._kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}  # the same, by EtherType and key
         self._by_key: dict[object, Known] = {}  # by Ethernet header, and the bytes of the flow key, wherever they stand
         spans = {
             ethertype: found
@@ -229,7 +233,7 @@ class Classifier:
             ordinary = _read_ordinary(frame)
             known = self.by_port.get(ordinary)
             if known is not None:
-                return known, known.located
+                return known, known.kind.located
             head, version, fragment, protocol, _ = ordinary
             # Its ports, if it has any, stand behind a header without options; a later fragment has none.
             if version == _NO_OPTIONS and not fragment & 0x1FFF and head[12:] == _IPV4:
@@ -239,8 +243,8 @@ class Classifier:
         ethertype = int.from_bytes(frame[12:14], "big")
         if ethertype in self._short:
             head = frame[self.head]
-            known = self.by_head.get(head) or self._meet(head, frame)
-            return known, known.located
+            known = self.by_head.get(head) or self.meet(head, frame)
+            return known, known.kind.located
         take = self._takers.get(ethertype)
         if take is not None:
             return self._look_up(self._by_key, take(frame), frame)
@@ -251,9 +255,9 @@ class Classifier:
     def _look_up(self, shortcut: dict[Key, Known], key: Key, frame: bytes) -> tuple[Known, Located]:
         known = shortcut.get(key)
         if known is not None:
-            return known, known.located
+            return known, known.kind.located
         known, located = self._find(frame)
-        if known.located == located:  # else the flow has frames with and without tags, or options
+        if known.kind.located == located:  # else the flow has frames with and without tags, or options
             if len(shortcut) >= MOST_CACHED:
                 shortcut.clear()
             shortcut[key] = known
@@ -266,45 +270,41 @@ class Classifier:
             return self.find(frame[:12] + frame[located[1] - 2 :])[0], located
         known = self._known.get(flow)
         if known is None:
-            same = self._numbers.setdefault
-            ethertype, destination, source, values = flow
-            flow = Flow(
-                same(ethertype, ethertype),
-                same(destination, destination),
-                same(source, source),
-                self._values.setdefault(values, values),
-            )
-            words = [same(word, word) for word in hashing.flow_words(*flow)]
-            place = self._places.setdefault(located, located)
-            known = self._known[flow] = Known(self.mac(frame[:6]), place, (*words, hashing.LOSS, 0))
-            known.flow = flow
+            ethertype, key = flow.ethertype, flow.key
+            kind = self._others.get((ethertype, key, located))
+            if kind is None:
+                words = tuple([value & hashing.MASK for value in key])
+                kind = Kind(ethertype, key, located, (*words, hashing.LOSS, 0))
+                self._others[ethertype, key, located] = kind
+            known = self._known[flow] = Known(self.mac(frame[:6]), self.mac(frame[6:12]), kind)
         return known, located
 
-    def _meet(self, head: bytes, frame: bytes) -> Known:
-        """A flow that is told by its head, which has no shortcut yet. Where many nodes talk to many there are as many flows
-        as frames: what they have in common is found out once."""
+    def meet(self, head: bytes, frame: bytes) -> Known:
+        """The flow of a frame of whose first bytes, `head`, there is no shortcut. Where many nodes talk to many there are as
+        many flows as frames: what they have in common is found out once."""
         tail = head[12:]
-        kind = self._tails.get(tail) or self._kind(tail, frame)
+        kind = self._tails.get(tail)
+        if kind is None:
+            if int.from_bytes(frame[12:14], "big") not in self._short:
+                return self.find(frame)[0]
+            kind = self._kind(tail, frame)
         shortcuts = self.by_head
         own = head if tail == kind.tail else head[:12] + kind.tail
         known = shortcuts.get(own)
         if known is None:
-            same = self._numbers.setdefault
-            from_bytes = int.from_bytes
-            destination = from_bytes(head[:6], "big") << 16 | kind.ethertype
-            source = from_bytes(head[6:12], "big") << 16 | len(kind.key)
-            first = (same(destination, destination), same(source, source), *kind.words)
-            shortcuts[own] = known = Known(self.mac(head[:6]), kind.located, first)
+            mac = self._macs.setdefault
+            destination, source = head[:6], head[6:12]
+            shortcuts[own] = known = Known(mac(destination, destination), mac(source, source), kind)
         if own is not head and len(shortcuts) < MOST_CACHED:
             shortcuts[head] = known
         return known
 
-    def _kind(self, tail: bytes, frame: bytes) -> _Kind:
+    def _kind(self, tail: bytes, frame: bytes) -> Kind:
         located = locate(frame)
         flow = flow_of(frame, self._readers, located)
         kind = self._kinds.get((flow.ethertype, flow.key))
         if kind is None:
-            kind = _Kind(flow.ethertype, flow.key, located, tail, (*flow.key, hashing.LOSS, 0))
+            kind = Kind(flow.ethertype, flow.key, located, (*flow.key, hashing.LOSS, 0), tail)
             self._kinds[flow.ethertype, flow.key] = kind
         if len(self._tails) < MOST_CACHED:
             self._tails[tail] = kind
@@ -318,7 +318,7 @@ class Flows:
     that there was one, and that by the flow where its path was known.
     """
 
-    __slots__ = ("_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key", "_lane")
+    __slots__ = ("_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key", "_lane", "_meet")
 
     def __init__(self, key: int, classifier: Classifier, epoch: int = 0) -> None:
         """key: the direction's, see `hashing.direction_key`. epoch: how often the direction has counted from 1 again."""
@@ -326,6 +326,7 @@ class Flows:
         self._lane = key.to_bytes(hashing.LANE, "little")
         self._epoch = epoch
         self._find = classifier.find
+        self._meet = classifier.meet
         self._by_port = classifier.by_port
         self._by_head = classifier.by_head
         self._head = classifier.head
@@ -338,7 +339,7 @@ class Flows:
         else:
             known = self._by_head.get(frame[self._head])
         if known is not None:
-            located = known.located
+            located = known.kind.located
         else:
             known, located = self._find(frame)
         counted = self._counted.get(known)
@@ -355,10 +356,9 @@ class Flows:
     def known(self, frame: bytes) -> Known:
         """The frame's flow, for `lost`."""
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # as in `count`
-            known = self._by_port.get(_read_ordinary(frame))
-        else:
-            known = self._by_head.get(frame[self._head])
-        return known or self._find(frame)[0]
+            return self._by_port.get(_read_ordinary(frame)) or self._find(frame)[0]
+        head = frame[self._head]
+        return self._by_head.get(head) or self._meet(head, frame)
 
     def lost(self, known: Known, limit: int) -> Counted | None:
         """Count a frame that nothing but an independent loss can happen to: its flow, as above, if its draw is below the
@@ -446,6 +446,10 @@ def _getter(begins: int, spans: tuple[slice, ...]) -> Callable[[bytes], object]:
 
 def _nothing(_: bytes) -> object:
     return None
+
+
+def _number(address: bytes) -> int:
+    return int.from_bytes(address if len(address) == 6 else address.ljust(6, b"\0"), "big")
 
 
 def _mac(number: int) -> str:
