@@ -247,7 +247,8 @@ class Way(Direction):
                 and (way := table.get(frame[:6] if known is None else known.destination)) is not None
                 and way is not self._back
             ):
-                way.enter(now, frame, known)
+                while way is not None:  # as `enter`
+                    way = way.admit(now, frame, known)
             else:
                 onward(now, frame, known)
             if following is None or following is not self._first:
