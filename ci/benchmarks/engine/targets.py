@@ -24,9 +24,9 @@ def ratios(rows: Sequence[Row], measure: str) -> list[float]:
 
 
 LEAST_FRAMES = ((256, 60_000), (1_024, 30_000))
-"""Full-firmware frames a second, up to so many nodes; where SimPy has `firmware.REFERENCE`."""
+"""Full-firmware frames a second, up to so many nodes: as found, and where SimPy has `firmware.REFERENCE`."""
 LONGEST, MOST_MEMORY = 20, 400
-"""Seconds, as above, and MB for the largest simulation."""
+"""Seconds, as found and where SimPy has that, and MB for the largest simulation."""
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
@@ -39,11 +39,12 @@ def _in_simulation(rows: Sequence[Row]) -> list[Target]:
         if row.subject != "firmware":
             continue
         setting = firmware.Setting(*[row.settings[key] for key in firmware.Setting._fields])
-        if row.measure == firmware.SCALED:
+        scaled = f", {firmware.SCALED}" if row.measure in {firmware.SCALED, firmware.WHOLE_SCALED} else ""
+        if row.unit == "1/s":
             limit = next(limit for nodes, limit in LEAST_FRAMES if row.hosts <= nodes)
-            out.append(Target(f"frames/s, {row.hosts} nodes: {setting}", limit, "/s", row.median, least=True))
-        elif row.measure == firmware.WHOLE:
-            out.append(Target(f"all of it: {setting}", LONGEST, "s", row.median))
+            out.append(Target(f"frames/s, {row.hosts} nodes: {setting}{scaled}", limit, "/s", row.median, least=True))
+        elif row.unit == "s":
+            out.append(Target(f"all of it: {setting}{scaled}", LONGEST, "s", row.median))
         elif row.measure == firmware.MEMORY:
             out.append(Target("memory so far", MOST_MEMORY, "MB", row.median))
     return out
