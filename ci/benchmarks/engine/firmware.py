@@ -10,14 +10,17 @@ waits for is what was found.
 
 import gc
 import resource
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
+from benchmarks.contenders import ContenderError
 from benchmarks.rows import Row
+from protocols.core.completion import Completion
 from protocols.emp.descriptors import ANY_SOURCE
-from protocols.emp.host import ANY_TAG, Endpoint, plug
+from protocols.emp.host import ANY_TAG, Endpoint, Received, plug
 from testbed.engine.sources import source
 from testbed.sim.node import SimNode
 from testbed.sim.simulation import Simulation
@@ -71,23 +74,44 @@ LARGEST = tuple([Setting("fat tree", 16, "1%", 100, 1_000, wires=wires) for wire
 """The aim for the whole: 1,024 nodes within 20 s and 400 MB."""
 
 
-async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], size: int) -> None:  # noqa: ARG001
-    data = bytes(size)
-    under_way = deque([endpoint.post_send(peer, 1, data) for peer in peers[:WINDOW]])
-    for peer in peers[WINDOW:]:
-        await under_way.popleft()
-        under_way.append(endpoint.post_send(peer, 1, data))
+Message = tuple[int, int]
+"""Whose it is, and which of his."""
+
+
+def _content(message: Message, size: int) -> bytes:
+    return struct.pack("!II", *message) * (size // 8)
+
+
+async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], size: int) -> None:
+    under_way: deque[Completion[Received]] = deque()
+    for number, peer in enumerate(peers):
+        if number >= WINDOW:
+            await under_way.popleft()
+        under_way.append(endpoint.post_send(peer, 1, _content((node.number, number), size)))
     for completion in under_way:
         await completion
 
 
-async def _receive(endpoint: Endpoint, node: SimNode, count: int, size: int) -> None:  # noqa: ARG001
-    posted = deque([endpoint.post_receive(ANY_SOURCE, ANY_TAG, bytearray(size)) for _ in range(min(count, 4 * WINDOW))])
-    for _ in range(count - len(posted)):
-        await posted.popleft()
-        posted.append(endpoint.post_receive(ANY_SOURCE, ANY_TAG, bytearray(size)))
-    for completion in posted:
-        await completion
+async def _receive(endpoint: Endpoint, node: SimNode, count: int, size: int) -> list[Message]:  # noqa: ARG001
+    """What has come; a message that is not as it was sent is not in it."""
+    came: list[Message] = []
+    posted: deque[tuple[Completion[Received], bytearray]] = deque()
+
+    def post() -> None:
+        buffer = bytearray(size)
+        posted.append((endpoint.post_receive(ANY_SOURCE, ANY_TAG, buffer), buffer))
+
+    for _ in range(min(count, 4 * WINDOW)):
+        post()
+    for number in range(count):
+        completion, buffer = posted.popleft()
+        received = await completion
+        source, which = struct.unpack_from("!II", buffer)
+        if received == (source, 1, size) and buffer == _content((source, which), size):
+            came.append((source, which))
+        if number + 4 * WINDOW < count:
+            post()
+    return came
 
 
 class Run(NamedTuple):
@@ -105,17 +129,20 @@ def simulate(setting: Setting) -> Run:
         for node in simulation.nodes.values():
             chance, others = source(1, node.name), count - 1 if setting.to == "any" else 1
             plans.append([(node.number + 1 + chance.below(others)) % count for _ in range(setting.messages)])
-        due = [0] * count
-        for plan in plans:
-            for peer in plan:
-                due[peer] += 1
+        due: list[list[Message]] = [[] for _ in plans]
+        for source_number, plan in enumerate(plans):
+            for which, peer in enumerate(plan):
+                due[peer].append((source_number, which))
+        receivers = []
         for node, plan in zip(simulation.nodes.values(), plans, strict=True):
-            simulation.spawn(node.name, _receive, due[node.number], setting.size)
+            receivers.append(simulation.spawn(node.name, _receive, len(due[node.number]), setting.size))
             simulation.spawn(node.name, _send, plan, setting.size)
         gc.collect()
         begun = time.process_time_ns()
         simulation.run(timeout=1_000 * SECOND)
         taken = time.process_time_ns() - begun
+        if [sorted(receiver.result()) for receiver in receivers] != due:
+            raise ContenderError(f"{setting}: not every message has come once, and as it was sent")
         sent = sum(node.nic.sent for node in simulation.nodes.values())
         return Run(count, sent * SECOND / taken, taken / SECOND)
 
