@@ -24,11 +24,12 @@ class SimNic:
 
     __slots__ = (
         "_agent", "_clock", "_firmware", "_is_seeing", "_longest", "_loop", "_now", "_shown", "_wake", "_way", "dropped",
-        "received", "sent",
+        "oversized", "received", "sent",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, way: Outlet, mtu: int) -> None:
-        """way: where its frames go. mtu: bytes behind the Ethernet header; ValueError meets a frame that is longer."""
+        """way: where its frames go. mtu: bytes behind the Ethernet header; ValueError meets a frame that it is to send and
+        that is longer."""
         self._loop = loop
         self._clock = loop.now
         self._way = way
@@ -39,6 +40,8 @@ class SimNic:
         """Frames that went on the wire."""
         self.dropped = 0
         """Frames for which there was no room in the receive ring."""
+        self.oversized = 0
+        """Frames that were longer than it takes."""
         self._now = 0  # of the event that the firmware is looking at
         self._wake = NEVER  # when the firmware's deadline is looked at
         self._shown: deque[int] = deque()  # descriptors on their way to the host
@@ -114,6 +117,13 @@ class SimNic:
         deadline = firmware.deadline
         if deadline is not None and deadline < self._wake:
             self._look_ahead()
+
+    def receive_what_fits(self, now: int, frame: bytes) -> None:
+        """The same, where others may send frames that are longer than it takes."""
+        if len(frame) > self._longest:
+            self.oversized += 1
+        else:
+            self.receive(now, frame)
 
     def _tick(self, now: int) -> None:
         if now != self._wake:

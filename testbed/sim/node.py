@@ -45,6 +45,10 @@ class SimNode:
 
     def waiting(self) -> list[str]:
         """A sentence for everything that its host and its firmware wait for."""
-        return [f"{self.name}, host: {sentence}" for sentence in self.agent.host.waiting()] + [
-            f"{self.name}, firmware: {sentence}" for sentence in self.agent.firmware.waiting()
+        oversized = self.nic.oversized
+        lost = [f"{oversized} frames were longer than its MTU, {self.adapter.mtu}, lets it take"] if oversized else []
+        return [
+            *[f"{self.name}, host: {sentence}" for sentence in self.agent.host.waiting()],
+            *[f"{self.name}, firmware: {sentence}" for sentence in self.agent.firmware.waiting()],
+            *[f"{self.name}, NIC: {sentence}" for sentence in lost],
         ]

@@ -223,6 +223,12 @@ class WatchedNic(SimNic):
         if self.dropped > dropped:
             self._recording.say(now, self._name, "loses a frame", why="receive ring full")
 
+    def receive_what_fits(self, now: int, frame: bytes) -> None:
+        oversized = self.oversized
+        super().receive_what_fits(now, frame)
+        if self.oversized > oversized:
+            self._recording.say(now, self._name, "loses a frame", why="longer than the NIC takes")
+
     def doorbell(self, index: int, written: int, translated: int) -> None:
         self._line(f'{{"time": {self._loop.now()}{self._posts}{index}}}\n')
         super().doorbell(index, written, translated)

@@ -114,6 +114,7 @@ class Simulation:
             log=self._fate if self._recording is not None else log,
             myrinet=myrinet,
         )
+        self._of_one_mtu = len({node.nics[0].mtu for node in self.layout.nodes if node.nics}) <= 1
         addresses = tuple([_address(node) for node in self.layout.nodes])
         routed, ordered = self.layout.routed(), self.layout.keeps_order()
         for number, node in enumerate(self.layout.nodes):
@@ -284,7 +285,7 @@ class Simulation:
             nic.tell(self._recording, node.name)
         node.nic, node.adapter, node.agent = nic, adapter, self._plug(adapter, nic)
         nic.begin(self.now(), node.agent)
-        self.network.arriving(end).lead_to(nic.receive)
+        self.network.arriving(end).lead_to(nic.receive if self._of_one_mtu else nic.receive_what_fits)
 
     def _end(self, node: SimNode) -> None:
         """A node's NIC is off, and what was to leave it is gone."""

@@ -1,0 +1,61 @@
+"""NICs of different MTUs on one network: what is too long for one is lost there, as a real interface loses it, and said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from protocols.core.profile import IDEAL, Profile
+from protocols.emp.host import Endpoint, plug
+from testbed.sim.node import SimNode
+from testbed.sim.recording import TRACE
+from testbed.sim.simulation import Simulation, StalledError
+from testbed.spec.elements import Nic, Node
+from testbed.spec.model import Description
+
+MILLISECOND = 1_000_000
+SLOW = Profile("slow", receive=1_000, send=1_000)
+
+
+def mixed(*mtus: int) -> Description:
+    nodes = [Node(name=f"n{number}", nics=[Nic(mtu=mtu)]) for number, mtu in enumerate(mtus, 1)]
+    return Description(**{**Description.star(len(mtus)).model_dump(exclude_unset=True), "nodes": nodes})
+
+
+async def send(endpoint: Endpoint, _node: SimNode, to: int, size: int) -> None:
+    await endpoint.send(to, 1, bytes(size))
+
+
+async def receive(endpoint: Endpoint, _node: SimNode, size: int) -> int:
+    return (await endpoint.receive(0, 1, bytearray(size))).length
+
+
+@pytest.mark.parametrize("profile", [IDEAL, SLOW], ids=["ideal", "slow"])
+def test_a_longer_frame_than_a_nic_takes_is_lost_and_named(profile: Profile, tmp_path: Path) -> None:
+    with Simulation(mixed(9_000, 1_500, 9_000), plug(), profile=profile, folder=tmp_path) as simulation:
+        far = simulation.spawn("n3", receive, 8_000)
+        simulation.spawn("n1", send, 2, 8_000)
+        simulation.run()
+        assert far.result() == 8_000
+        simulation.spawn("n2", receive, 8_000)
+        simulation.spawn("n1", send, 1, 8_000)
+        with pytest.raises(
+            StalledError, match=r"n2, NIC: [1-9][0-9]* frames were longer than its MTU, 1500, lets it take"
+        ):
+            simulation.run(timeout=100 * MILLISECOND)
+        nics = {name: node.nic for name, node in simulation.nodes.items()}
+        assert nics["n2"].oversized > 0
+        assert nics["n2"].received == nics["n3"].oversized == 0
+    told = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
+    lost = [line["node"] for line in told if line.get("why") == "longer than the NIC takes"]
+    assert lost == ["n2"] * nics["n2"].oversized
+
+
+def test_what_fits_all_of_them_arrives() -> None:
+    with Simulation(mixed(1_500, 9_000), plug()) as simulation:
+        simulation.spawn("n1", send, 1, 8_000)
+        task = simulation.spawn("n2", receive, 8_000)
+        simulation.run()
+        assert task.result() == 8_000
