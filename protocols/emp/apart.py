@@ -69,5 +69,6 @@ class Nic:
 
     def _vacant(self) -> Firmware:
         keeps_nothing = copy(self._settings)
-        keeps_nothing.held = 0  # no header without a receive, and there will be none
+        # No header without a receive, and there will be none: not for anybody to choose, so the settings refuse it.
+        object.__setattr__(keeps_nothing, "held", 0)
         return Firmware(self.adapter, self._nic, HostMemory(), Descriptors(1), keeps_nothing, self._codec)
