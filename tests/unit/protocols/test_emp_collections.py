@@ -65,21 +65,6 @@ def test_three_frames_are_acknowledged_at_once_and_a_short_last_collection_too()
     assert said(wires.take(1)) == ["ack 0.3"]
 
 
-def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
-    """Section 3.1.2: "configuring the unit of acknowledgement on the fly"; a message keeps the one it began with."""
-    settings = Settings(unit=2)
-    wires, (sender, receiver) = nics(settings=settings)
-    size = FIRST + 3 * FULL
-    receives = [receiver.post_receive(0, 0, bytearray(size)) for _ in range(2)]
-    sender.post_send(1, 0, bytes(size))
-    settings.unit = 4
-    sender.post_send(1, 0, bytes(size))
-    for frame in wires.take(0):
-        wires.give(frame)
-    assert said(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
-    assert all(receive.done for receive in receives)
-
-
 def test_an_acknowledgement_is_the_header_of_the_last_frame_that_came() -> None:
     """Section 4.1; whatever its number is."""
     wires, (sender, receiver) = nics()

@@ -1,4 +1,4 @@
-"""EMP's settings: what is refused."""
+"""EMP's settings: what is refused, and what becomes of messages under way when they are changed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from copy import copy
 from dataclasses import asdict
 
 import pytest
-from emp_talk import TIMEOUT
+from emp_talk import TIMEOUT, content, nics, said
+from pair import Wires
 
+from protocols.emp import codec
 from protocols.emp.settings import Settings
+
+FIRST = 1500 - 28 - 16
+FULL = 1500 - 28
 
 WRONG = [
     ("unit", 0, "0 frames: 1 to 255"),
@@ -82,3 +87,106 @@ def test_a_copy_is_as_good() -> None:
         assert other == settings
         with pytest.raises(ValueError, match="0 frames"):
             other.unit = 0
+
+
+def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
+    """Section 3.1.2: "configuring the unit of acknowledgement on the fly"; a message keeps the one it began with."""
+    settings = Settings(unit=2)
+    wires, (sender, receiver) = nics(settings=settings)
+    size = FIRST + 3 * FULL
+    receives = [receiver.post_receive(0, 0, bytearray(size)) for _ in range(2)]
+    sender.post_send(1, 0, bytes(size))
+    settings.unit = 4
+    sender.post_send(1, 0, bytes(size))
+    for frame in wires.take(0):
+        wires.give(frame)
+    assert said(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
+    assert all(receive.done for receive in receives)
+
+
+def units(frames: list[bytes]) -> set[int]:
+    """The frames per collection that they say."""
+    return {
+        codec.unpack_message(raw)[3] if codec.type_of(raw) == codec.TYPE_MESSAGE else codec.unpack_frame(raw)[4]
+        for raw in frames
+    }
+
+
+def arrive(wires: Wires, frames: list[bytes]) -> list[str]:
+    """At the second NIC; what that answers, which comes to the first."""
+    for frame in frames:
+        wires.give(frame)
+    answers = wires.take(1)
+    for answer in answers:
+        wires.give(answer)
+    return said(answers)
+
+
+@pytest.mark.parametrize("changed", [1, 2, 4, 255])
+def test_frames_per_collection_change_under_a_message_of_which_some_has_been_sent(changed: int) -> None:
+    """What is sent again is the same frames, and what has not been sent has the boundaries that it would have had."""
+    settings = Settings(window=2)
+    wires, (sender, receiver) = nics(settings=settings)
+    size = FIRST + 7 * FULL
+    buffer = bytearray(size)
+    receive = receiver.post_receive(0, 0, buffer)
+    send = sender.post_send(1, 0, content(size))
+    lost = wires.take(0)
+    assert said(lost) == ["header 0", *(f"data 0.{frame}" for frame in range(1, 6))]
+    settings.unit = changed
+    wires.tick()
+    again = wires.take(0)
+    assert again == lost[:3]
+    assert arrive(wires, again) == ["ack 0.2"]
+    again, rest = (frames := wires.take(0))[:3], frames[3:]
+    assert again == lost[3:]
+    assert said(rest) == ["data 0.6", "data 0.7"]
+    assert units(rest) == {3}
+    assert arrive(wires, rest) == ["ack 0.7"]
+    assert arrive(wires, again) == ["ack 0.5"]
+    assert send.done
+    assert receive.done
+    assert bytes(buffer) == content(size)
+
+
+@pytest.mark.parametrize("changed", [1, 2, 4, 255])
+def test_messages_of_before_and_behind_a_change_are_sent_again_each_in_its_own_way(changed: int) -> None:
+    settings = Settings()
+    wires, (sender, receiver) = nics(settings=settings)
+    sizes = [FIRST + 3 * FULL, 1, FIRST + 3 * FULL, 1]
+    sends, lost = [], []
+    for message, size in enumerate(sizes):
+        if message == 2:
+            settings.unit = changed
+        sends.append(sender.post_send(1, message, content(size)))
+        lost.append(wires.take(0))
+    assert [units(frames) for frames in lost] == [{3}, {3}, {changed}, {changed}]
+    wires.tick()
+    assert wires.take(0) == [*lost[0][:3], *lost[1], *lost[2][:changed], *lost[3]]
+    for message, size in enumerate(sizes):
+        receiver.post_receive(0, message, bytearray(size))
+    wires.elapse(10 * TIMEOUT)
+    assert all(send.done for send in sends)
+
+
+def test_messages_that_wait_for_their_turn_keep_the_unit_with_which_they_were_posted() -> None:
+    settings = Settings(window=1)
+    wires, (sender, receiver) = nics(settings=settings)
+    sizes = [1, 1, FIRST + 3 * FULL]
+    buffers = [bytearray(size) for size in sizes]
+    for tag, buffer in enumerate(buffers):
+        receiver.post_receive(0, tag, buffer)
+        sender.post_send(1, tag, content(len(buffer)))
+    assert said(frames := wires.take(0)) == ["header 0"]
+    settings.unit = 4
+    assert arrive(wires, frames) == ["ack 0.0"]
+    assert said(frames := wires.take(0)) == ["header 1"]
+    assert units(frames) == {3}
+    assert arrive(wires, frames) == ["ack 1.0"]
+    assert said(frames := wires.take(0)) == ["header 2", "data 2.1", "data 2.2"]
+    assert units(frames) == {3}
+    assert arrive(wires, frames) == ["ack 2.2"]
+    assert said(frames := wires.take(0)) == ["data 2.3"]
+    assert units(frames) == {3}
+    assert arrive(wires, frames) == ["ack 2.3"]
+    assert [bytes(buffer) for buffer in buffers] == [content(size) for size in sizes]
