@@ -1,4 +1,4 @@
-"""EMP's NICs that start again, give up, or count beyond 2^32: what becomes of the messages that were under way."""
+"""EMP's NICs that start again, or count beyond 2^32: what becomes of the messages that were under way."""
 
 from __future__ import annotations
 
@@ -328,59 +328,6 @@ def test_incarnations_go_on_beyond_two_to_the_32() -> None:
         assert receive.done
         wires.incarnations[0] = wires.incarnations[0] % (2**32 - 1) or FIRST
         wires.restart(0)
-
-
-def test_a_nic_that_is_told_to_gives_a_message_up() -> None:
-    wires, (sender, _) = nics(settings=Settings(give_up=100 * TIMEOUT))
-    send = sender.post_send(1, 0, bytes(100_000))
-    while not send.done:
-        assert wires.tick()
-        wires.take(0)
-    assert 100 * TIMEOUT <= wires.now <= 200 * TIMEOUT
-    with pytest.raises(EmpError, match="acknowledged nothing"):
-        send.result()
-    assert wires.deadline is None
-    assert sender.free == 640
-    assert sender.pinned == 0
-
-
-def test_a_receiver_goes_on_behind_messages_that_were_given_up() -> None:
-    """It never heard of the first, keeps the second, has half of the third: the next header says what is over."""
-    wires, (sender, receiver) = nics(settings=Settings(give_up=3 * TIMEOUT))
-    receiver.post_receive(0, 9, bytearray(1))
-    sender.post_send(1, 9, b"")
-    wires.exchange()
-    sends = [sender.post_send(1, 1, b"kept")]
-    wires.exchange()
-    half = receiver.post_receive(0, 2, bytearray(5000))
-    sends.append(sender.post_send(1, 2, bytes(5000)))
-    wires.give(wires.take(0)[0])
-    sends.append(sender.post_send(1, 3, b"unheard"))
-    while not all(send.done for send in sends):
-        wires.tick()
-        wires.take(0)
-    buffer = bytearray(1)
-    receiver.post_receive(0, 4, buffer)
-    sender.post_send(1, 4, b"!")
-    wires.exchange()
-    assert buffer == b"!"
-    with pytest.raises(EmpError, match="given the message up"):
-        half.result()
-    assert counted(wires, 1, "abandoned") == 2
-    assert wires.waiting() == []
-
-
-def test_progress_puts_off_giving_up() -> None:
-    wires, (sender, receiver) = nics(settings=Settings(give_up=3 * TIMEOUT, window=1))
-    receiver.post_receive(0, 0, bytearray(100_000))
-    send = sender.post_send(1, 0, bytes(100_000))
-    while not send.done:
-        wires.now += 2 * TIMEOUT
-        for number in (0, 1):
-            for frame in wires.take(number):
-                wires.give(frame)
-        wires.agents[0].firmware.tick(wires.now)
-    assert send.result().length == 100_000
 
 
 @pytest.mark.parametrize(("incarnation", "known"), [(0, FIRST), (2**31 + 1, FIRST), (0, 2**31 + 5)])
