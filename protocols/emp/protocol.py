@@ -6,11 +6,12 @@ import importlib
 from typing import Final
 
 from protocols.core.firmware import Plug
-from protocols.core.protocol import Protocol
+from protocols.core.protocol import Configurable, Protocol
 from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
 from protocols.emp.profile import EMP_2001, EMP_2002
+from protocols.emp.settings import Settings
 from protocols.mpi.emp import device
 
 
@@ -21,4 +22,12 @@ def _by_scapy() -> Plug:
     return plug(codec=by_scapy.scapy_codec(frames))
 
 
-PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device, _by_scapy, (EMP_2001, EMP_2002), apart())
+PROTOCOL: Final = Protocol(
+    plug(),
+    ETHERTYPE,
+    device,
+    _by_scapy,
+    profiles=(EMP_2001, EMP_2002),
+    apart=apart(),
+    configurable=Configurable(Settings, plug),
+)

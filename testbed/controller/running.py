@@ -262,13 +262,16 @@ def _alone(chosen: Chosen, protocol: str, history: bool) -> bool:
 def _configured(protocol: Protocol, name: str, settings: Mapping[str, object], codec: Codec, nics: Nics) -> Protocol:
     """The same with other firmware. Raises UnsupportedError, and DescriptionError for the settings."""
     if protocol.configurable is None or codec != "generated" or nics != "inline":
-        why = "no settings that could be chosen" if protocol.configurable is None else "its usual settings so"
+        why = "no settings that could be chosen"
+        if protocol.configurable is not None:
+            why = "its usual settings where NICs are shared or Scapy makes the frames: leave --firmware out"
         raise UnsupportedError(f"the firmware of {name} has {why}")
     form, whose = protocol.configurable.form, f"the firmware of {name}"
     try:
         values = form(**checked(form, settings, whose))
     except ValueError as error:
-        raise DescriptionError(f"the settings of {whose}", [Problem("", "", str(error))]) from error
+        what, _, allowed = str(error).rpartition(": ")
+        raise DescriptionError(f"the settings of {whose}", [Problem("", what, allowed)]) from error
     return replace(protocol, plug=protocol.configurable.plug(values))
 
 

@@ -1,20 +1,15 @@
-"""Workloads on a protocol's own host library, and runs whose NICs have other firmware settings than usual."""
+"""Workloads on a protocol's own host library."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from click.testing import CliRunner
 
 import testbed
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
-from testbed.cli.main import testbed as command
 from testbed.controller.running import RunResult
-from testbed.errors import DescriptionError, TestbedError, UnsupportedError
+from testbed.errors import TestbedError, UnsupportedError
 from testbed.runtime.nodes.run import ProgramError
 from testbed.spec.model import Description
 from testbed.workloads.form import Node
@@ -87,18 +82,6 @@ def test_it_has_no_barriers() -> None:
         ran(settings={"meets": "yes"})
 
 
-def test_settings_of_firmware_are_checked_before_anything_starts() -> None:
-    with pytest.raises(DescriptionError, match=r"unknown setting 'frame'.*frames"):
-        ran(firmware={"frame": 3})
-    with pytest.raises(DescriptionError, match="0 frames: 1 to 65536"):
-        ran(firmware={"frames": 0})
-
-
-def test_firmware_without_settings_says_so() -> None:
-    with pytest.raises(UnsupportedError, match="the firmware of emp has no settings"):
-        testbed.run(Description.star(2), "pingpong", protocol="emp", mode="sim", firmware={"frames": 3})
-
-
 def test_what_a_native_program_raises_ends_the_run_with_its_node() -> None:
     class Fails(Native[ActiveMessages]):
         protocol = "am2"
@@ -108,14 +91,3 @@ def test_what_a_native_program_raises_ends_the_run_with_its_node() -> None:
 
     with pytest.raises(TestbedError, match="n1"):
         testbed.run(Description.star(2), Fails, protocol="am2", mode="sim")
-
-
-def test_the_command_takes_settings_of_firmware(tmp_path: Path) -> None:
-    asked = ["run", "star-2", "am-logp", "--protocol", "am2", "--mode", "sim", "--output", str(tmp_path / "run")]
-    ran = CliRunner().invoke(command, [*asked, "--firmware", "reliable=no", "--firmware", "virtual=no", "--json"])
-    assert ran.exit_code == 0, ran.output
-    counted = json.loads((tmp_path / "run" / "result.json").read_text())["counted"][0]["n1"]
-    assert counted["packets_sent"] > 0
-    assert not counted["acknowledgements_received"]
-    wrong = CliRunner().invoke(command, ["run", "star-2", "--on", "n1", "true", "--firmware", "frames=2"])
-    assert "--firmware goes with a workload" in wrong.output

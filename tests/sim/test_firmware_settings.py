@@ -1,0 +1,132 @@
+"""Runs whose NICs have other firmware settings than usual."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import testbed
+from protocols.emp.settings import Settings
+from testbed.cli.main import testbed as command
+from testbed.controller.running import RunResult
+from testbed.errors import DescriptionError, UnsupportedError
+from testbed.runtime.nodes.run import ProgramError
+from testbed.spec.model import Description
+
+FRAMES = 6
+SIZE = FRAMES * 1472 - 64  # bytes of an MPI message in so many frames, whatever MPI's own header takes
+COUNT = 8
+
+EMP_SAID = [
+    ({"unit": 0}, "found a collection of 0 frames, expected 1 to 255"),
+    ({"unit": "two"}, "unit: found 'two', expected a whole number"),
+    ({"unit": 2.5}, r"unit: found 2\.5, expected a whole number"),
+    ({"timeout": 0}, "found a time-out of 0 ns, expected above 0, and at most 160000000 ns"),
+    ({"timeout": "5ms"}, "timeout: found '5ms', expected a whole number"),
+    ({"longest_timeout": 10**30}, f"found a longest time-out of {10**30} ns, expected at most {2**62} ns"),
+    ({"give_up": -1}, r"found giving up after -1 ns, expected 0 \(never\) or more"),
+    ({"window": 0}, "found a window of 0 collections, expected 1 or more"),
+    ({"held": 0}, "found 0 held headers, expected 1 to 65536"),
+    ({"descriptors": 0}, "found 0 descriptors, expected 1 to 65536"),
+    ({"units": 2}, r"unknown setting 'units', expected one of the settings unit, .*did you mean 'unit'"),
+]
+
+
+def pingpong(firmware: dict[str, object], protocol: str = "emp", loss: float = 0.0, size: int = SIZE) -> RunResult:
+    return testbed.run(
+        Description.star(2, loss=loss), "pingpong", protocol=protocol, mode="sim", firmware=firmware, seed=1,
+        settings={"sizes": size, "count": COUNT},
+    )  # fmt: skip
+
+
+def commanded(place: Path, *words: str) -> Result:
+    return CliRunner().invoke(command, ["run", "star-2", *words, "--mode", "sim", "--output", str(place), "--json"])
+
+
+@pytest.mark.parametrize("unit", [1, 2, 3, 6, None])
+def test_emp_acknowledges_as_many_frames_together_as_are_chosen(unit: int | None) -> None:
+    counted = pingpong({} if unit is None else {"unit": unit}).counted["n2"]
+    pings = (counted["data_stored"] - counted["messages_received"]) // (FRAMES - 1)  # all others are one frame
+    assert pings > COUNT
+    assert counted["acknowledgements_sent"] == counted["messages_received"] - pings + pings * FRAMES // (unit or 3)
+
+
+def test_emp_gives_up_where_that_is_chosen() -> None:
+    with pytest.raises(ProgramError, match="acknowledged nothing for as long as the settings allow"):
+        pingpong({"give_up": 50_000_000}, loss=1.0)
+
+
+def test_emp_sends_again_when_its_time_out_says_so() -> None:
+    often, seldom = (
+        pingpong({"timeout": timeout, "longest_timeout": timeout}, loss=0.2) for timeout in (1_000_000, 100_000_000)
+    )
+    assert often.counted["n1"]["collections_resent"]
+    assert sum(row["p50_ns"] for row in often.rows) < sum(row["p50_ns"] for row in seldom.rows)
+
+
+def test_emp_has_as_many_descriptors_as_are_chosen() -> None:
+    assert pingpong({"descriptors": 8}, size=20_000).rows
+    with pytest.raises(ProgramError, match="the NIC has not that many descriptors"):
+        pingpong({"descriptors": 1}, size=20_000)
+
+
+@pytest.mark.parametrize("name", ["window", "held"])
+def test_emp_runs_with_the_least(name: str) -> None:
+    assert pingpong({name: "1"}).rows
+
+
+@pytest.mark.parametrize(("firmware", "said"), EMP_SAID)
+def test_what_emps_settings_cannot_be_is_said_before_anything_starts(firmware: dict[str, object], said: str) -> None:
+    with pytest.raises(DescriptionError, match=said):
+        pingpong(firmware)
+
+
+def test_all_of_emps_settings_can_be_chosen() -> None:
+    usual = Settings()
+    chosen = {name: getattr(usual, name) for name in usual.__slots__}
+    assert pingpong(chosen).rows == pingpong({}).rows
+
+
+def test_settings_of_firmware_are_checked_before_anything_starts() -> None:
+    with pytest.raises(DescriptionError, match=r"unknown setting 'frame'.*frames"):
+        pingpong({"frame": 3}, "am2")
+    with pytest.raises(DescriptionError, match="found 0 frames, expected 1 to 65536"):
+        pingpong({"frames": 0}, "am2")
+
+
+def test_firmware_without_settings_says_so() -> None:
+    with pytest.raises(UnsupportedError, match="the firmware of tcp has no settings that could be chosen"):
+        testbed.run(Description.star(2), "pingpong", protocol="tcp", mode="live", firmware={"unit": 3})
+
+
+@pytest.mark.parametrize("how", [{"mode": "live", "nics": "shared"}, {"mode": "sim", "codec": "scapy"}])
+def test_where_settings_of_firmware_have_no_place_the_run_says_so(how: dict[str, str]) -> None:
+    with pytest.raises(UnsupportedError, match="usual settings where NICs are shared or Scapy makes the frames"):
+        testbed.run(Description.star(2), "pingpong", protocol="emp", firmware={"unit": 2}, **how)  # type: ignore[arg-type]
+
+
+def test_the_command_takes_settings_of_firmware(tmp_path: Path) -> None:
+    asked = ["run", "star-2", "am-logp", "--protocol", "am2", "--mode", "sim", "--output", str(tmp_path / "run")]
+    ran = CliRunner().invoke(command, [*asked, "--firmware", "reliable=no", "--firmware", "virtual=no", "--json"])
+    assert ran.exit_code == 0, ran.output
+    counted = json.loads((tmp_path / "run" / "result.json").read_text())["counted"][0]["n1"]
+    assert counted["packets_sent"] > 0
+    assert not counted["acknowledgements_received"]
+    wrong = CliRunner().invoke(command, ["run", "star-2", "--on", "n1", "true", "--firmware", "frames=2"])
+    assert "--firmware goes with a workload" in wrong.output
+
+
+def test_the_command_takes_emps_settings_and_says_what_they_cannot_be(tmp_path: Path) -> None:
+    few = ["pingpong", "--set", "count=4", "--set", "sizes=8700"]
+    ran = commanded(tmp_path / "run", *few, "--firmware", "unit=2", "--firmware", "longest-timeout=200000000")
+    assert ran.exit_code == 0, ran.output
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["firmware"] == {
+        "unit": "2", "longest_timeout": "200000000"
+    }  # fmt: skip
+    wrong = commanded(tmp_path / "wrong", *few, "--firmware", "unit=0")
+    assert isinstance(wrong.exception, DescriptionError)
+    assert "found a collection of 0 frames, expected 1 to 255" in str(wrong.exception)
+    assert not (tmp_path / "wrong").exists()
