@@ -1,0 +1,47 @@
+"""EMP's NIC in a process of its own, before a host comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from emp_talk import nics, said
+
+from protocols.core.apart import SharedActions
+from protocols.core.firmware import Adapter
+from protocols.core.memory import HostMemory, SharedReachable
+from protocols.emp import codec
+from protocols.emp.apart import Nic
+from protocols.emp.descriptors import SIZE
+from protocols.emp.settings import Settings
+
+
+class Sent:
+    """Surroundings in which nothing but what is sent matters."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.send = self.frames.append
+        self.fetch = self.store = self.show = lambda *_: None
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self.send(make())
+
+
+def test_a_nic_without_a_host_keeps_nothing_and_the_next_host_is_given_it() -> None:
+    wires, (sender, _) = nics()
+    settings, surroundings = Settings(), Sent()
+    nic = Nic(Adapter(1, wires.addresses), cast("SharedActions", surroundings), settings, codec)
+    sender.post_send(1, 7, b"early")
+    [frame] = wires.take(0)
+    nic.firmware.receive(wires.now, frame)
+    assert nic.firmware.counted()["headers_admitted"] == 0
+    assert nic.firmware.counted()["held_full"] == 1
+    assert settings == Settings()
+    nic.attach(wires.now, 0, cast("SharedReachable", HostMemory()), memoryview(bytearray(settings.descriptors * SIZE)))
+    wires.tick()
+    [again] = wires.take(0)
+    assert said([again]) == ["header 0"]
+    nic.firmware.receive(wires.now, again)
+    assert nic.firmware.counted()["headers_admitted"] == 1
+    assert surroundings.frames == [], "nobody receives it yet"
