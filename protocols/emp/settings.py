@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 MILLISECOND: Final = 1_000_000
@@ -37,10 +37,10 @@ class Settings:
     descriptors: int = 640
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in self.__slots__:  # `fields` would cost each node process pages
+            value = getattr(self, name)
             if type(value) is not int:
-                raise ValueError(f"{field.name} {value!r}: a whole number")
+                raise ValueError(f"{name} {value!r}: a whole number")
         if not 1 <= self.unit <= 255:
             raise ValueError(f"a collection of {self.unit} frames: 1 to 255")
         if not 0 < self.timeout <= self.longest_timeout:
