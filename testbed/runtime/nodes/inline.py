@@ -6,7 +6,7 @@ What must not happen is that the firmware is entered again while it is at work. 
   drives the program only notes that it can go on (see `driver`).
 - The host library may answer a completion with another descriptor: a doorbell that is rung while the firmware is at work
   waits until it is not. From outside, as a program rings it, it is answered at once, and the frames have left when the
-  call returns.
+  call returns. What the firmware raises comes out of the call; later doorbells, and those that waited, are still answered.
 
 What may be sent later (`Firmware`'s acknowledgements) is, behind what the program answers, as long as programs answer
 quickly: the message that somebody waits for goes first. After a step of a program that took long it is sent at once, until
@@ -103,15 +103,21 @@ class InlineNic:
             self.rung.append(index)
             return
         self.busy = True
-        self._ring(time.monotonic_ns(), index)
-        self.busy = False
-        if self.rung:
-            self.answer()
+        try:
+            self._ring(time.monotonic_ns(), index)
+        finally:
+            self.busy = False
+            if self.rung:
+                self.answer()
 
     def answer(self) -> None:
         """Answer the doorbells that were rung while the firmware was at work; it no longer is."""
         rung, ring = self.rung, self._ring
         self.busy = True
-        while rung:
-            ring(time.monotonic_ns(), rung.popleft())
-        self.busy = False
+        try:
+            while rung:
+                ring(time.monotonic_ns(), rung.popleft())
+        finally:
+            self.busy = False
+            if rung:
+                self.answer()

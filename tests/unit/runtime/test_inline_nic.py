@@ -1,0 +1,90 @@
+"""Inline NICs: a firmware that raises out of a doorbell leaves the NIC as it is when it is not at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from protocols.core.firmware import Agent
+from testbed.runtime.nodes.inline import InlineNic
+
+if TYPE_CHECKING:
+    from protocols.core.firmware import Firmware, Host
+    from testbed.kernel.frame_socket import FrameSocket
+
+
+class Wire:
+    """Nothing is sent on it."""
+
+    def __init__(self) -> None:
+        self.socket = self
+
+    def send(self, _frame: bytes) -> None:
+        raise AssertionError("nothing is sent")
+
+
+class Card:
+    """A firmware and its host. rung: the descriptors that it has worked on. when: what it does besides, by descriptor."""
+
+    def __init__(self) -> None:
+        self.rung: list[int] = []
+        self.when: dict[int, Callable[[], object]] = {}
+        wire = cast("FrameSocket", Wire())
+        self.nic = InlineNic(wire)
+        self.nic.attach(Agent(cast("Firmware", self), cast("Host", self)))
+
+    def ring(self, _now: int, index: int) -> None:
+        assert self.nic.busy
+        self.rung.append(index)
+        if index in self.when:
+            self.when[index]()
+
+    def completed(self, index: int) -> None:
+        """The host library answers a completion with two descriptors."""
+        self.nic.doorbell(index + 1, 0, 0)
+        self.nic.doorbell(index + 2, 0, 0)
+
+    def show(self, index: int) -> None:
+        self.nic.show(index)
+
+    def break_down(self) -> None:
+        raise RuntimeError("it cannot")
+
+
+def test_what_the_firmware_raises_comes_out_of_the_call_and_the_next_doorbell_is_answered() -> None:
+    card = Card()
+    card.when[1] = card.break_down
+    with pytest.raises(RuntimeError, match="it cannot"):
+        card.nic.doorbell(1, 0, 0)
+    assert not card.nic.busy
+    card.nic.doorbell(2, 0, 0)
+    assert card.rung == [1, 2]
+
+
+def test_doorbells_that_have_waited_are_answered_though_the_one_before_has_raised() -> None:
+    card = Card()
+
+    def show_and_raise() -> None:
+        card.show(10)
+        assert card.rung == [1], "the firmware is not entered while it is at work"
+        card.break_down()
+
+    card.when[1] = show_and_raise
+    with pytest.raises(RuntimeError, match="it cannot"):
+        card.nic.doorbell(1, 0, 0)
+    assert card.rung == [1, 11, 12]
+    assert not card.nic.busy
+
+
+def test_of_doorbells_that_have_waited_one_that_raises_keeps_none_from_being_answered() -> None:
+    card = Card()
+    card.when[1] = lambda: card.show(10)
+    card.when[11] = card.break_down
+    with pytest.raises(RuntimeError, match="it cannot"):
+        card.nic.doorbell(1, 0, 0)
+    assert card.rung == [1, 11, 12]
+    assert not card.nic.busy
+    card.nic.doorbell(3, 0, 0)
+    assert card.rung == [1, 11, 12, 3]
