@@ -119,6 +119,7 @@ _KNOWN: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Event], str]]]] = {
     "NICs shared no more": ((), _facts),
     "NICs are still shared": ((), _facts),
     "node process died": (("node",), _died),
+    "node parent died": (("nodes",), _died),
     "ssh": (("nodes",), _facts),
     "offloads left off": (("nodes",), _facts),
     # of a run

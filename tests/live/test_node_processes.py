@@ -193,11 +193,23 @@ def test_programs_see_their_node() -> None:
 
 
 def test_the_death_of_their_parent_ends_all_and_is_told() -> None:
-    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
-        parent = int(Path(f"/proc/{run.pids['n1']}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(parent, signal.SIGKILL)
-        with pytest.raises(NodeDiedError):
+    def told(cluster: RunningCluster) -> list[tuple[object, ...]]:
+        found = [
+            event for event in events.read(Store().directory(cluster.name)) if event["event"] == "node parent died"
+        ]
+        return [(event["nodes"], event["pid"], event["code"]) for event in found]
+
+    with Cluster.star(3).up() as cluster:
+        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+            parent = int(Path(f"/proc/{run.pids['n1']}/stat").read_text().rpartition(")")[2].split()[1])
+            os.kill(parent, signal.SIGKILL)
+            for _ in range(2):
+                with pytest.raises(NodeDiedError, match="the parent of all node processes"):
+                    run.wait(PATIENCE)
+                assert told(cluster) == [(["n1", "n2"], parent, -9)]
+        with agents(cluster, plug, ETHERTYPE, {"n1": idle}) as run:
             run.wait(PATIENCE)
+        assert len(told(cluster)) == 1, "an end that was asked for is none"
 
 
 def offloads_on(cluster: RunningCluster, node: str) -> bool | None:

@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 from testbed.errors import TestbedError
 from testbed.kernel.children import in_child
 from testbed.kernel.processes import wait_for_end
+from testbed.runtime import events
 from testbed.runtime.nodes import warm
 from testbed.runtime.nodes.channel import Channel
 from testbed.runtime.nodes.model_faults import ModelFault
@@ -87,6 +88,7 @@ class Run:
         self._origin = 0  # where a dilated run's clock shows 0
         self._progress = Progress(len(orders.places))
         self._parent: tuple[int, int] | None = None  # of all node processes: its number, and what tells of its end
+        self._left_undone = False  # it has ended, and may have left the NICs as they were in the run
         ends: dict[str, Channel] = {}
         self._warm, end = Channel.pair()
         try:
@@ -258,6 +260,13 @@ class Run:
             line.close()
         self._lines.clear()
         self._progress.close()
+        self._bury_parent()
+        if self._left_undone:
+            self._left_undone = False
+            self._put_back()
+
+    def _bury_parent(self) -> None:
+        """Wait for the end of the parent of all node processes, and record it where it was a death."""
         if self._parent is None:
             return
         pid, handle = self._parent
@@ -266,11 +275,13 @@ class Run:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             wait_for_end(handle)
         os.close(handle)
-        status = 1  # where somebody else has waited for all children of this process
-        with contextlib.suppress(ChildProcessError):
+        self._left_undone = True
+        with contextlib.suppress(ChildProcessError):  # somebody else has waited for all children of this process
             _, status = os.waitpid(pid, 0)
-        if status:
-            self._put_back()
+            self._left_undone = bool(status)
+            if status:
+                code = os.waitstatus_to_exitcode(status)
+                events.record(self._told, "node parent died", nodes=[*self._heard], pid=pid, code=code)
 
     def _put_back(self) -> None:
         """In the place of a parent that could not."""
@@ -326,6 +337,7 @@ class Run:
                 self._listen_to_the_end(name)
                 self._ended[name] = number
             else:
+                self._bury_parent()
                 raise NodeDiedError("the parent of all node processes has died, and they with it")
         return bool(ready)
 

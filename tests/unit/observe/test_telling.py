@@ -39,6 +39,8 @@ def test_a_link_that_changes_hands_says_what_it_cost() -> None:
 def test_what_died_and_came_back_says_how_and_after_what_time() -> None:
     assert told({"event": "relay died", "pid": 7}).what == "process 7"
     assert told({"event": "node process died", "node": "n1", "pid": 7, "code": -9}).what == "process 7, signal 9"
+    parent = told({"event": "node parent died", "nodes": ["n1", "n2"], "pid": 7, "code": -9})
+    assert (parent.where, parent.what) == ("n1, n2", "process 7, signal 9")
     back = {"event": "relay restarted", "pid": 8, "gap": [0, 12_000_000], "lost": 1}
     assert told(back).what == "process 8, 12 ms after the other's end, 1 frame lost"
 
