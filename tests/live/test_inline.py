@@ -16,19 +16,23 @@ from echoing import ETHERTYPE, EchoEndpoint, plug
 from frames import mac, opened
 from many_frames import SIZES, exchange
 
+from protocols.core.apart import Apart
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent
 from protocols.emp import host as emp
+from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE as EMP
 from testbed import Cluster
-from testbed.controller.agents import agents
+from testbed.controller.agents import SPIN, agents
 from testbed.errors import TestbedError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.nodes.driver import Driver
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.node import assembled
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.places import Here, Orders
+from testbed.runtime.shared.attached import HostDriver
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -153,6 +157,29 @@ def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more:
         wire, _, _, driver = assembled(orders, cluster["n1"].layout.nics[0].name, adapter)
         with contextlib.closing(wire), contextlib.closing(driver):
             assert driver.patience.budget() == look
+
+
+@pytest.mark.parametrize(
+    ("processors", "shared", "spin"),
+    [(2, None, 0), (3, None, SPIN), (4, apart(), 0), (5, apart(), SPIN)],
+    ids=["two on two", "two on three", "four on four", "four on five"],
+)
+def test_processes_spin_only_where_a_processor_is_to_spare(
+    processors: int, shared: Apart | None, spin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes; where their NICs are shared, each has a process of its own."""
+
+    async def look(_endpoint: emp.Endpoint, node: Here) -> int:
+        driver = node.loop._waiter
+        assert isinstance(driver, Driver | HostDriver)
+        return driver.spin
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
+    with (
+        Cluster.star(2).up() as cluster,
+        agents(cluster, emp.plug(), EMP, {"n1": look, "n2": look}, shared=shared) as run,
+    ):
+        assert run.wait(PATIENCE).results == {"n1": spin, "n2": spin}
 
 
 def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:
