@@ -1,0 +1,76 @@
+"""A node process that is killed at any moment, while all nodes exchange EMP messages: the run ends, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from functools import partial
+
+import pytest
+from machine import Machine, eventually
+
+from protocols.emp import host as emp
+from protocols.emp.codec import ETHERTYPE
+from testbed import Cluster
+from testbed.cluster.state import Store
+from testbed.controller.agents import agents
+from testbed.runtime import events
+from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.run import NodeDiedError
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 30.0  # s
+SOON = 5.0  # s, on a machine that has others at work
+NODES = ["n1", "n2", "n3", "n4"]
+SEEDS = range(8)
+LONGEST = 0.3  # s from the first messages to the death
+GOING = "messages go round"
+
+
+async def talk(endpoint: emp.Endpoint, node: Here, rounds: int = 0) -> int:
+    """Send to the next node and receive from the one before, all at once, so many times; 0: without end. How often what
+    came was right."""
+    after, before = (endpoint.number + 1) % endpoint.size, (endpoint.number - 1) % endpoint.size
+    right = number = 0
+    while not rounds or number < rounds:
+        size = random.Random(number).choice([0, 4, 1_400, 20_000])
+        buffer = bytearray(size)
+        arrival = endpoint.post_receive(before, 1, buffer)
+        departure = endpoint.post_send(after, 1, number.to_bytes(4, "big") * (size // 4))
+        await departure
+        await arrival
+        right += buffer == number.to_bytes(4, "big") * (size // 4)
+        number += 1
+        if number == 10:
+            print(f"{node.name}: {GOING}")  # noqa: T201  whoever kills waits for it
+    return right
+
+
+def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves_nothing() -> None:
+    with Cluster.star(len(NODES)).up() as cluster:
+        # What a run needs once and for all is there before the first death.
+        with agents(cluster, emp.plug(), ETHERTYPE, dict.fromkeys(NODES, partial(talk, rounds=20))) as run:
+            run.wait(PATIENCE)
+        told_to = Store().directory(cluster.name)
+        events.record(told_to, "deaths begin")
+        standing = Machine()
+        for seed in SEEDS:
+            chance = random.Random(seed)
+            victim, moment = chance.choice(NODES), chance.uniform(0, LONGEST)
+            with agents(cluster, emp.plug(), ETHERTYPE, dict.fromkeys(NODES, talk)) as run:
+                pids = dict(run.pids)
+                for name in NODES:
+                    eventually(lambda name=name: GOING in run.log(name), f"{name} talks")  # type: ignore[misc]
+                killed = time.monotonic() + moment
+                run.at(int(killed * 1e9), partial(os.kill, pids[victim], signal.SIGKILL))
+                with pytest.raises(NodeDiedError, match=f"^{victim}: its process was ended by signal 9:"):
+                    run.wait(PATIENCE)
+            assert time.monotonic() - killed < SOON, f"seed {seed}"
+            told = [event for event in events.read(told_to) if event.get("pid") == pids[victim]]
+            assert [(event["event"], event["node"]) for event in told] == [("node process died", victim)]
+            standing.assert_unchanged(f"left behind by the death of {victim}, seed {seed}", SOON)
+        with agents(cluster, emp.plug(), ETHERTYPE, dict.fromkeys(NODES, partial(talk, rounds=50))) as run:
+            assert run.wait(PATIENCE).results == dict.fromkeys(NODES, 50)
