@@ -7,13 +7,12 @@ import errno
 import itertools
 import os
 import random
-import socket
 import time
 from typing import cast
 
 import pytest
 from echoing import ETHERTYPE, EchoEndpoint, plug
-from frames import mac, opened
+from frames import opened
 from many_frames import SIZES, exchange
 
 from protocols.core.apart import Apart
@@ -33,54 +32,12 @@ from testbed.runtime.nodes.node import assembled
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.places import Here, Orders
 from testbed.runtime.shared.attached import HostDriver
+from testbed.spec.model import Defaults
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 PATIENCE = 20.0  # s
 MILLISECOND = 1_000_000  # ns
-
-
-async def ping(endpoint: emp.Endpoint, node: Here) -> int:
-    """Round trips in a second. EMP sends again what the kernel loses under a flood."""
-    until, trips, peer = node.loop.now() + 1000 * MILLISECOND, 0, node.numbers["n2"]
-    while node.loop.now() < until:
-        answer = endpoint.post_receive(peer, 1, bytearray(4))
-        await endpoint.send(peer, 1, trips.to_bytes(4, "big"))
-        await answer
-        trips += 1
-    await endpoint.send(peer, 1, b"")
-    return trips
-
-
-async def pong(endpoint: emp.Endpoint, node: Here) -> int:
-    peer, trips, buffer = node.numbers["n1"], 0, bytearray(4)
-    while (await endpoint.receive(peer, 1, buffer)).length:
-        await endpoint.send(peer, 1, bytes(buffer))
-        trips += 1
-    return trips
-
-
-def test_garbage_at_full_rate_stops_nobody() -> None:
-    with Cluster.star(3).up() as cluster:
-        headers = [mac(cluster, name) + mac(cluster, "n3") + EMP.to_bytes(2, "big") for name in ("n1", "n2")]
-        device = cluster["n3"].layout.nics[0].name
-
-        async def flood(_endpoint: emp.Endpoint, node: Here) -> int:
-            until, sent = node.loop.now() + 1000 * MILLISECOND, 0
-            chance = random.Random(1)
-            with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
-                wire.bind((device, 0))
-                while node.loop.now() < until:
-                    wire.send(headers[sent % 2] + chance.randbytes(chance.randrange(0, 200)))
-                    sent += 1
-            return sent
-
-        with agents(cluster, emp.plug(), EMP, {"n1": ping, "n2": pong, "n3": flood}) as run:
-            outcome = run.wait(PATIENCE)
-    assert outcome.results["n1"] == outcome.results["n2"] > 10
-    assert outcome.results["n3"] > 1_000
-    for name in ("n1", "n2"):  # the kernel may lose some before any socket sees them
-        assert outcome.reports[name].counted["malformed"] > 1_000
 
 
 def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
@@ -285,6 +242,28 @@ def test_emp_carries_messages_of_many_frames_both_ways() -> None:
     ):
         outcome = run.wait(PATIENCE)
     assert outcome.results == {"n1": [True] * len(SIZES), "n2": [True] * len(SIZES)}
+
+
+def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
+    message = random.Random(8_000).randbytes(8_000)
+
+    async def one(endpoint: emp.Endpoint, node: Here) -> None:
+        await endpoint.send(node.numbers["n2"], 1, message)
+
+    async def other(endpoint: emp.Endpoint, node: Here) -> bool:
+        buffer = bytearray(9_000)
+        received = await endpoint.receive(node.numbers["n1"], 1, buffer)
+        return buffer[: received.length] == message
+
+    def carried(mtu: int) -> tuple[bool, int]:
+        """Whether it arrived as it was sent, and in how many frames."""
+        made = Cluster(**{**Cluster.star(2).model_dump(exclude_unset=True), "defaults": Defaults(mtu=mtu)})
+        with made.up() as cluster, agents(cluster, emp.plug(), EMP, {"n1": one, "n2": other}) as run:
+            outcome = run.wait(PATIENCE)
+        return outcome.results["n2"], outcome.reports["n1"].counted["frames_sent"]
+
+    assert carried(9_000) == (True, 1)
+    assert carried(1_500) == (True, 6)
 
 
 def test_a_firmware_that_fails_is_shown_as_such() -> None:

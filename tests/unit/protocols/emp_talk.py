@@ -37,16 +37,16 @@ def counted(wires: Wires, number: int, name: str) -> int:
     return wires.agents[number].firmware.counted()[name]
 
 
-_DROPPED = (
+DROPPED = (
     "malformed", "corrupt", "strangers", "stale", "unknown", "early", "unmatched", "held_full", "duplicates",
     "late_acknowledgements", "wrong_acknowledgements",
 )  # fmt: skip
-_TAKEN = ("data_stored", "acknowledgements_received")
+TAKEN = ("data_stored", "acknowledgements_received")
 
 
 def accounted(wires: Wires, number: int) -> int:
     """Frames of which it is known what became of them."""
-    return sum(counted(wires, number, name) for name in _DROPPED + _TAKEN)
+    return sum(counted(wires, number, name) for name in DROPPED + TAKEN)
 
 
 def said(frames: Iterable[bytes]) -> list[str]:

@@ -1,0 +1,184 @@
+"""Wrong frames at full rate beside EMP's own: they stop nobody, and each is counted."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from zlib import crc32
+
+import pytest
+from emp_talk import DROPPED, TAKEN
+from frames import mac, opened, received, wait_until_readable
+
+from protocols.emp import host as emp
+from protocols.emp.codec import ETHERTYPE, FRAME_SIZE, MESSAGE_SIZE, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE, type_of
+from testbed import Cluster
+from testbed.controller.agents import agents
+from testbed.runtime.nodes.places import Here
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PATIENCE = 20.0  # s
+WHILE = 700_000_000  # ns
+LARGEST = 14 + 1_500
+"""Bytes of a frame that an interface takes."""
+ETHERNET = 14
+LENGTH = slice(34, 36)
+"""Where a frame says how long its payload is."""
+CHECK = slice(38, 42)
+BAD = ["malformed", "corrupt", "strangers", "restarts", "given_up", "wrong_acknowledgements"]
+"""Counts of what no good frame is, nor one that has come before."""
+SIZE = 4_000
+"""Bytes of a message of three frames."""
+
+
+def content(number: int) -> bytes:
+    return random.Random(number).randbytes(SIZE)
+
+
+async def ping(endpoint: emp.Endpoint, node: Here) -> int:
+    """Round trips for a while, of which each brings back what it took there."""
+    until, trips, peer, buffer = node.loop.now() + WHILE, 0, node.numbers["n2"], bytearray(SIZE)
+    while node.loop.now() < until:
+        answer = endpoint.post_receive(peer, 1, buffer)
+        await endpoint.send(peer, 1, content(trips))
+        await answer
+        assert buffer == content(trips)
+        trips += 1
+    await endpoint.send(peer, 1, b"")
+    return trips
+
+
+async def pong(endpoint: emp.Endpoint, node: Here) -> int:
+    peer, trips, buffer = node.numbers["n1"], 0, bytearray(SIZE)
+    while (await endpoint.receive(peer, 1, buffer)).length:
+        assert buffer == content(trips)
+        await endpoint.send(peer, 1, bytes(buffer))
+        trips += 1
+    return trips
+
+
+def assert_all_accounted(counted: Mapping[str, int]) -> None:
+    """Of each frame it is known what became of it."""
+    assert sum(counted[name] for name in DROPPED + TAKEN) == counted["frames_received"]
+
+
+def test_garbage_at_full_rate_stops_nobody() -> None:
+    with Cluster.star(3).up() as cluster:
+        headers = [mac(cluster, name) + mac(cluster, "n3") + ETHERTYPE.to_bytes(2, "big") for name in ("n1", "n2")]
+        device = cluster["n3"].layout.nics[0].name
+
+        async def flood(_endpoint: emp.Endpoint, node: Here) -> int:
+            until, sent = node.loop.now() + WHILE, 0
+            chance = random.Random(1)
+            with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
+                wire.bind((device, 0))
+                while node.loop.now() < until:
+                    wire.send(headers[sent % 2] + chance.randbytes(chance.randrange(0, 200)))
+                    sent += 1
+            return sent
+
+        with agents(cluster, emp.plug(), ETHERTYPE, {"n1": ping, "n2": pong, "n3": flood}) as run:
+            outcome = run.wait(PATIENCE)
+    assert outcome.results["n1"] == outcome.results["n2"] > 10
+    assert outcome.results["n3"] > 1_000
+    for name in ("n1", "n2"):  # the kernel may lose some before any socket sees them
+        assert outcome.reports[name].counted["malformed"] > 1_000
+        assert_all_accounted(outcome.reports[name].counted)
+
+
+def truncated(frame: bytes, chance: random.Random) -> bytes:
+    return frame[: chance.randrange(ETHERNET, len(frame))]
+
+
+def flipped(frame: bytes, chance: random.Random) -> bytes:
+    bit = chance.randrange(8 * ETHERNET, 8 * len(frame))
+    return frame[: bit // 8] + bytes([frame[bit // 8] ^ 1 << bit % 8]) + frame[bit // 8 + 1 :]
+
+
+def of_another_version(frame: bytes, chance: random.Random) -> bytes:
+    """Its check is right."""
+    head = frame[:ETHERNET] + bytes([chance.choice([0, 2, 3, 255])]) + frame[ETHERNET + 1 : CHECK.start]
+    return head + crc32(frame[CHECK.stop :], crc32(head)).to_bytes(4, "big") + frame[CHECK.stop :]
+
+
+def padded(frame: bytes, _chance: random.Random) -> bytes:
+    """As long as the interface takes, and as good as the frame itself, which has come before."""
+    return frame.ljust(LARGEST, b"\xff")
+
+
+def lengthened(frame: bytes, _chance: random.Random) -> bytes:
+    """As long as the interface takes, all of it payload."""
+    length = LARGEST - (MESSAGE_SIZE if type_of(frame) == TYPE_MESSAGE else FRAME_SIZE)
+    return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(LARGEST, b"\xff")
+
+
+def said_to_be_longer(frame: bytes, chance: random.Random) -> bytes:
+    """As long as the interface takes, and said to be longer."""
+    length = chance.randrange(LARGEST, 1 << 16)
+    return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(LARGEST, b"\xff")
+
+
+def overheard(wire: socket.socket) -> list[bytes]:
+    """Frames that come, until there are some of every type and a hundred in all."""
+    found: list[bytes] = []
+    while len(found) < 100 or {type_of(frame) for frame in found} != {TYPE_MESSAGE, TYPE_DATA, TYPE_ACK}:
+        wait_until_readable(wire)
+        found += received(wire)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rows"),
+    [
+        (truncated, ["malformed"]),
+        (flipped, ["corrupt", "malformed"]),
+        (of_another_version, ["malformed"]),
+        (padded, ["duplicates", "late_acknowledgements"]),
+        (lengthened, ["corrupt"]),
+        (said_to_be_longer, ["malformed"]),
+    ],
+)
+def test_spoilt_copies_of_its_own_frames_at_full_rate_stop_nobody(
+    spoil: Callable[[bytes, random.Random], bytes], rows: list[str]
+) -> None:
+    """Each node's peer seems to send them: they bear its address and its incarnation, and numbers of the same run."""
+    over, sent = threading.Event(), [0]
+
+    def flood(wires: list[tuple[socket.socket, list[bytes]]]) -> None:
+        for number in itertools.count():
+            for wire, frames in wires:
+                with contextlib.suppress(BlockingIOError):
+                    wire.send(frames[number % len(frames)])
+                    sent[0] += 1
+            if over.is_set():
+                return
+
+    with Cluster.star(2).up() as cluster:
+        one, other = (
+            opened(cluster[name].namespace, cluster[name].layout.nics[0].name, ETHERTYPE) for name in ("n1", "n2")
+        )
+        with one as at_one, other as at_other, agents(cluster, emp.plug(), ETHERTYPE, {"n1": ping, "n2": pong}) as run:
+            chance = random.Random(1)
+            bad = [
+                (wire, [spoil(frame, chance) for frame in frames])
+                for wire, frames in ((at_other, overheard(at_one)), (at_one, overheard(at_other)))
+            ]
+            flooding = threading.Thread(target=flood, args=(bad,))
+            flooding.start()
+            try:
+                outcome = run.wait(PATIENCE)
+            finally:
+                over.set()
+                flooding.join()
+    assert outcome.results["n1"] == outcome.results["n2"] > 10
+    assert sent[0] > 1_000
+    for name in ("n1", "n2"):  # the kernel may lose some before any socket sees them
+        counted = outcome.reports[name].counted
+        assert_all_accounted(counted)
+        assert min(counted[row] for row in rows) > 20
+        assert not [row for row in BAD if counted[row] and row not in rows]
