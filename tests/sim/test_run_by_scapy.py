@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scapy.packet import Packet
 
 import testbed
 from testbed.controller.running import Codec
 from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
+from testbed.workloads.form import Comm, Node
 
 
 def captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
@@ -34,6 +36,25 @@ def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path, protocol: s
     expected = captured(tmp_path, protocol, "generated")
     assert expected
     assert captured(tmp_path, protocol, "scapy") == expected
+
+
+@pytest.mark.parametrize("protocol", ["am2", "emp"])
+@pytest.mark.parametrize("codec", ["generated", "scapy"])
+def test_scapy_builds_the_frames_if_it_is_asked_for_and_only_then(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, codec: Codec
+) -> None:
+    built, build = [0], Packet.build
+
+    def counted(packet: Packet) -> bytes:
+        built[0] += 1
+        return bytes(build(packet))
+
+    async def greet(comm: Comm, node: Node) -> None:  # noqa: ARG001
+        await comm.sendrecv("hello", 1 - comm.rank, source=1 - comm.rank)
+
+    monkeypatch.setattr(Packet, "build", counted)
+    testbed.run("star-2", greet, mode="sim", protocol=protocol, codec=codec)
+    assert bool(built[0]) == (codec == "scapy")
 
 
 def test_a_protocol_without_frames_is_refused() -> None:

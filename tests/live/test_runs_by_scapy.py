@@ -1,0 +1,35 @@
+"""A run in namespaces for which Scapy is asked to make and read the frames: its node processes do so."""
+
+from __future__ import annotations
+
+import pytest
+from scapy.packet import Packet
+
+import testbed
+from testbed import Cluster
+from testbed.controller.running import Codec
+from testbed.workloads.form import Comm, Node
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+
+@pytest.mark.parametrize("codec", ["generated", "scapy"])
+def test_scapy_builds_the_frames_in_each_node_if_it_is_asked_for_and_only_then(
+    monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    built, build = [0], Packet.build
+
+    def counted(packet: Packet) -> bytes:
+        built[0] += 1
+        return bytes(build(packet))
+
+    async def greet(comm: Comm, node: Node) -> int:  # noqa: ARG001
+        """How many packets have been built in its process until now."""
+        before = built[0]
+        await comm.sendrecv("hello", 1 - comm.rank, source=1 - comm.rank)
+        return built[0] - before
+
+    monkeypatch.setattr(Packet, "build", counted)
+    results = testbed.run(Cluster.back_to_back(), greet, codec=codec).results
+    assert sorted(results) == ["n1", "n2"]
+    assert {bool(count) for count in results.values()} == {codec == "scapy"}
