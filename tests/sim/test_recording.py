@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from captures import captured
 from one_recorded_run import record
 from tiny_agents import TinyEndpoint, TinyPlug
@@ -23,12 +24,12 @@ from testbed.wire.rules import RuleSet
 FILES = (CAPTURE, FATES, TRACE)
 
 
-def in_a_process_of_its_own(folder: Path, seed: int, hash_seed: str) -> list[bytes]:
+def in_a_process_of_its_own(what: str, folder: Path, seed: int, hash_seed: str) -> list[bytes]:
     """The files of a run."""
     root = Path(__file__).resolve().parents[2]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
     program = Path(__file__).with_name("one_recorded_run.py")
-    subprocess.run([sys.executable, program, folder, str(seed)], env=environment, check=True, timeout=100)
+    subprocess.run([sys.executable, program, what, folder, str(seed)], env=environment, check=True, timeout=100)
     return [(folder / name).read_bytes() for name in FILES]
 
 
@@ -38,12 +39,15 @@ async def send(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, eve
         await node.sleep(every)
 
 
-def test_the_same_seed_gives_the_same_bytes_in_other_processes_and_another_seed_gives_others(tmp_path: Path) -> None:
-    record(tmp_path / "here", 5)
+@pytest.mark.parametrize("what", ["tiny", "emp"])
+def test_the_same_seed_gives_the_same_bytes_in_other_processes_and_another_seed_gives_others(
+    tmp_path: Path, what: str
+) -> None:
+    record(tmp_path / "here", 5, what)
     here = [(tmp_path / "here" / name).read_bytes() for name in FILES]
-    there = in_a_process_of_its_own(tmp_path / "there", 5, "1")
-    elsewhere = in_a_process_of_its_own(tmp_path / "elsewhere", 5, "4242")
-    other = in_a_process_of_its_own(tmp_path / "other", 6, "1")
+    there = in_a_process_of_its_own(what, tmp_path / "there", 5, "1")
+    elsewhere = in_a_process_of_its_own(what, tmp_path / "elsewhere", 5, "4242")
+    other = in_a_process_of_its_own(what, tmp_path / "other", 6, "1")
     assert here == there == elsewhere
     assert len(here[0]) > 100_000
     assert all(one != another for one, another in zip(here, other, strict=True))
