@@ -43,8 +43,11 @@ def check_command(
     """
     from testbed.cluster.state import Store
     from testbed.controller.checking import check
+    from testbed.controller.limits import problem_of_time
     from testbed.controller.thresholds import Table
 
+    if problems := problem_of_time("seconds", seconds):
+        raise DescriptionError("the check", problems)
     store = Store()
     state = store.choose(name)
     verdict = check(state.name, target, seconds, table=Table(slow=_slow_factor()), store=store)

@@ -38,12 +38,16 @@ def check_command(
     \b
     testbed scenario check storm.toml star-4
     """
+    from testbed.controller.limits import problem_of_seed, problem_of_time
     from testbed.controller.scenarios.checking import check, texts_of
     from testbed.controller.scenarios.timeline import moments, occurrences
     from testbed.controller.whereabouts import find
+    from testbed.errors import DescriptionError
     from testbed.spec.scenario import load
     from testbed.spec.units import format_duration
 
+    if problems := problem_of_seed(seed) + problem_of_time("seconds", seconds):
+        raise DescriptionError("the run", problems)
     scenario = load(file)
     layout = find(cluster, mode, seed).layout
     check(scenario, layout, mode)

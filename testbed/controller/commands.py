@@ -14,11 +14,12 @@ from testbed.cluster import temporary
 from testbed.cluster.running import RunningCluster
 from testbed.controller.checking import baseline, verdict
 from testbed.controller.executing import Follow
+from testbed.controller.limits import problem_of_seed, problem_of_time
 from testbed.controller.recording import kept
 from testbed.controller.running_commands import LISTENING, Command, RunningCommands
 from testbed.controller.verdicts import Verdict, verdict_of
 from testbed.controller.whereabouts import Whereabouts, find
-from testbed.errors import UnsupportedError
+from testbed.errors import DescriptionError, UnsupportedError
 from testbed.spec.selecting import nodes_of
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def run_commands(
     """
     if mode != "live":
         raise UnsupportedError("commands run in namespaces: they belong to live; in sim only programs on NICs do")
+    if problems := problem_of_seed(seed) + problem_of_time("timeout", timeout):
+        raise DescriptionError("the run", problems)
     where = find(cluster, mode, seed)
     started_on = [(one, text) for node, text in commands for one in nodes_of(where.layout, [node])]
     faults, first = _scenario(scenario, where), where.layout.seed if seed is None else seed

@@ -49,6 +49,7 @@ from testbed import registry
 from testbed.cluster import temporary
 from testbed.controller.executing import Beside, Execution, Follow, Plan, names_of
 from testbed.controller.folders import Part, RunFolder
+from testbed.controller.limits import problem_of_seed, problem_of_time
 from testbed.controller.profiles import in_words, profile_of
 from testbed.controller.recording import kept
 from testbed.controller.verdicts import Verdict, verdict_of
@@ -154,7 +155,7 @@ def run(
     follow: is told what the run is at.
     nics: "shared" has the firmware of every node in a process of its own, in namespaces.
     """
-    _check(mode, repeat, timeout, patience)
+    _check(mode, seed, repeat, timeout, patience)
     say: Follow = follow or (lambda _: None)
     if fates and mode != "sim" and repeat > 1:
         raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
@@ -362,16 +363,14 @@ def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
     return found
 
 
-def _check(mode: str, repeat: int, timeout: float, patience: float | None) -> None:
+def _check(mode: str, seed: int | None, repeat: int, timeout: float, patience: float | None) -> None:
     problems = []
     if mode not in ("sim", "live", "dilated"):
         problems.append(Problem("mode", repr(mode), "sim, live or dilated"))
     if repeat < 1:
         problems.append(Problem("repeat", str(repeat), "1 or more"))
-    if not timeout > 0:
-        problems.append(Problem("timeout", str(timeout), "seconds, more than 0"))
-    if patience is not None and not patience > 0:
-        problems.append(Problem("patience", str(patience), "seconds, more than 0"))
+    problems += problem_of_seed(seed, max(repeat, 1))
+    problems += problem_of_time("timeout", timeout) + problem_of_time("patience", patience)
     if problems:
         raise DescriptionError("the run", problems)
 

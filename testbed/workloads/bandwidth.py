@@ -8,7 +8,7 @@ from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.lossy_streams import streams
 from testbed.workloads.quantiles import warm_up
-from testbed.workloads.settings import Duration, Sizes
+from testbed.workloads.settings import Duration, MessageSizes
 from testbed.workloads.streams import Sent, Streams, enough
 
 Pattern = Literal["all", "one-way", "windowed", "bidirectional"]
@@ -25,7 +25,7 @@ class Bandwidth(Workload):
     bears_loss = True
 
     pattern: Pattern = "all"
-    sizes: Sizes = (0, 1024, 4096, 16384, 65536, 262144, 1048576)
+    sizes: MessageSizes = (0, 1024, 4096, 16384, 65536, 262144, 1048576)
     count: int = 1000
     window: int = 64
     peer: int = 1

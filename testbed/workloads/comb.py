@@ -7,7 +7,7 @@ from statistics import median
 
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
-from testbed.workloads.settings import Duration, Size
+from testbed.workloads.settings import Duration, MessageSize
 
 _DATA, _READY = 1, 2
 
@@ -19,7 +19,7 @@ class Comb(Workload):
     Where a NIC runs in its host's process (`inline`), nothing moves during the work, and the figures say so.
     """
 
-    size: Size = 65536
+    size: MessageSize = 65536
     batch: int = 10
     work: Duration = 10_000_000
     steps: int = 6

@@ -12,7 +12,7 @@ from testbed.workloads.asking_again import Asking, answer_again
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.quantiles import fairness, quantiles
-from testbed.workloads.settings import Duration, Size
+from testbed.workloads.settings import Duration, MessageSize
 
 _SERIES: Final = 1 << 20  # between the numbers of one time's requests and the next one's
 
@@ -26,7 +26,7 @@ class Contention(Workload):
 
     bears_loss = True
 
-    size: Size = 4096
+    size: MessageSize = 4096
     window: int = 4
     time: Duration = 500_000_000
     retry: Duration = 20_000_000

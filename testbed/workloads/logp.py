@@ -14,7 +14,7 @@ from typing import Final
 from protocols.mpi.requests import Request
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
-from testbed.workloads.settings import Size, Sizes
+from testbed.workloads.settings import MessageSize, MessageSizes
 
 _ASK, _ANSWER, _READY = 1, 2, 3
 _SINGLE: Final = 1
@@ -26,10 +26,10 @@ class LogP(Workload):
     size: of requests and answers. bursts: the M. rounds: bursts of each kind, of which the median counts. sizes: for G.
     """
 
-    size: Size = 8
+    size: MessageSize = 8
     bursts: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     rounds: int = 20
-    sizes: Sizes = (1024, 4096, 16384, 65536)
+    sizes: MessageSizes = (1024, 4096, 16384, 65536)
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or len(self.bursts) < 2 or min(self.bursts) < 1:

@@ -7,7 +7,7 @@ from typing import Literal
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.lossy_streams import streams
-from testbed.workloads.settings import Size
+from testbed.workloads.settings import MessageSize
 from testbed.workloads.streams import Sent
 
 Pattern = Literal["all", "shift", "neighbour", "bisection"]
@@ -24,7 +24,7 @@ class Permutation(Workload):
 
     pattern: Pattern = "all"
     by: int = 1
-    size: Size = 65536
+    size: MessageSize = 65536
     count: int = 100
     window: int = 8
 

@@ -7,7 +7,7 @@ from testbed.workloads.asking_again import MOST_TRIES, answer_again, given_up
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.quantiles import quantiles, warm_up
-from testbed.workloads.settings import Duration, Sizes
+from testbed.workloads.settings import Duration, MessageSizes
 from testbed.workloads.streams import enough
 
 _TAG = 1
@@ -24,7 +24,7 @@ class PingPong(Workload):
 
     bears_loss = True
 
-    sizes: Sizes = (0, 1, 4, 64, 1024, 4096, 65536)
+    sizes: MessageSizes = (0, 1, 4, 64, 1024, 4096, 65536)
     count: int = 1000
     peer: int = 1
     most: Duration = 2_000_000_000

@@ -12,9 +12,10 @@ from testbed.engine.tasks import Task
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, VerificationError, Workload
 from testbed.workloads.quantiles import quantiles
-from testbed.workloads.settings import Duration, Size
+from testbed.workloads.settings import Duration, MessageSize
 
 _HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, what it is
+_MOST: Final = 32_768  # tags that any MPI has; each has a task and receives of its own
 _LAST: Final = 1
 """The sender's last message to this receiver under this tag: a receiver cannot know otherwise when it has them all."""
 _EMPTY: Final = 2
@@ -31,14 +32,14 @@ class RandomTraffic(Workload):
     checked = True
 
     messages: int = 100
-    largest: Size = 20_000
+    largest: MessageSize = 20_000
     tags: int = 3
     outstanding: int = 8
     over: Duration = 0
 
     def __post_init__(self) -> None:
-        if self.messages < 0 or min(self.tags, self.outstanding) < 1:
-            raise ValueError("messages: 0 or more; tags and outstanding: 1 or more")
+        if self.messages < 0 or not 1 <= self.tags <= _MOST or not 1 <= self.outstanding <= _MOST:
+            raise ValueError(f"messages: 0 or more; tags and outstanding: 1 to {_MOST:,}")
 
     async def rank(self, comm: Comm, node: Node) -> dict[str, int]:
         contents = Contents(node.seed, "random", self.largest)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.lossy_streams import streams
-from testbed.workloads.settings import Duration, Size
+from testbed.workloads.settings import Duration, MessageSize
 from testbed.workloads.streams import Sent, Streams, enough
 
 
@@ -19,7 +19,7 @@ class Rate(Workload):
 
     bears_loss = True
 
-    size: Size = 8
+    size: MessageSize = 8
     count: int = 10_000
     window: int = 64
     most: Duration = 2_000_000_000

@@ -11,7 +11,7 @@ from testbed.workloads.asking_again import Asking, answer_again
 from testbed.workloads.contents import Contents
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.quantiles import quantiles
-from testbed.workloads.settings import Duration, Size
+from testbed.workloads.settings import Duration, MessageSize
 
 _SECOND: Final = 1_000_000_000
 
@@ -29,8 +29,8 @@ class Service(Workload):
 
     rate: float = 1000.0
     requests: int = 1000
-    size: Size = 64
-    reply: Size = 1024
+    size: MessageSize = 64
+    reply: MessageSize = 1024
     work: Duration = 0
     retry: Duration = 20_000_000
 

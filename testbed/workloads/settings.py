@@ -13,6 +13,9 @@ from testbed.errors import DescriptionError, Problem
 from testbed.spec import units
 from testbed.spec.units import UnitError
 
+LARGEST_MESSAGE: Final = 255 * 2**20
+"""Bytes: what `random.randbytes`, which makes the contents of messages, can be asked for is below 256 MiB."""
+
 
 def parse_sizes(value: object) -> tuple[int, ...]:
     """``1,4,64KiB``, or ``4..1MiB``: the powers of two from the first to the last, which both count. Raises UnitError."""
@@ -33,6 +36,24 @@ def parse_sizes(value: object) -> tuple[int, ...]:
 
 Duration: TypeAlias = Annotated[int, units.parse_duration]
 """Nanoseconds; written with a unit."""
+
+
+def parse_message_size(value: object) -> int:
+    """Bytes that a message can have. Raises UnitError."""
+    return _fitting(value, units.parse_size(value))
+
+
+def parse_message_sizes(value: object) -> tuple[int, ...]:
+    """The same of each, written as `parse_sizes` reads them. Raises UnitError."""
+    return tuple([_fitting(value, size) for size in parse_sizes(value)])
+
+
+def _fitting(value: object, size: int) -> int:
+    if size > LARGEST_MESSAGE:
+        raise UnitError(value, f"at most {units.format_size(LARGEST_MESSAGE)} for a message")
+    return size
+
+
 Size: TypeAlias = Annotated[int, units.parse_size]
 """Bytes."""
 Rate: TypeAlias = Annotated[int, units.parse_rate]
@@ -41,6 +62,10 @@ Share: TypeAlias = Annotated[float, units.parse_probability]
 """0 to 1; may be written in per cent."""
 Sizes: TypeAlias = Annotated[tuple[int, ...], parse_sizes]
 """Bytes: see `parse_sizes`."""
+
+MessageSize: TypeAlias = Annotated[int, parse_message_size]
+MessageSizes: TypeAlias = Annotated[tuple[int, ...], parse_message_sizes]
+"""The same, of messages: at most LARGEST_MESSAGE."""
 
 _KINDS: Final = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -114,7 +139,7 @@ def _value(kind: Any, value: object) -> object:
     if origin is Annotated:
         base, parse = get_args(kind)[:2]
         if base in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
-            return _plain(base, value)  # in the base unit already
+            return _in_base_unit(base, parse, value)
         return parse(value) if callable(parse) else _value(base, value)
     if origin is Literal:
         return _choice(get_args(kind), value)
@@ -133,6 +158,16 @@ def _value(kind: Any, value: object) -> object:
     return _plain(kind, value)
 
 
+def _in_base_unit(base: type, parse: Any, value: float) -> object:
+    """A number that is in the base unit already."""
+    found = _plain(base, value)
+    if parse in (units.parse_size, units.parse_probability, parse_message_size):
+        return parse(found)
+    if parse in (units.parse_duration, units.parse_rate) and not 0 <= value <= units.LARGEST:
+        raise UnitError(value, f"0 to {units.LARGEST:,}")
+    return found
+
+
 def _choice(allowed: tuple[object, ...], value: object) -> object:
     shown = str(value).lower() if isinstance(value, bool) else value
     if shown not in allowed:
@@ -145,6 +180,9 @@ def _plain(kind: Callable[[Any], object], value: object) -> object:
     if isinstance(value, bool) or (kind is int and isinstance(value, float)):
         raise UnitError(value, _KINDS[kind])  # type: ignore[index]  # int, float or str
     try:
-        return kind(value)
-    except (TypeError, ValueError):
+        found = kind(value)
+    except (TypeError, ValueError, OverflowError):
         raise UnitError(value, _KINDS[kind]) from None  # type: ignore[index]
+    if isinstance(found, int | float) and not -units.LARGEST <= found <= units.LARGEST:  # nor is "nan"
+        raise UnitError(value, f"{_KINDS[type(found)]} between -{units.LARGEST:,} and {units.LARGEST:,}")
+    return found

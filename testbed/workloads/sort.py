@@ -8,10 +8,12 @@ from itertools import pairwise
 from typing import Final
 
 from testbed.workloads.form import Comm, Node, VerificationError, Workload
+from testbed.workloads.settings import LARGEST_MESSAGE
 
 _COUNT, _KEYS, _EDGE = 1, 2, 3
 _OVERSAMPLED: Final = 16  # samples of each rank for each splitter
 _TYPE: Final = "I"  # 32-bit keys
+_MOST: Final = LARGEST_MESSAGE // array(_TYPE).itemsize  # all of a rank's may go to one other
 
 
 class Sort(Workload):
@@ -24,8 +26,8 @@ class Sort(Workload):
     keys: int = 20_000
 
     def __post_init__(self) -> None:
-        if self.keys < 1:
-            raise ValueError("keys: 1 or more")
+        if not 1 <= self.keys <= _MOST:
+            raise ValueError(f"keys: 1 to {_MOST:,}")
 
     async def rank(self, comm: Comm, node: Node) -> int:
         chance = node.random("keys")

@@ -11,7 +11,7 @@ from testbed.workloads.active_messages.meeting import TAG, Meeting
 from testbed.workloads.form import Node, VerificationError
 from testbed.workloads.native import Native
 from testbed.workloads.quantiles import warm_up
-from testbed.workloads.settings import Sizes
+from testbed.workloads.settings import MessageSizes
 
 _DATA = 4
 
@@ -24,7 +24,7 @@ class ActiveBulk(Native[ActiveMessages]):
 
     protocol = "am2"
 
-    sizes: Sizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
+    sizes: MessageSizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
     count: int = 100
 
     def __post_init__(self) -> None:
