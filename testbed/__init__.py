@@ -13,39 +13,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from testbed.cluster.access.node_programs import CommandError, CommandTimeoutError
     from testbed.cluster.api import Cluster
-    from testbed.cluster.programs import CommandError, CommandTimeoutError
-    from testbed.cluster.running import Fault, RunningCluster, RunningNode
-    from testbed.controller.attaching import attach
-    from testbed.controller.checking import baseline, check, verdict
-    from testbed.controller.nics import share_nics
-    from testbed.controller.replaying import replay
-    from testbed.controller.reproducing import reproduce
-    from testbed.controller.running import RunResult, run
-    from testbed.controller.verdicts import Grade, Verdict
+    from testbed.cluster.running_cluster import Fault, RunningCluster, RunningNode
+    from testbed.controller.attached_nic import attach
+    from testbed.controller.cluster_check import baseline, check, verdict
+    from testbed.controller.nic_options import share_nics
+    from testbed.controller.replay.replays import replay
+    from testbed.controller.reproduction import reproduce
+    from testbed.controller.runs.runner import RunResult, run
+    from testbed.controller.verdict.verdicts import Grade, Verdict
     from testbed.errors import TestbedError
     from testbed.spec.scenario import Scenario
 
 _HOMES = {
     "Cluster": "testbed.cluster.api",
-    "CommandError": "testbed.cluster.programs",
-    "CommandTimeoutError": "testbed.cluster.programs",
-    "Fault": "testbed.cluster.running",
-    "Grade": "testbed.controller.verdicts",
-    "RunResult": "testbed.controller.running",
-    "RunningCluster": "testbed.cluster.running",
-    "RunningNode": "testbed.cluster.running",
+    "CommandError": "testbed.cluster.access.node_programs",
+    "CommandTimeoutError": "testbed.cluster.access.node_programs",
+    "Fault": "testbed.cluster.running_cluster",
+    "Grade": "testbed.controller.verdict.verdicts",
+    "RunResult": "testbed.controller.runs.runner",
+    "RunningCluster": "testbed.cluster.running_cluster",
+    "RunningNode": "testbed.cluster.running_cluster",
     "Scenario": "testbed.spec.scenario",
     "TestbedError": "testbed.errors",
-    "Verdict": "testbed.controller.verdicts",
-    "attach": "testbed.controller.attaching",
-    "baseline": "testbed.controller.checking",
-    "check": "testbed.controller.checking",
-    "replay": "testbed.controller.replaying",
-    "reproduce": "testbed.controller.reproducing",
-    "run": "testbed.controller.running",
-    "share_nics": "testbed.controller.nics",
-    "verdict": "testbed.controller.checking",
+    "Verdict": "testbed.controller.verdict.verdicts",
+    "attach": "testbed.controller.attached_nic",
+    "baseline": "testbed.controller.cluster_check",
+    "check": "testbed.controller.cluster_check",
+    "replay": "testbed.controller.replay.replays",
+    "reproduce": "testbed.controller.reproduction",
+    "run": "testbed.controller.runs.runner",
+    "share_nics": "testbed.controller.nic_options",
+    "verdict": "testbed.controller.cluster_check",
 }
 
 __all__ = [
@@ -72,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first asked for: the command must not pay for what it does not use."""
+    """Import a public name on first access, so that commands do not pay for modules they do not use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'testbed' has no attribute {name!r}")
     import importlib

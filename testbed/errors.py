@@ -1,7 +1,7 @@
-"""The errors a user can meet, by cause.
+"""The errors shown to users, by cause.
 
-Every message is a sentence (or several lines) that says what is wrong and what to do; the command prints it without a
-traceback and ends with the class's exit code.
+Every message is a sentence (or several lines) that says what is wrong and what to do. The command prints it without a
+traceback and exits with the class's exit code.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class TestbedError(Exception):
-    """The root of all errors that testbed raises on purpose."""
+    """The base class of all errors that testbed raises on purpose."""
 
     __test__ = False  # its name makes pytest take it for a test class
     exit_code = 1
@@ -18,12 +18,11 @@ class TestbedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a description.
+    """One problem of a description.
 
-    path: where, as a user would say it: ``link[3].delay``; empty for the whole file.
-    found: what stands there, shortened for display; empty where nothing does.
-    expected: what should stand there, a phrase.
-    suggestion: the nearest valid name, or empty.
+    path: the location as a user would write it: ``link[3].delay``; empty for the whole file. found: the value found,
+    shortened for display; empty if there is none. expected: the expected value, as a phrase. suggestion: the nearest
+    valid name, or empty.
     """
 
     path: str
@@ -38,11 +37,11 @@ class Problem:
         return f"{where}{found}expected {self.expected}{hint}"
 
 
-_SHOWN = 50  # problems in a message; all of them are in `problems`
+_SHOWN = 50  # problems in a message; `problems` has all
 
 
 class DescriptionError(TestbedError):
-    """A description is not valid: all its problems at once."""
+    """A description is invalid; lists all its problems."""
 
     exit_code = 2
 
@@ -57,40 +56,52 @@ class DescriptionError(TestbedError):
 
 
 class UnsupportedError(TestbedError):
-    """The description is valid, but this version or this kernel cannot do what it asks for."""
+    """The description is valid, but this version or this kernel does not support it."""
 
     exit_code = 3
 
 
 class NotFoundError(TestbedError):
-    """No cluster, node, link or shipped topology of that name."""
+    """There is no cluster, node, link or shipped topology of that name."""
 
     exit_code = 4
 
 
 class ConflictError(TestbedError):
-    """Something of that name exists already and is not ours to change, or is in use."""
+    """The name is taken by something that is not ours to change, or the object is in use."""
 
     exit_code = 5
 
 
 class UnreadableStateError(TestbedError):
-    """A cluster's state file is there but cannot be understood."""
+    """A cluster's state file exists but cannot be parsed."""
 
 
 class PermissionDeniedError(TestbedError):
-    """The machine does not let us."""
+    """The machine denies permission."""
 
     exit_code = 6
 
 
 class KernelError(TestbedError):
-    """A kernel operation failed: which one and why. What it had begun has been rolled back."""
+    """A kernel operation failed; names it and the reason. Its partial effects have been rolled back."""
 
     exit_code = 7
 
 
+class FirmwareError(TestbedError):
+    """A NIC's firmware, or the host library above it, has failed or violated its contract.
+
+    what: which one, and how. when: nanoseconds of the run's clock. node: if known.
+    """
+
+    def __init__(self, what: str, when: int, node: str = "") -> None:
+        self.what = what
+        self.when = when
+        super().__init__(f"{node}: at {when} ns: {what}" if node else f"at {when} ns: {what}")
+
+
 def reason_of(error: OSError) -> str:
-    """What an OSError says, in a sentence's words: the reason, and the file where there is one."""
+    """The reason of an OSError in words, with the file name if there is one."""
     reason = error.strerror or str(error)
     return f"{reason}: {error.filename}" if error.filename else reason

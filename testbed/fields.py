@@ -1,37 +1,82 @@
-"""The headers and fields that rules may name and that tell flows apart: the usual ones, and those of our protocols."""
+"""Header fields that rules can name and that identify flows: the standard ones, and those of protocol packages."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from testbed import registry
-from testbed.errors import TestbedError
-from testbed.wire.fields import Fields
-from testbed.wire.headers import standard_fields
+from testbed.errors import ConflictError, TestbedError
+from testbed.fates.header_fields import Fields, SharedNumberError
+from testbed.fates.headers import standard_fields
+from testbed.registry import Entry
 
 
 @cache
 def known_fields() -> Fields:
-    """Always the same ones, whoever carries a link: the n-th frame of a flow is the n-th everywhere.
+    """The fields of all packages. They are the same for every datapath, so that the n-th frame of a flow is the n-th
+    everywhere.
 
-    A package names its codec, a module with ETHERTYPE, FIELDS and FLOW, as an entry point of the group "testbed.fields"; its
-    ROUTED says whether its header stands behind a source route, BEGINS with which bytes it begins, where others have the
-    same EtherType, and NAMES what values of its fields are called.
-    One that cannot be imported, or clashes with another one, keeps no cluster from coming up: rules cannot name it.
+    A package registers its codec, a module with ETHERTYPE, FIELDS and FLOW, as an entry point of the group
+    "testbed.fields". Optional: ROUTED, whether its header follows a source route; BEGINS, the bytes with which it
+    begins, if others share the EtherType; NAMES, names of field values. A codec that cannot be imported prevents no
+    cluster from coming up, but rules cannot name it. Raises ConflictError for two codecs that cannot be told apart,
+    since fates would depend on which is found first.
     """
-    fields = standard_fields()
-    for name in registry.offered(registry.FIELDS):
-        with suppress(TestbedError, AttributeError, ValueError):
-            codec: Any = registry.load(registry.FIELDS, name)
-            register(fields, name, codec)
+    fields, clashes = gathered()
+    if clashes:
+        raise ConflictError("\n".join(clashes))
     return fields
 
 
+def gathered() -> tuple[Fields, list[str]]:
+    """The fields of all packages that can be told apart, and a sentence for each clash."""
+    fields = standard_fields()
+    everybody = registry.all_offered(registry.FIELDS)
+    clashes = same_names(registry.FIELDS, everybody)
+    for name, (entry, *_) in everybody.items():
+        codec: Any = None
+        try:
+            codec = registry.imported(registry.FIELDS, name, entry)
+            register(fields, name, codec)
+        except SharedNumberError as error:
+            other = everybody[error.other][0] if error.other in everybody else None
+            clashes.append(clash(codec.ETHERTYPE, (name, entry), (error.other, other), error.why))
+        except (TestbedError, AttributeError, ValueError):
+            continue
+    return fields, clashes
+
+
+def clash(ethertype: int, one: tuple[str, Entry], other: tuple[str, Entry | None], why: str) -> str:
+    """A sentence on two packages that claim an EtherType. Entry None: the standard header of that name."""
+    return (
+        f"EtherType 0x{ethertype:04X} is claimed twice, by {_whose(*other)} and by {_whose(*one)}, and frames do not say "
+        f"whose they are: {why}. Uninstall one of the packages, or give it another EtherType"
+    )
+
+
+def same_names(group: str, everybody: dict[str, list[Entry]]) -> list[str]:
+    """A sentence for each name of a group that several packages use."""
+    kind = group.rpartition(".")[2]
+    return [
+        f"{kind} {name!r} are offered by {' and by '.join(_package(entry) for entry in entries)}: "
+        "uninstall all but one of these packages, or let them use other names"
+        for name, entries in everybody.items()
+        if len(entries) > 1
+    ]
+
+
+def _whose(name: str, entry: Entry | None) -> str:
+    return f"{name} ({_package(entry)})" if entry is not None else f"{name} (a usual header)"
+
+
+def _package(entry: Entry) -> str:
+    return f"package {' '.join(filter(None, entry.package_and_version()))}"
+
+
 def register(fields: Fields, name: str, codec: Any) -> None:
-    """Add those of a codec, under that name. Raises AttributeError for a module that is none, ValueError for what cannot
-    be."""
+    """Register a codec's fields under that name. Raises AttributeError for an invalid module, ValueError for invalid
+    fields."""
     fields.register(
         name,
         codec.ETHERTYPE,

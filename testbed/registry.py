@@ -1,7 +1,8 @@
-"""What packages offer to a testbed by name, as entry points: protocols, their fields, frames, and workloads; ours, too.
+"""Entry points of installed packages: fabrics, protocols, their fields and frames, workloads.
 
-Nothing is imported but what is asked for. The files of the "Entry points specification" (packaging.python.org) are read
-here: importlib.metadata takes ten times as long, mostly to import what this does not need, and every relay starts with it.
+Only requested entries are imported. The files of the "Entry points specification" (packaging.python.org) are parsed
+here: importlib.metadata takes ten times as long, mostly for imports that are not needed here, and every relay pays for
+it at its start.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from typing import Final
 
 from testbed.errors import NotFoundError, TestbedError
 
+DEFAULT_PROTOCOL: Final = "emp"
+"""The default protocol of NICs."""
+
+FABRICS: Final = "testbed.fabrics"
 FIELDS: Final = "testbed.fields"
 FRAMES: Final = "testbed.frames"
 PROTOCOLS: Final = "testbed.protocols"
@@ -29,13 +34,31 @@ _LINE: Final = re.compile(r"\s*([^=#;\[]+?)\s*=\s*([\w.]+)\s*(?::\s*([\w.]+))?")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """module, and attribute in it, which may be empty."""
+    """An entry point: a module, and optionally an attribute in it. place: the metadata directory of the package."""
 
     module: str
     attribute: str
+    place: Path
 
     def __str__(self) -> str:
         return f"{self.module}:{self.attribute}" if self.attribute else self.module
+
+    @property
+    def package(self) -> str:
+        """The package's normalized name, from its directory; the same for all versions."""
+        return re.sub(r"[-_.]+", "-", self.place.stem.partition("-")[0]).lower()
+
+    def package_and_version(self) -> tuple[str, str]:
+        """The name and version from the package's metadata, else from its directory's name; the version may be empty."""
+        name, _, version = self.place.stem.partition("-")
+        for file in ("METADATA", "PKG-INFO"):
+            try:
+                head = (self.place / file).read_text(encoding="utf-8").partition("\n\n")[0]
+            except (OSError, UnicodeDecodeError):
+                continue
+            said = dict(re.findall(r"^(Name|Version): *(\S+)", head, re.MULTILINE))
+            return said.get("Name", name), said.get("Version", version)
+        return name, version
 
     def load(self) -> object:
         value: object = import_module(self.module)
@@ -45,18 +68,26 @@ class Entry:
 
 
 def offered(group: str) -> dict[str, Entry]:
-    """All of a group, by name. Of two with one name the one counts that the interpreter's path has first."""
-    found: dict[str, Entry] = {}
-    for text in _texts():
+    """All entries of a group, by name. For a duplicate name, the first one on the interpreter's path counts."""
+    return {name: entries[0] for name, entries in all_offered(group).items()}
+
+
+def all_offered(group: str) -> dict[str, list[Entry]]:
+    """All entries of a group, by name, including duplicates of other packages; a package installed twice counts once."""
+    found: dict[str, list[Entry]] = {}
+    for directory in _directories():
+        text = _entry_points(directory)
         if group in text:
-            for name, entry in _entries(text, group):
-                found.setdefault(name, entry)
+            for name, entry in _entries(text, group, directory):
+                there = found.setdefault(name, [])
+                if all(entry.package != other.package for other in there):
+                    there.append(entry)
     return dict(sorted(found.items()))
 
 
 def load(group: str, name: str) -> object:
-    """What is registered under that name. Raises NotFoundError with the names that there are, and TestbedError with a
-    traceback where importing it fails."""
+    """Import the entry of that name. Raises NotFoundError that lists the names, and TestbedError with a traceback if
+    the import fails."""
     there = offered(group)
     entry = there.get(name)
     kind = group.rpartition(".")[2].removesuffix("s")
@@ -67,14 +98,20 @@ def load(group: str, name: str) -> object:
         hint = f" — did you mean {near[0]!r}?" if near else ""
         known = f"there are {', '.join(there)}" if there else "no package registers one: is testbed installed anew?"
         raise NotFoundError(f"no {kind} is called {name!r}{hint}; {known}")
+    return imported(group, name, entry)
+
+
+def imported(group: str, name: str, entry: Entry) -> object:
+    """Import an entry of a group. Raises TestbedError with a traceback if the import fails."""
     try:
         return entry.load()
-    except Exception as error:  # whatever a package of somebody else's does when it is imported
+    except Exception as error:  # a package may raise anything on import
+        kind = group.rpartition(".")[2].removesuffix("s")
         raise TestbedError(f"{kind} {name!r} ({entry}) cannot be imported:\n{traceback.format_exc()}") from error
 
 
 def versions(packages: Collection[str]) -> dict[str, str]:
-    """Of those that are installed, as their directories are called: ``pyroute2-0.9.5.dist-info``."""
+    """The versions of these packages that are installed, as directory names: ``pyroute2-0.9.5.dist-info``."""
     found: dict[str, str] = {}
     for directory in _directories():
         name, _, version = directory.stem.partition("-")
@@ -85,7 +122,7 @@ def versions(packages: Collection[str]) -> dict[str, str]:
 
 
 def _directories() -> Iterator[Path]:
-    """Of all packages that are installed."""
+    """The metadata directories of all installed packages."""
     for place in dict.fromkeys(sys.path):
         try:
             names = sorted(name for name in os.listdir(place or ".") if name.endswith(_DISTRIBUTION))
@@ -95,19 +132,18 @@ def _directories() -> Iterator[Path]:
             yield Path(place, name)
 
 
-def _texts() -> Iterator[str]:
-    for directory in _directories():
-        try:
-            yield (directory / "entry_points.txt").read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            continue
+def _entry_points(directory: Path) -> str:
+    try:
+        return (directory / "entry_points.txt").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
-def _entries(text: str, group: str) -> Iterator[tuple[str, Entry]]:
+def _entries(text: str, group: str, directory: Path) -> Iterator[tuple[str, Entry]]:
     section = ""
     for line in text.splitlines():
         stripped = line.strip()
         if stripped.startswith("["):
             section = stripped.strip("[]").strip()
         elif section == group and (match := _LINE.match(line)):
-            yield match[1], Entry(match[2], match[3] or "")
+            yield match[1], Entry(match[2], match[3] or "", directory)

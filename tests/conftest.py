@@ -3,6 +3,8 @@
 - Seeds are fixed, so that a run says the same twice; TESTBED_LONG=1 draws a new one, which the head of the run prints.
 - ``@pytest.mark.requires(NAME, ...)``: see requirements.py.
 - TESTBED_STRICT=1: a skip that no requirement stands for fails the run.
+- ``@pytest.mark.alone``: measures time or memory, and runs when nothing else does; see parts.py.
+- TESTBED_STRICT=1 also fails a run in which a process of the tests has taken more than a gigabyte.
 - ``record_property("note", text)`` puts a line into the summary: a figure worth seeing in every run.
 """
 
@@ -12,7 +14,10 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import parts
 import pytest
 from hypothesis import HealthCheck, settings
 from requirements import REQUIREMENTS, missing
@@ -29,6 +34,7 @@ settings.load_profile("long" if LONG else "ci")
 _unexplained = pytest.StashKey[list[str]]()
 _unmet = pytest.StashKey[dict[str, int]]()
 _notes = pytest.StashKey[list[str]]()
+_peaks = pytest.StashKey[list[int]]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,7 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     config.addinivalue_line("markers", f"requires(name, ...): what the machine must have: {', '.join(REQUIREMENTS)}")
+    config.addinivalue_line("markers", "alone: measures time or memory: nothing else runs meanwhile")
     config.stash[_unexplained] = []
+    config.stash[_peaks] = []
     config.stash[_unmet] = {}
     config.stash[_notes] = []
     if LONG and config.getoption("--hypothesis-seed", None) is None:
@@ -50,6 +58,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     seed = config.getoption("--hypothesis-seed", None)
     return [f"seed: --hypothesis-seed={seed}" if seed else "seed: fixed (TESTBED_LONG=1 draws a new one)"]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if parts.is_left_out(collection_path, config) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    parts.select(config, items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -84,24 +100,52 @@ class _Reports:
         if report.skipped:
             self.stash[_unexplained].append(f"{report.nodeid}: {_reason(report.longrepr)}")
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A process of a distributed run has ended. What it skipped as a whole file comes with it, in no report."""
+        told = getattr(node, "workeroutput", {})
+        self.stash[_peaks].append(told.get("peak", 0))
+        self.stash[_unexplained] += [skip for skip in told.get("files", ()) if skip not in self.stash[_unexplained]]
+
 
 def _reason(longrepr: object) -> str:
     return str(longrepr[2] if isinstance(longrepr, tuple) else longrepr)
 
 
+def _too_much(config: pytest.Config) -> bool:
+    return max(config.stash[_peaks]) > parts.MAX_MEMORY
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    config = session.config
+    config.stash[_peaks].append(parts.peak_memory())
+    if (output := getattr(config, "workeroutput", None)) is not None:
+        files = [skip for skip in config.stash[_unexplained] if "::" not in skip.partition(": ")[0]]
+        output.update(peak=parts.peak_memory(), files=files)
     yield
-    if STRICT and session.config.stash[_unexplained] and session.exitstatus == pytest.ExitCode.OK:
+    spoilt = config.stash[_unexplained] or _too_much(config)
+    if STRICT and spoilt and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for note in config.stash[_notes]:
-        terminalreporter.line(f"note: {note}")
-    for text, count in sorted(config.stash[_unmet].items()):
-        terminalreporter.line(f"not met by this machine: {text} ({count} tests skipped)", yellow=True)
-    for skip in config.stash[_unexplained]:
-        terminalreporter.line(
-            f"skipped without a requirement{' (strict: fails)' if STRICT else ''}: {skip}", red=STRICT
-        )
+    fails = " (strict: fails)" if STRICT else ""
+    notes = [f"note: {note}" for note in config.stash[_notes]]
+    unmet = [
+        f"not met by this machine: {text} ({count} tests skipped)"
+        for text, count in sorted(config.stash[_unmet].items())
+    ]
+    wrong = [f"skipped without a requirement{fails}: {skip}" for skip in config.stash[_unexplained]]
+    peak = max(config.stash[_peaks])
+    if _too_much(config):
+        most = f"more than {parts.MAX_MEMORY / 1e6:,.0f}"
+        wrong.append(f"a process of the tests has taken {peak / 1e6:,.0f} MB, {most}{fails}: what does it keep?")
+    for line in notes:
+        terminalreporter.line(line)
+    for line in unmet:
+        terminalreporter.line(line, yellow=True)
+    for line in wrong:
+        terminalreporter.line(line, red=STRICT)
+    if not hasattr(config, "workerinput"):  # a process of a distributed run has its own, which nobody reads
+        parts.add_summary(terminalreporter, notes + unmet + wrong, peak)

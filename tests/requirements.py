@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
-from testbed.pytest_plugin import requirements as plugin
+from testbed.pytest_plugin import requires_marker as plugin
 
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # where daemons are
 
@@ -96,8 +97,30 @@ def _postgresql() -> str:
     return "" if there else "there is no PostgreSQL server in /usr/lib/postgresql, or no pgbench"
 
 
+@cache
+def ordinary_users_python() -> str:
+    """An interpreter of our version that an ordinary user may start, the running one if possible; "" where none is."""
+    program = f"import encodings, sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"
+    for found in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+        command = [found, "-c", program]
+        try:
+            tried = subprocess.run(
+                command, check=False, capture_output=True, cwd="/", user=65534, group=65534, extra_groups=[]
+            )
+        except OSError:  # it is not there, or not for an ordinary user; or we may not become one
+            continue
+        if tried.returncode == 0:
+            return found
+    return ""
+
+
+def _user_python() -> str:
+    return "" if ordinary_users_python() else "there is no Python of this version that an ordinary user may start"
+
+
 REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREMENTS.items()} | {
     "userns": Requirement(_user_namespace),
+    "user-python": Requirement(_user_python),
     "steady-time": Requirement(lambda: "an emulated machine's time is coarse" if os.environ.get("TESTBED_VM") else ""),
     "overlay": Requirement(_overlay),
     "vm": Requirement(lambda: "" if os.environ.get("TESTBED_VM") else "runs in the virtual machine of ci/vm"),

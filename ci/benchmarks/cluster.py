@@ -1,4 +1,4 @@
-"""``ci/bench cluster``: stars against the floor, the commands, running in a node, what an idle node costs."""
+"""``ci/bench cluster``: stars against the floor, the commands, running in a node, idle nodes, thousands of nodes."""
 
 import argparse
 import contextlib
@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 
-from benchmarks import commands, footprint, session, stars, tables
+from benchmarks import commands, footprint, large, session, stars, tables
 from benchmarks.cluster_tables import star_table
 from benchmarks.cluster_targets import ratios, targets
 from benchmarks.contenders import Contender, ContenderError
@@ -18,7 +18,7 @@ from benchmarks.session import Session
 from benchmarks.settled import Observer
 
 RUNS_IN_A_NODE = 50
-SUBJECTS = ("stars", "commands", "run", "footprint")
+SUBJECTS = ("stars", "commands", "run", "footprint", "large")
 OUTPUT = REPOSITORY / "results" / "bench-cluster.jsonl"
 
 
@@ -63,6 +63,8 @@ class Bench:
             session.attempt("commands", lambda: commands.measure(self.repeat, observer, session.progress))
         if "footprint" in self.subjects:
             session.attempt("footprint", lambda: footprint.measure(floor, self.repeat, observer, session.progress))
+        if "large" in self.subjects:
+            session.attempt("large", lambda: large.measure(floor, self.repeat, observer, session.progress))
         self._conclude()
 
     def _stars(self, contenders: list[Contender], observer: Observer) -> None:
@@ -99,7 +101,7 @@ class Bench:
         self.session.conclude(found)
         console.print(star_table(rows))
         if others := [row for row in rows if row.subject != "star"]:
-            console.print(tables.row_table("Commands, running in a node, footprint", others))
+            console.print(tables.row_table("Commands, running in a node, footprint, thousands of nodes", others))
         console.print(tables.target_table(found))
 
 

@@ -1,9 +1,10 @@
 """What bringing clusters up and down must reach, and what the rows say about it."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks import commands, footprint
+from benchmarks import commands, footprint, large
 from benchmarks.rows import Row
 from benchmarks.stars import BRING_UP, SETTLED
 from benchmarks.targets import Target
@@ -11,6 +12,8 @@ from benchmarks.targets import Target
 FLOOR, PRODUCT = "floor", "testbed"
 RATIO_LIMIT, RATIO_FROM = 2.0, 100  # times the floor, from this many hosts on
 FLATNESS_LIMIT, FLATNESS_SIZES = 0.20, (50, 500)  # greatest ratio over least, less one
+VALIDATE_LIMIT = 3.0  # s
+LARGE_RATIO, LARGE_LIMIT = 1.25, 0.5  # times the floor, and s above that
 RUN_LIMIT = 3.0  # times ip netns exec
 
 
@@ -56,6 +59,12 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         wanted = (contender, measure)
         return next((row.median for row in rows if (row.contender, row.measure) == wanted), None)
 
+    def above_floor() -> float | None:
+        """How long the command takes beyond its share of the floor, by the rounds' median."""
+        rounds = {row.contender: row.samples for row in rows if row.subject == "large" and row.measure != commands.CPU}
+        turns = zip(rounds.get(large.UP, ()), rounds.get(large.BESIDE, ()), strict=False)
+        return statistics.median(found) if (found := [ours - LARGE_RATIO * least for ours, least in turns]) else None
+
     run, beside = median("node.run", "true"), median("ip netns exec", "true")
     ratio = run / beside if run is not None and beside is not None else None
     return [
@@ -66,6 +75,11 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         Target("testbed --help", 0.15, "s", median("testbed --help", commands.WALL), True),
         Target("testbed exec n1 -- true", 0.12, "s", median("testbed exec n1 -- true", commands.WALL), True),
         Target('node.run(["true"]) over ip netns exec', RUN_LIMIT, "×", ratio),
+        *(
+            Target(f"{label}, {large.NODES:,} nodes", VALIDATE_LIMIT, "s", median(label, commands.WALL))
+            for label in large.DESCRIPTIONS
+        ),
+        Target(f"{large.UP}, beyond {LARGE_RATIO} × the floor's", LARGE_LIMIT, "s", above_floor()),
         Target("processes in idle nodes", 0, "1", median(PRODUCT, footprint.IN_NODES)),
         Target("processes left running by up", 0, "1", median(PRODUCT, footprint.PROCESSES)),
     ]

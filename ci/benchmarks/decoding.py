@@ -14,7 +14,7 @@ from benchmarks.rows import REPOSITORY, Row
 from benchmarks.session import Session
 from benchmarks.targets import Target
 from protocols.emp import codec as emp
-from testbed.wire import pcapng
+from testbed.fabric import pcapng
 
 OUTPUT = REPOSITORY / "results" / "bench-decode.jsonl"
 TESTBED = "testbed decode"

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from testbed import Cluster
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 COMMAND = "true"
 

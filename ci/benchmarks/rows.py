@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.controller.surroundings import surroundings
+from testbed.controller.runs.folders import run_environment
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DISTRIBUTIONS = ("netns-testbed", "pyroute2", "pydantic", "click", "rich", "simpy")
@@ -55,7 +55,7 @@ def _output(*command: str) -> str:
 def environment() -> dict[str, Any]:
     """The machine and the versions: what a row needs besides its settings to be measured again."""
     return {
-        **surroundings(DISTRIBUTIONS),
+        **run_environment(DISTRIBUTIONS),
         "iproute2": _output("ip", "-V"),
         "compiler": _output("cc", "--version").partition("\n")[0],
         "commit": _output("git", "rev-parse", "HEAD"),

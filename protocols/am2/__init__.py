@@ -4,10 +4,12 @@ B. Chun, A. Mainwaring, D. Culler, "Virtual Network Transport Protocols for Myri
 sections named in this package are that paper's. The programming interface is AM-2's: A. Mainwaring, D. Culler, "Active
 Message Applications Programming Interface and Communication Subsystem Organization", UCB//CSD-96-918, 1996.
 
-- `host/`: what a program has: bundles, endpoints, handlers (`library` shows how it begins); and the segment driver.
-- `page`: what host and NIC share of an endpoint. `nic_memory`: what the host's kernel writes in the NIC.
-- `firmware`: what happens to a frame, a doorbell, a deadline; `sender` and `receiver` are its halves, over the `channels` to
-  each of the `peers`; `endpoint_frames` has the NIC's view of endpoints, `turns` decides whose packet is next.
-- `frames`, of which `codec` is made; `packets` puts frames together from what is known before.
-- `mapper/`: finds the routes, on networks that have them.
+- `host/`: the host library: bundles, endpoints, handlers (`library` has an example); and the segment driver.
+- `page`: the state of an endpoint that host and NIC share. `nic_memory`: the parts of NIC memory that the host's kernel
+  writes.
+- `firmware`: dispatch of frames, doorbells and deadlines; `sender` and `receiver` are its halves, over the channels to
+  each of the `peers`; `endpoint_frames` has the NIC's view of endpoints; `turns` schedules their packets.
+- `frames`: the frame definitions, from which `codec` is generated; `transport` assembles frames from precomputed parts,
+  and implements the channels.
+- `mapper/`: finds the routes, on source-routed networks.
 """

@@ -1,9 +1,9 @@
-"""AM-II with its firmware and host libraries in several processes: one NIC, shared by host processes that come and go.
+"""AM-II as a split driver: one NIC, shared by host processes that attach and detach.
 
-Each has endpoints of its own, told from those of others by their numbers, and pages, frames and memory that no other has.
-A process rings for its own endpoints only; what it says of another's, and an entry that names another's as its origin, is
-counted as invalid and does nothing. When it is gone, so are its endpoints: messages to them go back to their senders, and
-their frames are free. The NIC goes on, in the same incarnation: its peers notice nothing else.
+Each process has endpoints of its own, identified by their numbers, and pages, frames and memory that no other process
+accesses. A process rings for its own endpoints only; a doorbell for another's, or an entry that names another's as its
+origin, is counted as invalid and ignored. When a process ends, so do its endpoints: messages to them are returned to
+their senders, and their frames are free. The NIC continues in the same incarnation: its peers notice nothing else.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from protocols.am2.host.library import ActiveMessages
 from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.receiver import Witness
 from protocols.am2.settings import Settings
-from protocols.core.apart import Apart, Place, Ring, SharedActions
 from protocols.core.firmware import Adapter, Bell
 from protocols.core.memory import Allocating, SharedReachable
+from protocols.core.split_memory import Apart, Place, Ring, SharedActions
 
 _TOLD: Final = 4
-"""Numbers for one endpoint that can be under way beside those of its slots: where it is, and that it is wanted."""
+"""Doorbells for one endpoint that can be in flight beside those of its slots: its residency changes, and that it is
+wanted."""
 _MAPPING: Final = MapperSettings()
 _REGIONS: Final = 2 * layout.SUBJECTS
 
@@ -32,7 +33,7 @@ _REGIONS: Final = 2 * layout.SUBJECTS
 def apart(
     settings: Settings | None = None, *, mapping: MapperSettings | None = _MAPPING, witness: Witness | None = None
 ) -> Apart:
-    """As `plug`."""
+    """Make AM-II's split driver; arguments as for `plug`."""
     own = settings if settings is not None else Settings()
 
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
@@ -71,7 +72,7 @@ class Nic:
         self._seen.pop(host).close()
 
     def _ring(self, begin: int, end: int, now: int, index: int) -> None:
-        """A host rings, whose endpoints have these numbers."""
+        """Handle a doorbell of the host whose endpoints have numbers from begin to end - 1."""
         if not begin <= _endpoint(index) < end:
             self.firmware.counters.invalid += 1
             return
@@ -79,7 +80,7 @@ class Nic:
 
 
 class _ToHosts:
-    """The firmware's `Actions`: what is shown of an endpoint is its host's."""
+    """The firmware's `Actions`: a notification about an endpoint goes to the endpoint's host."""
 
     __slots__ = ("_hosts", "_nic", "_numbers", "fetch", "interrupt", "send", "send_later", "store")
 
@@ -102,5 +103,5 @@ class _ToHosts:
 
 
 def _endpoint(index: int) -> int:
-    """Which one host and NIC tell each other something of."""
+    """Return the number of the endpoint that a doorbell or notification is about."""
     return index >> (_REGIONS if index & layout.SUBJECT in layout.OF_REGIONS else layout.SUBJECTS)

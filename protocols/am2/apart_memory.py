@@ -1,15 +1,16 @@
-"""Endpoint frames where host and NIC are two processes: in descriptor memory that both have, for each host its own.
+"""Endpoint frames of a split driver: descriptor memory shared by the NIC and one host, separate for each host.
 
-A host has as many frames there as the NIC has altogether, and a table of which endpoint is in which. How many the NIC uses
-at a time, of all hosts, is the NIC's (`residency`). Other memory that it reaches lies in the host's heap, all of which is
-mapped: an endpoint's page says where, and a bulk message's entry. So there is no mapping to wait for, but for what the host
-has not allocated yet.
+A host has as many frames there as the NIC has in total, and a table of the endpoint in each. The NIC limits how many
+are in use at a time, over all hosts (`residency`). Other memory that the NIC reaches lies in the host's heap, all of
+which is mapped: an endpoint's page, and a bulk message's entry, contain its address. So no mapping is waited for,
+except for memory that the host has not allocated yet.
 
-Either side may look while the other writes. An entry's first byte is written last and read first, by processors that keep
-stores in order; where each side writes a word and then looks at the other's, there is a fence in between.
+Either side may read while the other writes. An entry's first byte is written last and read first, which relies on
+processors that keep stores in order; where each side writes a word and then reads the other's, there is a fence in
+between.
 
-A page that leaves its frame is not written back by DMA: the host takes it out of the frame itself, when the NIC has let go
-of it. What a host has written late is not lost so.
+A page that leaves its frame is not written back by DMA: the host copies it from the frame itself, when the NIC has
+released it. So late writes of the host are not lost.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _NOBODY: Final = 0xFFFF_FFFF
 
 
 def size_of(frames: int) -> int:
-    """Bytes of one host's descriptor memory."""
+    """Return the bytes of one host's descriptor memory."""
     return frames * (layout.SIZE + _WORD)
 
 
 def _table(descriptors: memoryview, frames: int) -> memoryview:
-    """Which endpoint is in which frame: words in the machine's own order, each written as a whole."""
+    """Return the table of the endpoint in each frame: words in native byte order, each written atomically."""
     return descriptors[frames * layout.SIZE : size_of(frames)].cast("I")
 
 
@@ -41,22 +42,22 @@ def _pages(descriptors: memoryview, frames: int) -> list[memoryview]:
 
 
 class _Nothing:
-    """Memory that is not there any more."""
+    """Memory of a host that has detached: every access fails."""
 
     def view(self, address: int, length: int) -> memoryview:
         raise UnpinnedError(f"{length} bytes at 0x{address:x} were a host's that is gone")
 
     def fence(self) -> None:
-        """Nobody looks."""
+        """Do nothing: the memory has no reader."""
 
 
 class SeenFrames:
-    """One host's, as the NIC sees them: is `nic_memory.Frames`."""
+    """One host's endpoint frames as the NIC sees them; implements `nic_memory.Frames`."""
 
     __slots__ = ("_medium", "_memory", "_pages", "_table", "absent", "trusted")
 
     def __init__(self, descriptors: memoryview, memory: SharedReachable, frames: int, medium: int) -> None:
-        """medium: bytes of a medium message's data, at most."""
+        """medium: maximum bytes of a medium message's data."""
         self._pages = _pages(descriptors, frames)
         self._table = _table(descriptors, frames)
         self._memory = memory
@@ -65,7 +66,8 @@ class SeenFrames:
         self.trusted = False
 
     def close(self) -> None:
-        """The host is gone: whoever still has this, for a packet that is not answered yet, keeps nothing of its memory."""
+        """Release the host's memory: a packet that is not answered yet may keep this object alive after the host has
+        gone."""
         self._pages.clear()
         self._table = memoryview(b"").cast("I")
         self._memory = _Nothing()
@@ -86,7 +88,7 @@ class SeenFrames:
             address, length = layout.address_of(page, subject), 2 * layout.ENTRIES * self._medium
             if subject == layout.SEGMENT:
                 length = layout.segment_of(page)
-                if address != layout.address_of(page, subject):  # its host changes it just now
+                if address != layout.address_of(page, subject):  # the host is changing the address
                     return None
         if not address:
             return None
@@ -97,7 +99,7 @@ class SeenFrames:
 
 
 class OwnFrames:
-    """The same, as the host library has them: is `nic_memory.Backing`."""
+    """One host's endpoint frames as the host library sees them; implements `nic_memory.Backing`."""
 
     def __init__(self, descriptors: memoryview, memory: Allocating, frames: int) -> None:
         self.frames = _pages(descriptors, frames)
@@ -110,15 +112,15 @@ class OwnFrames:
         self.fence = memory.fence
         self._held: defaultdict[int, dict[int, memoryview]] = defaultdict(dict)
         """Memory that the NIC may use, by endpoint, and by the object's identity."""
-        self._addresses: dict[int, int] = {}  # of these
-        self._allocated: set[int] = set()  # of these, what no program has allocated
+        self._addresses: dict[int, int] = {}  # of the memory in _held
+        self._allocated: set[int] = set()  # the part of it that no program has allocated
 
     def bind(self, frame: int, endpoint: int) -> None:
         self.bound[frame] = endpoint
         self._table[frame] = _NOBODY if endpoint == NOBODY else endpoint
 
     def begin(self, endpoint: int, backing: memoryview) -> None:
-        """The NIC does not get at it."""
+        """Do nothing: the NIC does not access the backing page."""
 
     def unloaded(self, frame: int, backing: memoryview) -> None:
         backing[:] = self.frames[frame]
@@ -133,7 +135,7 @@ class OwnFrames:
         return self._pinned(endpoint, found)
 
     def own(self, endpoint: int, memory: memoryview) -> memoryview:
-        # What is not used any more stays until there is no such endpoint: parts may be coming.
+        # Memory replaced by the program is kept until the endpoint is gone: parts may still arrive there.
         if not memory:
             return memory
         return self._pinned(endpoint, memory) if self._memory.has(memory) else self.allocate(endpoint, len(memory))

@@ -1,4 +1,4 @@
-"""AM-II's NICs with frames that Scapy makes and reads."""
+"""AM-II's NICs with frames built and parsed by Scapy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FRAMES = ("protocols.am2.frames", "protocols.am2.mapper.frames", "protocols.myr
 
 
 def plug_by_scapy() -> Plug:
-    """Scapy takes a while to import: by name, when somebody asks."""
+    """Make AM-II's plug on Scapy. Imported on demand, since importing Scapy is slow."""
     by_scapy = importlib.import_module("protocols.core.scapy_codec").by_scapy
     made: Plug = by_scapy(plug(), *map(importlib.import_module, _FRAMES))
     return made

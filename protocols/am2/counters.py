@@ -1,4 +1,8 @@
-"""What a NIC has done and seen: the rows of the firmware's state table, each counted whenever it is taken."""
+"""Counters of a NIC.
+
+The state tables (`states`) name the counters that their rows increment; the others count what happens to messages, and
+the checks that frames pass before a state machine sees them.
+"""
 
 from __future__ import annotations
 
@@ -7,73 +11,74 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Packets unless said otherwise."""
+    """Counters of one NIC, of packets unless stated otherwise."""
 
     packets_sent: int = 0
-    """Of messages, for the first time."""
+    """Message packets, sent for the first time."""
     packets_resent: int = 0
-    """As no answer has come, as the last sending was refused, or as the peer has first said who it is."""
+    """Packets resent because no answer has come, the last sending was refused, or the peer's incarnation has become
+    known."""
     packets_received: int = 0
-    """Frames of any kind, good or not."""
+    """Frames of any kind, valid or not."""
     packets_taken: int = 0
     messages_delivered: int = 0
-    """Messages: into an endpoint's ring."""
+    """Messages put into an endpoint's ring."""
     acknowledgements_sent: int = 0
     acknowledgements_received: int = 0
-    """Each for a packet that was not answered yet."""
+    """Acknowledgements of packets that were not answered before."""
     refusals_received: int = 0
-    """NACKs of the last sending, for a reason that passes."""
+    """NACKs of the last sending, for a temporary reason."""
     undone: int = 0
     """NACKs that undo a message."""
     late_answers: int = 0
-    """To what has its answer, or to an earlier sending."""
+    """Answers to packets that were answered before, or to an earlier sending."""
 
     overruns: int = 0
     """Refused: the ring was full."""
     not_resident: int = 0
     """Refused: the endpoint was not in the NIC, or about to leave it."""
     unmapped: int = 0
-    """Refused: memory of the host's that cannot be reached yet."""
+    """Refused: the host's memory cannot be reached yet."""
     bad_tags: int = 0
     """Undone: the endpoint has another tag."""
     bad_endpoints: int = 0
-    """Undone: there is no such endpoint."""
+    """Undone: the endpoint does not exist."""
     bad_segments: int = 0
     """Undone: the data does not lie within the segment."""
     duplicates: int = 0
-    """Answered as before: its answer may have been lost."""
+    """Answered as before: the first answer may have been lost."""
     old: int = 0
-    """Dropped: copies that nobody waits for any more."""
+    """Dropped: copies that no sender waits for any more."""
     dropped: int = 0
-    """Without acknowledgements: there was no room, or no endpoint."""
+    """Dropped without acknowledgements: no room, or no endpoint."""
 
     returned: int = 0
-    """Messages: back to their sender."""
+    """Messages returned to their sender."""
     unreachable: int = 0
-    """Messages, of these: no answer, or no way."""
+    """Returned messages without an answer, or without a route."""
     restarts: int = 0
-    """Peers that have started again."""
+    """Restarts of peers."""
 
     loaded: int = 0
-    """Endpoints: into a frame."""
+    """Endpoints loaded into a frame."""
     unloaded: int = 0
     faults: int = 0
-    """Messages that have come for an endpoint that was not resident, and for which the host was interrupted."""
+    """Messages that arrived for a non-resident endpoint and interrupted the host."""
     taken_back: int = 0
-    """Packets of an endpoint that leaves, whose last sending was refused."""
+    """Packets of an endpoint that is leaving, whose last sending was refused."""
     forced: int = 0
-    """Endpoints: out of their frames though their host process had not released them."""
+    """Endpoints removed from their frames although their host process had not released them."""
 
     malformed: int = 0
-    """Dropped: too short, of another type, contradicting itself, or with a route that is not used up."""
+    """Dropped: too short, of another type, inconsistent, or with a route that is not used up."""
     corrupt: int = 0
-    """Dropped: a check does not fit."""
+    """Dropped: wrong check."""
     strangers: int = 0
-    """Dropped: from no known peer, or not for this NIC."""
+    """Dropped: from an unknown peer, or not for this NIC."""
     stale: int = 0
-    """Dropped: from, or about, an earlier incarnation, or for none, as its sender has heard of none."""
+    """Dropped: from an earlier incarnation, about one, or for incarnation 0, since its sender knows none."""
     invalid: int = 0
-    """Doorbells, entries: they make no sense."""
+    """Invalid doorbells and entries."""
 
     def counted(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

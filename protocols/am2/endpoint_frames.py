@@ -1,33 +1,36 @@
-"""The endpoints of a NIC's host, as the NIC knows them: which are in its endpoint frames, and what it keeps for each.
+"""The NIC's view of its hosts' endpoints: which are in its endpoint frames, and its state for each.
 
-An endpoint leaves its frame when nothing of it is under way: each of its packets has been answered, if only by the NACK for
-its latest sending, which says that no copy of it will be taken any more (section "Endpoint unloading").
+An endpoint leaves its frame when none of its packets is in flight: each has been answered, at least by the NACK for its
+latest sending, which tells that no copy of it will be accepted any more (section "Endpoint unloading").
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocols.am2.messages import Message
 from protocols.am2.nic_memory import Frames
 from protocols.am2.page import ENTRIES
+from protocols.am2.transport import Message
 
 if TYPE_CHECKING:
     from protocols.am2.peers import Peer
 
-# Where in a page the NIC notes what it must know of the endpoint when that comes into a frame again.
+# Offsets in a page at which the NIC saves its ring positions for the endpoint's next load.
 _NEXT_REQUEST: Final = 18
 _NEXT_REPLY: Final = 19
 _LAST: Final = ENTRIES - 1
 
 
 class Resident:
-    """An endpoint that there is, resident or not. frames: of its host. page: its frame; None: it is in none. leave_at: when
-    it is to leave it; None: it is not asked to. is_leaving: it takes and sends nothing. is_released: the host writes nothing
-    into the page any more. open: its packets that are not answered. faulted: the host knows that it is wanted. returns:
-    slots of messages for whose return there is no room yet. parts: bytes that have come of bulk messages, and their least
-    offset, by NIC, incarnation, origin, flags and message. asked: regions that the host was asked to map. askers:
-    NICs from which requests have come for it."""
+    """An existing endpoint, resident or not.
+
+    frames: its host's. page: its frame; None: it is not resident. leave_at: when it is to leave its frame; None: it has
+    not been asked to. is_leaving: it accepts and sends nothing. is_released: the host no longer writes into the page.
+    open: number of its unanswered packets. faulted: the host has been told that it is wanted. returns: slots of
+    messages that wait for room to be returned. parts: bytes received of bulk messages, and their least offset, by NIC,
+    incarnation, origin, flags and message. asked: regions that the host was asked to map. askers: NICs that have sent
+    requests to it.
+    """
 
     __slots__ = (
         "asked", "askers", "faulted", "frames", "is_leaving", "is_released", "leave_at", "loaded_at", "messages",
@@ -53,7 +56,7 @@ class Resident:
         self.askers: dict[Peer, None] = {}
 
     def load(self, now: int, page: memoryview) -> None:
-        """It is in a frame now."""
+        """Enter a frame."""
         self.page = page
         self.loaded_at = now
         self.next_request, self.next_reply = page[_NEXT_REQUEST] & _LAST, page[_NEXT_REPLY] & _LAST
@@ -61,5 +64,5 @@ class Resident:
         self.is_leaving = self.is_released = self.faulted = False
 
     def note(self, page: memoryview) -> None:
-        """Before it leaves."""
+        """Save the ring positions in the page, before it leaves its frame."""
         page[_NEXT_REQUEST], page[_NEXT_REPLY] = self.next_request, self.next_reply

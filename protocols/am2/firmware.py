@@ -1,14 +1,11 @@
-"""AM-II's firmware: what happens to a frame, to what the host writes, and when it is time to look at what is not answered.
+"""AM-II's firmware: dispatch of frames, doorbells and deadlines.
 
-A frame is looked at in this order, and dropped (and counted) by the first that it fails: its route is used up; it is long
-enough; its check fits (Myrinet's CRC-8 covers nothing else, and is left alone); it is for this NIC, from a known peer; it
-belongs to this incarnation of both. Messages are the receiver's (`receiver`), answers the sender's (`sender`), mapping
-packets the mapper's, where the network goes by routes.
+A frame is checked in this order, and dropped and counted at the first check that fails: its route is used up; it is
+long enough; its check is right (Myrinet's CRC-8 covers nothing else, and is ignored); it is for this NIC, from a known
+peer; it belongs to the last incarnations of both (`protocols.core.peers`). Then the receiver (`receiver`) handles
+messages, the sender (`sender`) answers, and on source-routed networks the mapper handles mapping packets.
 
-A NIC that starts again has a greater incarnation. A frame names the incarnation that it is meant for, 0 as long as its
-sender has heard of none. Nobody takes a frame with 0: it is answered with who is here, and sent again to that one. So what
-an incarnation has taken was meant for it, and comes back to its sender when that hears of a later one: whether it had
-arrived cannot be known. Without acknowledgements a frame with 0 is taken: it is sent once, and not again.
+Without acknowledgements (`Settings.reliable`), a frame meant for incarnation 0 is accepted: it is sent only once.
 """
 
 from __future__ import annotations
@@ -20,28 +17,26 @@ from typing import Final
 from protocols.am2 import codec
 from protocols.am2 import page as layout
 from protocols.am2.card import BROADCAST, Card, settled
-from protocols.am2.channels import Sight
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
 from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import Settings as MapperSettings
-from protocols.am2.mapper.tables import Table
 from protocols.am2.nic_memory import Frames
-from protocols.am2.packets import PREFIX_SIZE, answered, unpack_answer, unpack_body
 from protocols.am2.peers import Lane, Peer
 from protocols.am2.receiver import MALFORMED, Receiver, Witness
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.settings import Settings
+from protocols.am2.transport import PREFIX_SIZE, Sight, answered, unpack_answer, unpack_body
 from protocols.am2.untold import Untold
 from protocols.core.firmware import Actions, Adapter
 from protocols.core.malformed import MalformedError
+from protocols.core.peers import Standing
 
-_MASK: Final = 0xFFFF_FFFF
-_MOST_LANES: Final = 256
 _REASONS: Final = REASON_RESTARTED + 1
 _PASSES: Final = REASON_NO_MAPPING
-"""The last of the reasons that pass."""
+"""The last of the temporary reasons."""
 _TYPE_AT: Final = 14
 _MAPPING: Final = b"\x00\x05"
 _ROUTE: Final = 0x80
@@ -50,11 +45,12 @@ _NEW: Final = Sight.NEW
 
 
 class Firmware:
-    """One NIC's. Implements `protocols.core.firmware.Firmware`. mapper: finds the routes, where the network goes by them."""
+    """The firmware of one NIC. Implements `protocols.core.firmware.Firmware`. mapper: finds the routes, on
+    source-routed networks."""
 
     __slots__ = (
-        "_card", "_counters", "_has_begun", "_has_news", "_is_plain", "_lanes", "_leaving", "_looping", "_mapper", "_nodes",
-        "_receiver", "_reliable", "_residency", "_sender", "_untold", "settings",
+        "_card", "_counters", "_has_begun", "_has_news", "_is_plain", "_lanes", "_leaving", "_loopback", "_looped",
+        "_mapper", "_nodes", "_peers", "_receiver", "_reliable", "_residency", "_sender", "_untold", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -66,8 +62,8 @@ class Firmware:
         mapping: MapperSettings | None = None,
         witness: Witness | None = None,
     ) -> None:
-        """frames: of the one host that there is; None: hosts `attach`. mapping: of the mapper; None: there is none, and
-        routes are given (`install`)."""
+        """frames: of the only host; None: hosts `attach`. mapping: settings of the mapper; None: there is no mapper,
+        and routes are passed to `install`."""
         self.settings: Final = settled(settings, adapter)
         self._card = card = Card(adapter, nic, self.settings)
         self._counters = card.counters
@@ -80,11 +76,13 @@ class Firmware:
         self._receiver = Receiver(card, witness)
         self._reliable = settings.reliable
         self._nodes = len(adapter.addresses)
-        self._lanes: dict[bytes, Lane] = {}  # by how their frames begin
-        self._looping = False
+        self._peers = card.peers
+        self._lanes = card.peers.lanes
+        self._loopback = card.peers.loopback
+        self._looped = self._loopback.frames
         self._has_begun = True
-        self._is_plain = not self.settings.attempt  # but for endpoints that are to leave, nothing but scans has a time
-        self._has_news = False  # there are new routes
+        self._is_plain = not self.settings.attempt  # the only deadlines are scans and leaving endpoints
+        self._has_news = False  # new routes have arrived
         self._mapper: Mapper | None = None
         if adapter.routed and mapping is not None:
             station = Station(adapter.number, adapter.incarnation, adapter.address)
@@ -168,7 +166,7 @@ class Firmware:
     def _answered(
         self, now: int, lane: Lane, peer: Peer, channel: int, generation: int, sequence: int, stamp: int
     ) -> None:
-        """An answer, its check good."""
+        """Handle an answer, whose check is right."""
         if lane.kind == KIND_ACK:
             self._sender.acknowledged(now, peer, channel, generation, sequence, stamp)
         elif lane.reason <= _PASSES:
@@ -177,13 +175,13 @@ class Firmware:
             self._sender.undone(now, peer, channel, generation, sequence, stamp, lane.reason)
         if self._leaving:
             self._residency.look(now)
-            if self._card.looped:
-                self._loop_back(now)  # of an endpoint that has come into the frame of one that has left
+            if self._looped:
+                self._loopback.run(now, self.receive)  # of an endpoint loaded into the frame that another has left
 
     def _lane(self, now: int, frame: bytes) -> Lane | None:
-        """Of a frame that is looked at closely, as none has begun like it since the last incarnation of a peer was heard of;
-        None: it is dropped, or was the mapper's."""
-        card, counters = self._card, self._counters
+        """Make the lane of a frame that has no cached one: the first of its kind since the peer's last change of
+        incarnation. None: the frame is dropped, or was the mapper's."""
+        card, counters, peers = self._card, self._counters, self._peers
         if len(frame) > _TYPE_AT + 2 and frame[_TYPE_AT : _TYPE_AT + 2] == _MAPPING and self._mapper is not None:
             self._mapper.receive(now, frame)
             if self._has_news:
@@ -205,58 +203,53 @@ class Firmware:
         except MalformedError as error:
             self._dropped(error)
             return None
-        is_own = source == card.number and not self._looping  # come back from a wire
+        is_own = source == card.number and not self._loopback.is_running  # returned from a wire
         if to not in (card.address, BROADCAST) or destination != card.number or source >= self._nodes or is_own:
-            counters.strangers += 1  # a switch that has not learned yet sends frames to all
+            counters.strangers += 1  # a switch that has not learned the address floods the frame
             return None
-        peer = card.peers.get(source) or card.peer(source)
-        if not self._knows(now, peer, sender):
+        peer = peers.peer(source)
+        standing = peers.look(now, peer, sender, receiver, self)
+        if standing is Standing.STALE:
             counters.stale += 1
             return None
         if self._untold.silences:
             self._untold.heard(now, peer)
         if kind == KIND_MESSAGE:
-            if receiver != card.incarnation and (receiver or self._reliable):
+            if standing is Standing.MISDIRECTED and (receiver or self._reliable):
                 counters.stale += 1
                 begin = card.prefix(peer, KIND_NACK, REASON_RESTARTED)
                 route = peer.route or b""
                 peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, route))
                 return None
-        elif receiver != card.incarnation or reason == REASON_RESTARTED:
-            counters.stale += 1  # `_knows` has done what there is to do
+        elif standing is Standing.MISDIRECTED or reason == REASON_RESTARTED:
+            counters.stale += 1  # `Peers.look` has handled the restart
             return None
-        if len(self._lanes) >= _MOST_LANES:
-            self._lanes.clear()
         answers: tuple[bytes, ...] = ()
         if kind == KIND_MESSAGE:
             refusals = [card.prefix(peer, KIND_NACK, reason) for reason in range(1, _REASONS)]
             answers = (card.prefix(peer, KIND_ACK, 0), *refusals)
-        self._lanes[frame[:PREFIX_SIZE]] = lane = Lane(peer, kind, reason, answers)
+        lane = Lane(peer, kind, reason, answers)
+        peers.keep_lane(frame[:PREFIX_SIZE], lane)
         return lane
 
-    def _knows(self, now: int, peer: Peer, incarnation: int) -> bool:
-        """Whether it is the peer's last incarnation; a later one than was known becomes that."""
-        if incarnation == peer.incarnation:
-            return incarnation != 0
-        if not incarnation:
-            return False
-        if not peer.incarnation:
-            self._card.greet(peer, incarnation)
-            self._sender.introduced(now, peer)
-            return True
-        if incarnation - peer.incarnation & _MASK >= 1 << 31:
-            return False
+    # Implements `protocols.core.peers.PeerEvents`.
+
+    def introduced(self, now: int, peer: Peer) -> None:
+        self._card.look_up(peer)
+        self._sender.introduced(now, peer)
+
+    def restarting(self, peer: Peer) -> None:
         self._counters.restarts += 1
-        self._lanes.clear()
         self._receiver.forget(peer)
+
+    def restarted(self, now: int, peer: Peer) -> None:
         under_way = [row.packet for row in peer.outgoing.under_way()]
         peer.forget(self.settings)
-        self._card.greet(peer, incarnation)
+        self._card.look_up(peer)
         self._sender.restarted(peer, under_way)
         self._untold.forget(peer)
         self._card.nic.show(peer.number << layout.SUBJECTS | layout.RESTARTED)
         self._sender.free(now, peer)
-        return True
 
     def _dropped(self, error: MalformedError) -> None:
         if error.reason == "check":
@@ -267,14 +260,14 @@ class Firmware:
     # The hosts.
 
     def attach(self, host: int, frames: Frames) -> None:
-        """A host process: its endpoints' numbers are from `host` times `Settings.numbers` on."""
+        """Attach a host process. The numbers of its endpoints begin at `host` times `Settings.numbers`."""
         self._residency.attach(host, frames)
 
     def detach(self, now: int, host: int) -> None:
-        """It is gone: there are none of its endpoints any more."""
+        """Detach a host process, which destroys its endpoints."""
         self._residency.detach(now, host)
-        if self._card.looped:
-            self._loop_back(now)
+        if self._looped:
+            self._loopback.run(now, self.receive)
 
     def ring(self, now: int, index: int) -> None:
         card, subject = self._card, index & layout.SUBJECT
@@ -282,15 +275,16 @@ class Firmware:
         if subject < _SLOTS:
             endpoint = card.endpoints.get(number)
             if endpoint is None or endpoint.page is None or endpoint.is_leaving:
-                # Of one whose frame another host gets, a host may not know it yet: the message is read when it comes back.
+                # A host may not know yet that its endpoint has lost its frame to another host: the message is read when
+                # the endpoint returns.
                 self._counters.invalid += endpoint is None or endpoint.frames.trusted
                 return
-            if subject not in endpoint.messages:  # else it has rung for that before
+            if subject not in endpoint.messages:  # else it has rung for that message before
                 self._sender.ready(now, endpoint, subject)
         else:
             self._residency.told(now, number, subject)
-        if card.looped:
-            self._loop_back(now)
+        if self._looped:
+            self._loopback.run(now, self.receive)
 
     # Time.
 
@@ -316,17 +310,17 @@ class Firmware:
             if sender.unheard:
                 self._untold.keep(now, sender.unheard)
                 sender.unheard.clear()
-                self._lanes.clear()  # so that the next frame of a peer is looked at closely
+                self._lanes.clear()  # so that the next frame of each peer is checked completely
         if self._untold.silences or not self._is_plain:
             self._untold.tick(now)
             self._is_plain = not (self.settings.attempt or mapper is not None or self._untold.silences)
         if self._leaving:
             self._residency.look(now)
-        if self._card.looped:
-            self._loop_back(now)
+        if self._looped:
+            self._loopback.run(now, self.receive)
 
     def _first(self, deadline: int | None) -> int | None:
-        """The first of all deadlines."""
+        """Return the earliest deadline, including attempts, leaving endpoints, silences and the mapper."""
         if not self._has_begun:
             return 0
         times = [deadline, self._sender.loiters_until, self._untold.deadline]
@@ -338,23 +332,24 @@ class Firmware:
     # Routes.
 
     def _send_mapping(self, frame: bytes) -> None:
-        """Not behind what waits for data: who waits for the answer would think that there is nobody."""
+        """Send a mapper's frame, without queueing behind data transfers: whoever waits for the answer would otherwise
+        conclude that nobody is there."""
         self._card.nic.send_later(lambda: frame)
 
     def install(self, now: int, table: Table) -> None:
-        """Routes, where there is no mapper."""
+        """Install routes, in a network without a mapper."""
         self._install(table)
         self._go(now)
 
     def _install(self, table: Table) -> None:
-        """Routes to all NICs that can be reached, instead of those that there were."""
+        """Replace the routes to all reachable NICs."""
         card, longest = self._card, self.settings.route
         card.is_mapped = True
         self._lanes.clear()
-        for number in set(card.peers) | set(table.paths):
+        for number in set(self._peers.known) | set(table.paths):
             if number == card.number or number >= self._nodes:
                 continue
-            peer, path = card.peer(number), table.paths.get(number)
+            peer, path = self._peers.peer(number), table.paths.get(number)
             if path is None or len(path.route) > longest:
                 peer.route = None
             else:
@@ -363,21 +358,9 @@ class Firmware:
         self._has_news = True
 
     def _go(self, now: int) -> None:
-        """What has waited for routes."""
+        """Send what has waited for routes."""
         self._has_news = False
-        for peer in self._card.peers.values():
+        for peer in self._peers.known.values():
             if peer.turns:
                 self._sender.free(now, peer)
         self._untold.mapped(now)
-
-    def _loop_back(self, now: int) -> None:
-        """What the NIC sends to itself. A host that posts upon what it is shown finds this going on already."""
-        if self._looping:
-            return
-        self._looping = True
-        looped = self._card.looped
-        try:
-            while looped:
-                self.receive(now, looped.popleft())
-        finally:
-            self._looping = False

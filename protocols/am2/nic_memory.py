@@ -1,5 +1,5 @@
-"""What of a NIC's memory its host's kernel writes: endpoint frames, which endpoint is in which, and what host memory is
-reached."""
+"""The parts of a NIC's memory that its host's kernel writes: endpoint frames, the table of the endpoint in each, and
+mappings of host memory."""
 
 from __future__ import annotations
 
@@ -12,81 +12,82 @@ NOBODY: Final = -1
 
 
 class Frames(Protocol):
-    """One host's endpoints, as their NIC gets at them. trusted: whether it is the kernel that has written it, and that a NIC
-    may wait for. absent: regions (`page`) that the NIC has asked for and the host has none of."""
+    """One host's endpoints, as their NIC accesses them. trusted: whether the host's kernel has written them, for which
+    the NIC may wait. absent: regions (`page`) that the NIC has asked for and the host does not have."""
 
     trusted: bool
     absent: set[int]
 
     def frame_of(self, endpoint: int) -> memoryview | None:
-        """The frame that it is bound to."""
+        """Return the frame that an endpoint is bound to, or None."""
         ...
 
     def page_of(self, endpoint: int) -> memoryview | None:
-        """Host memory behind its frame; None: the host takes its frame back by itself."""
+        """Return the host memory that backs an endpoint's frame; None: the host copies the frame back by itself."""
         ...
 
     def reach(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:
-        """A region, by DMA; None: it is not mapped. page: the frame of its endpoint. address, length: of a bulk message's
-        data, as its entry has them."""
+        """Access a region by DMA; None: it is not mapped. page: the frame of its endpoint. address, length: of a bulk
+        message's data, as in its entry."""
         ...
 
     def fence(self) -> None:
-        """What is written before is seen by the host before anything is read after."""
+        """Make earlier writes visible to the host before later reads."""
         ...
 
 
 class Backing(Protocol):
-    """The same, as the host library has it. frames: each of a page. bound: the endpoint in each, or NOBODY. reachable: DMA
-    mappings that the host must care for, by region."""
+    """One host's endpoint frames, as its host library accesses them. frames: each the size of a page. bound: the
+    endpoint in each, or NOBODY. reachable: DMA mappings that the host maintains, by region."""
 
     frames: list[memoryview]
     bound: list[int]
     reachable: dict[int, memoryview]
 
     def bind(self, frame: int, endpoint: int) -> None:
-        """That endpoint is in the frame now, or NOBODY."""
+        """Bind an endpoint to a frame; NOBODY frees the frame."""
         ...
 
     def begin(self, endpoint: int, backing: memoryview) -> None:
-        """There is such an endpoint."""
+        """Register a new endpoint."""
         ...
 
     def unloaded(self, frame: int, backing: memoryview) -> None:
-        """The NIC has let go of a frame: what was in it is in host memory now."""
+        """Save a frame that the NIC has released to host memory."""
         ...
 
     def gone(self, endpoint: int) -> None:
-        """The NIC has let go of an endpoint that there is not any more: nothing of its memory is used."""
+        """Free all memory of a destroyed endpoint, which the NIC has released."""
         ...
 
     def allocate(self, endpoint: int, size: int) -> memoryview:
-        """Memory that can be mapped, for as long as there is the endpoint. MemoryError."""
+        """Allocate mappable memory for the lifetime of the endpoint. Raises MemoryError."""
         ...
 
     def own(self, endpoint: int, memory: memoryview) -> memoryview:
-        """Memory that can be mapped in the place of a program's: itself, or what is to be copied there. MemoryError."""
+        """Return mappable memory for a program's: either the memory itself, or memory whose contents are copied to it.
+        Raises MemoryError."""
         ...
 
     def copy(self, endpoint: int, data: Buffer) -> memoryview:
-        """Data to be sent, until `forget`. MemoryError."""
+        """Copy data to be sent; kept until `forget`. Raises MemoryError."""
         ...
 
     def forget(self, endpoint: int, copied: memoryview) -> None:
-        """What `copy` has given is not used any more."""
+        """Free memory from `copy`."""
         ...
 
     def address(self, memory: memoryview | None) -> int:
-        """By which the NIC finds it; 0: by the region's number."""
+        """Return the address by which the NIC finds the memory; 0: it finds it by the region's number."""
         ...
 
     def fence(self) -> None:
-        """What is written before is seen by the NIC before anything is read after."""
+        """Make earlier writes visible to the NIC before later reads."""
         ...
 
 
 class NicMemory:
-    """Both, in one process. pages: host memory behind the frames, by endpoint."""
+    """Both interfaces, for host and NIC in one process. pages: host memory that backs the frames, by endpoint."""
 
     __slots__ = ("absent", "bound", "frames", "pages", "reachable", "trusted")
 
@@ -114,7 +115,7 @@ class NicMemory:
         self.pages[endpoint] = backing
 
     def unloaded(self, frame: int, backing: memoryview) -> None:
-        """The NIC has done it by DMA."""
+        """Do nothing: the NIC has written the page back by DMA."""
 
     def gone(self, endpoint: int) -> None:
         self.pages.pop(endpoint, None)
@@ -129,10 +130,10 @@ class NicMemory:
         return memoryview(bytes(data))
 
     def forget(self, endpoint: int, copied: memoryview) -> None:
-        """Nobody else has it."""
+        """Do nothing: there is no other reference."""
 
     def address(self, memory: memoryview | None) -> int:  # noqa: ARG002
         return 0
 
     def fence(self) -> None:
-        """Nobody else has a processor of his own."""
+        """Do nothing: host and NIC run on one processor."""

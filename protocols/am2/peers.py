@@ -1,58 +1,52 @@
-"""Other NICs, as one knows them: the send and the receive table for each, and how frames from and to it begin."""
+"""AM-II's peers: the send and the receive table for each, and the cached beginnings of frames from and to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from protocols.am2.channels import Incoming, Outgoing
 from protocols.am2.settings import Settings
+from protocols.am2.transport import Incoming, Outgoing
 from protocols.am2.turns import Turns
+from protocols.core import peers
 
 if TYPE_CHECKING:
     from protocols.am2.endpoint_frames import Resident
-    from protocols.am2.messages import Packet
+    from protocols.am2.transport import Packet
 
 
-class Peer:
-    """Another host's NIC. incarnation: the last one heard of; 0: none. route: as frames have it; None: no way there is
-    known. lost_at: when it is unreachable unless there is one by then; None: there is no hurry yet. prefix: how messages'
-    frames to it begin. turns: whose messages wait for a channel, or for a route."""
+class Peer(peers.Peer):
+    """Another host's NIC. route: in the format of frames; None: no route is known. lost_at: when it becomes unreachable
+    unless a route is known by then; None: no deadline yet. prefix: first bytes of messages' frames to it. turns:
+    messages that wait for a channel, or for a route."""
 
-    __slots__ = (
-        "address", "incarnation", "incoming", "lost_at", "number", "outgoing", "prefix", "route", "send", "send_later",
-        "turns",
-    )  # fmt: skip
+    __slots__ = ("incoming", "lost_at", "outgoing", "prefix", "route", "turns")
 
     def __init__(
         self,
         number: int,
         address: bytes,
+        incarnation: int,
+        send: peers.Send,
+        send_later: peers.SendLater,
         route: bytes | None,
         settings: Settings,
-        send: Callable[[bytes], object],
-        send_later: Callable[[Callable[[], bytes]], object],
     ) -> None:
-        self.number: Final = number
-        self.address = address
+        peers.Peer.__init__(self, number, address, incarnation, send, send_later)
         self.route = route
         self.lost_at: int | None = None
-        self.incarnation = 0
         self.prefix = b""
-        self.send = send
-        self.send_later = send_later
         self.turns: Final[Turns[Resident]] = Turns(1 << settings.attempts)
         self.forget(settings)
 
     def forget(self, settings: Settings) -> None:
-        """Nothing has been sent to it, or has come from it."""
+        """Reset both tables: nothing has been sent or received."""
         self.outgoing: Outgoing[Packet] = Outgoing(settings)
         self.incoming = Incoming(settings)
 
 
 class Lane:
-    """Frames of one kind from one peer that begin with the same bytes: they are for this NIC, from and for the last
-    incarnations of both. answers: how the answers to messages begin, by reason."""
+    """Frames of one kind from one peer that begin with the same bytes, are for this NIC, and belong to the last
+    incarnations of both. answers: the first bytes of answers to messages, by reason."""
 
     __slots__ = ("answers", "kind", "peer", "reason")
 

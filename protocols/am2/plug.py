@@ -1,4 +1,4 @@
-"""AM-II's NICs, for whatever builds them."""
+"""The factory of AM-II's NICs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _MAPPING = MapperSettings()
 
 @dataclass(frozen=True, slots=True)
 class Configuration(Settings):
-    """Of a run. watch: of the mapper (see its settings); its leader is missed after ten of them."""
+    """Settings of a run. watch: the mapper's (see its settings); the mapper's leader is considered lost after ten of
+    them."""
 
     watch: int = _MAPPING.watch
 
 
 def configured(configuration: Configuration) -> Plug:
-    """As `plug`, by what can be said of a run."""
+    """Make AM-II's plug from the settings of a run."""
     settings = Settings(**{one.name: getattr(configuration, one.name) for one in fields(Settings)})
     watch = configuration.watch
     return plug(settings, mapping=replace(_MAPPING, watch=watch, patience=max(_MAPPING.patience, 10 * watch)))
@@ -32,8 +33,8 @@ def configured(configuration: Configuration) -> Plug:
 def plug(
     settings: Settings | None = None, *, mapping: MapperSettings | None = _MAPPING, witness: Witness | None = None
 ) -> Plug:
-    """mapping: of the mapper that each NIC has on a network with source routes; None: there is none, and whoever has the
-    firmware gives it routes. witness: is told of every message that is delivered, at the NIC where that happens."""
+    """Make AM-II's plug. mapping: settings of the mapper that each NIC has on a source-routed network; None: no mapper,
+    the firmware's user installs routes. witness: called for every delivered message, at the NIC that delivers it."""
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         own = settings if settings is not None else Settings()

@@ -1,4 +1,4 @@
-"""AM-II, as the entry point "am2" of the group "testbed.protocols" gives it."""
+"""AM-II's entry point "am2" in the group "testbed.protocols"."""
 
 from __future__ import annotations
 

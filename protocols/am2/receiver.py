@@ -1,8 +1,9 @@
-"""The receiving half of the firmware: what becomes of a packet for an endpoint of this NIC's host.
+"""The receiving half of the firmware: acceptance of packets for the endpoints of this NIC's hosts.
 
-A packet that is new on its channel is taken, refused for a reason that passes, so that it is sent again, or undone, so
-that its message comes back to its sender. "Modest preallocated buffers, retransmission is cheap": where there is no
-room in a ring, a packet is refused like any other."""
+A packet that is new on its channel is accepted, refused for a temporary reason, so that it is sent again, or undone, so
+that its message is returned to its sender. "Modest preallocated buffers, retransmission is cheap": if a ring has no
+room, a packet is refused like any other.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from protocols.am2.codec import (
     REASON_OVERRUN,
 )
 from protocols.am2.endpoint_frames import Resident
-from protocols.am2.packets import HEADER, PART, PART_AT, unpack_message
 from protocols.am2.peers import Peer
 from protocols.am2.sender import UNREACHABLE
+from protocols.am2.transport import HEADER, PART, PART_AT, unpack_message
 
 MALFORMED: Final = -1
-"""A packet whose check fits and that makes no sense: it is answered with nothing."""
+"""The packet has a right check and invalid content: it is not answered."""
 
 _PLACES: Final = layout.PLACES
 _HEAD: Final = layout.HEAD.pack_into
@@ -39,9 +40,9 @@ _ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Delivered(NamedTuple):
-    """A message that has come into an endpoint's ring, by a name that no other one has: of a request the NIC that has sent
-    it, that one's incarnation, its endpoint there, and the request's number; of a reply the name of its request. What a
-    checker needs who is told that it came back."""
+    """A message that has been put into an endpoint's ring, with a unique name: for a request the NIC that has sent it,
+    that NIC's incarnation, its endpoint there, and the request's number; for a reply the name of its request. A checker
+    compares it with returned messages."""
 
     node: int
     incarnation: int
@@ -54,7 +55,7 @@ Witness = Callable[[Delivered], object]
 
 
 class Receiver:
-    """All messages on their way in. witness: is told of each that is delivered."""
+    """All incoming messages. witness: is called for each delivered one."""
 
     __slots__ = ("_card", "_counters", "_guarded", "_witness")
 
@@ -65,11 +66,11 @@ class Receiver:
         self._witness = witness
 
     def deliver(self, peer: Peer, body: bytes) -> int:
-        """Put a packet's message where it belongs: REASON_NONE; or why that cannot be."""
+        """Deliver a packet's message. Returns REASON_NONE, or the reason why that is impossible."""
         form, flags, _, count, origin, number, tag, message, offset, total = unpack_message(body)
         length = len(body) - HEADER - 4 * count
         card, counters = self._card, self._counters
-        if length < 0 or count > layout.MOST_ARGUMENTS or form > FORM_BULK:
+        if length < 0 or count > layout.MAX_ARGUMENTS or form > FORM_BULK:
             if form != FORM_GONE:
                 return MALFORMED
             self._gone(peer, origin)
@@ -131,8 +132,8 @@ class Receiver:
         return REASON_NONE
 
     def _gone(self, peer: Peer, number: int) -> None:
-        """An endpoint of a peer is there no more. What is under way to it has been taken, and the answer is lost, or it will
-        come back by itself; of what was taken, and is answered, only the hosts know."""
+        """Handle the end of a peer's endpoint. Packets in flight to it have been accepted, with the answer lost, or
+        will be returned by the transport; the hosts handle requests that were accepted and answered."""
         for endpoint in self._card.endpoints.values():
             for message in endpoint.messages.values():
                 is_request = message.slot < layout.REPLIES and message.peer is peer
@@ -141,13 +142,13 @@ class Receiver:
         self._card.nic.interrupt((peer.number << layout.NAMES | number) << layout.SUBJECTS | layout.GONE)
 
     def forget(self, peer: Peer) -> None:
-        """A peer has started again: what it had sent in part will never be whole."""
+        """Discard the partly received messages of a restarted peer."""
         for endpoint in self._card.endpoints.values():
             for identity in [one for one in endpoint.parts if one[0] == peer.number]:
                 del endpoint.parts[identity]
 
     def _stage(self, endpoint: Resident, page: memoryview, place: int, body: bytes, length: int) -> int:
-        """A medium message's data into the staging area."""
+        """Store a medium message's data in the staging area."""
         medium = self._card.settings.medium
         if length > medium:
             return MALFORMED
@@ -171,12 +172,12 @@ class Receiver:
         offset: int,
         total: int,
     ) -> int:
-        """A part of a bulk message into the segment; its bytes are added up in the endpoint's parts."""
+        """Store a part of a bulk message in the segment; the endpoint's `parts` sum the bytes."""
         if offset + length > layout.segment_of(page):
             self._counters.bad_segments += 1
             return REASON_BAD_SEGMENT
         come, first = endpoint.parts.get(identity, (0, offset))
-        if come + length > total or (not length and total):  # its host has said so: it is undone, not left unanswered
+        if come + length > total or (not length and total):  # wrong sizes: undo it, so that its sender is told
             endpoint.parts.pop(identity, None)
             self._counters.bad_segments += 1
             return REASON_BAD_SEGMENT
@@ -186,7 +187,7 @@ class Receiver:
             view = self._reach(endpoint, page, layout.SEGMENT)
             if view is None:
                 return REASON_NO_MAPPING
-            if offset + length > len(view):  # it was made shorter just now
+            if offset + length > len(view):  # the host has just made the segment shorter
                 self._counters.bad_segments += 1
                 return REASON_BAD_SEGMENT
             self._card.nic.store(view[offset : offset + length], body[len(body) - length :])
@@ -194,7 +195,7 @@ class Receiver:
         return REASON_NONE
 
     def _reach(self, endpoint: Resident, page: memoryview, subject: int) -> memoryview | None:
-        """Memory of an endpoint's, if there is a DMA mapping; else the host is asked for one."""
+        """Return memory of an endpoint if it is mapped; otherwise ask the host for a mapping, and return None."""
         region = endpoint.number << layout.SUBJECTS | subject
         view = endpoint.frames.reach(page, region, 0, 0)
         if view is None:
@@ -207,7 +208,7 @@ class Receiver:
 
 
 def _whole(body: bytes, first: int, total: int) -> bytes:
-    """A bulk message that is all there, as if it had been one part."""
+    """Return the header of a bulk message that is complete, as if it had been one part."""
     header = bytearray(body)
     PART(header, PART_AT, first, total)
     return bytes(header)

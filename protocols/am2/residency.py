@@ -1,9 +1,9 @@
-"""Which endpoints of a NIC's hosts are in its endpoint frames: what the hosts' kernels say of that, how an endpoint leaves
-its frame, and whose frame another host's endpoint gets.
+"""Residency: which endpoints of a NIC's hosts are in its endpoint frames, how an endpoint leaves its frame, and which
+endpoint gets a frame next.
 
-The paging itself is the kernel's (`host.driver`): a host by itself has a frame for an endpoint before it says so. Where
-host processes share the NIC, each has as many frames in memory of its own as the NIC has altogether, and pages its
-endpoints as if it were alone. The NIC sees to it that no more are in use, and takes a frame from the process that has most.
+The kernel does the paging (`host.segment_driver`): a single host has a frame for an endpoint before it asks to load it.
+If host processes share the NIC, each has as many frames in its own memory as the NIC has in total, and pages its
+endpoints as if it were alone. The NIC limits the number in use, and takes a frame from the process that has most.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from protocols.am2.nic_memory import Frames
 from protocols.am2.sender import Sender
 
 _NOTHING: Final = memoryview(b"")
-_ODD: Final = 0x9E37_79B1  # bits of the golden ratio: its multiples spread evenly
+_ODD: Final = 0x9E37_79B1  # from the golden ratio: its multiples spread evenly
 _WORD: Final = 0xFFFF_FFFF
 _PATIENCE: Final = 50_000_000
-"""Nanoseconds for a host process to release an endpoint whose frame another one wants: it may be stopped, or not be willing.
-What it writes from then on stays in its own memory, and it finds it there."""
+"""Nanoseconds for a host process to release an endpoint whose frame another one wants; the process may be stopped or
+uncooperative. After that, its writes stay in its own memory, where it finds them."""
 
 
 class Residency:
-    """leaving: endpoints that are to leave their frames."""
+    """The residency of all endpoints of one NIC. leaving: endpoints that are to leave their frames."""
 
     __slots__ = (
         "_awaiting",
@@ -46,18 +46,18 @@ class Residency:
         self._counters = card.counters
         self._sender = sender
         self._hosts: dict[int, Frames] = {}
-        self._resident: dict[Resident, None] = {}  # in the order in which they came into their frames
-        self._awaiting: dict[Resident, None] = {}  # endpoints for which there is no frame yet
-        self._loaded_at = 0  # one, the last time
+        self._resident: dict[Resident, None] = {}  # in the order of loading
+        self._awaiting: dict[Resident, None] = {}  # endpoints that wait for a frame
+        self._loaded_at = 0  # time of the last load
         self._looked_at = 0
         self.leaving: Final[dict[Resident, None]] = {}
 
     def attach(self, host: int, frames: Frames) -> None:
-        """A host process: its endpoints' numbers are from `host` times `Settings.numbers` on."""
+        """Attach a host process. The numbers of its endpoints begin at `host` times `Settings.numbers`."""
         self._hosts[host] = frames
 
     def detach(self, now: int, host: int) -> None:
-        """It is gone: there are none of its endpoints any more."""
+        """Detach a host process, which destroys its endpoints."""
         del self._hosts[host]
         for endpoint in [one for one in self._card.endpoints.values() if self._host_of(one.number) == host]:
             self._destroy(now, endpoint)
@@ -67,7 +67,7 @@ class Residency:
         return number // self._card.settings.numbers
 
     def _answered(self, now: int, region: int, mapped: bool) -> None:
-        """The host's kernel has been asked for memory."""
+        """Handle the kernel's answer to a request for memory."""
         endpoint = self._card.endpoints.get(region >> layout.SUBJECTS)
         if endpoint is None:
             self._counters.invalid += 1
@@ -78,7 +78,7 @@ class Residency:
         self._sender.mapped(now, endpoint.number)
 
     def told(self, now: int, number: int, subject: int) -> None:
-        """The host's kernel says something of an endpoint, or of a region."""
+        """Handle a doorbell of the host's kernel about an endpoint or a region."""
         if subject in (layout.MAPPED, layout.ABSENT):
             self._answered(now, number, subject == layout.MAPPED)
             return
@@ -100,14 +100,14 @@ class Residency:
                     self._unload(now, endpoint)
                     return
                 if not endpoint.frames.trusted:
-                    return  # it has been asked to leave, or is gone, already
+                    return  # already asked to leave, or gone
             elif subject == layout.RELEASED:
                 if endpoint.is_leaving and not endpoint.is_released:
                     endpoint.is_released = True
                     self.look(now)
                     return
                 if not endpoint.frames.trusted:
-                    return  # it comes late
+                    return  # too late
             elif subject == layout.DESTROY:
                 self._destroy(now, endpoint)
                 card.nic.interrupt(number << layout.SUBJECTS | layout.UNLOADED)
@@ -116,13 +116,13 @@ class Residency:
         self._counters.invalid += 1
 
     def _destroy(self, now: int, endpoint: Resident) -> None:
-        """There is no such endpoint any more."""
+        """Destroy an endpoint."""
         for listed in (self.leaving, self._awaiting, self._resident):
             listed.pop(endpoint, None)
-        endpoint.page = None  # nothing is written there any more
-        endpoint.is_leaving = True  # what of it is refused later is not sent again either
+        endpoint.page = None  # nothing is written there from now on
+        endpoint.is_leaving = True  # so that packets refused later are not sent again
         for message in endpoint.messages.values():
-            message.data = _NOTHING  # its packets that are not answered have it, and keep nothing of its host's memory
+            message.data = _NOTHING  # its unanswered packets must not keep the host's memory
         self._sender.gone(endpoint)
         absent = endpoint.frames.absent
         absent -= {region for region in absent if region >> layout.SUBJECTS == endpoint.number}
@@ -130,8 +130,9 @@ class Residency:
         self._sender.announce(now, endpoint)
 
     def _stay(self) -> int:
-        """Nanoseconds for which an endpoint keeps its frame at least: up to twice what is set, another time after each load.
-        NICs that page in step would for ever have gone on, each without the endpoint that the other one sends to."""
+        """Return the minimum nanoseconds for which an endpoint keeps its frame: one to two times `Settings.stay`,
+        varied with each load. NICs that page in step could otherwise each lack, for ever, the endpoint that the other
+        sends to."""
         stay = self._card.settings.stay
         turn = (self._counters.loaded - 1) * (2 * self._card.number + 1) * _ODD
         return stay + stay * (turn >> 24 & 0xFF) // 256
@@ -142,24 +143,25 @@ class Residency:
         return used < self._card.settings.frames
 
     def _shares(self) -> Counter[int]:
-        """How many of the frames each host has. Those that are being vacated are their host's till then: who lets go of them
-        slowly gets no other's instead."""
+        """Count the frames of each host. A frame that is being vacated counts for its present host: a host that
+        releases slowly does not get another's frame meanwhile."""
         return Counter(self._host_of(one.number) for one in self._resident)
 
     def _in_turn(self) -> list[Resident]:
-        """Who waits for a frame: first those whose host has fewest, among these those who have waited for longest."""
+        """Return the endpoints that wait for a frame, by the number of their host's frames, then by waiting time."""
         shares = self._shares()
         return sorted(self._awaiting, key=lambda one: shares[self._host_of(one.number)])
 
     def _next(self) -> Resident:
-        """Who gets the next frame: whose turn it is, or, every other time, any. Always the former would have the same
-        endpoints in the NIC at the same time, and of a host whose share is one frame never two that talk to each other."""
+        """Choose the endpoint that gets the next frame: the first in turn, or, half of the time, any. Strict order
+        would always have the same endpoints in the NIC together; two endpoints of a host with one frame could never
+        talk to each other."""
         chance = self._counters.loaded * _ODD & _WORD
         return self._in_turn()[0 if chance >> 31 else (chance >> 16) % len(self._awaiting)]
 
     def _seat(self, now: int) -> None:
-        """Endpoints for which their host has a frame into one of the NIC's. A host by itself has as many as the NIC. Where
-        several share the NIC, each has so many for itself, and the NIC sees to it that no more are in use altogether."""
+        """Load endpoints that have a frame of their host's into the NIC's. A single host has as many frames as the NIC.
+        If several share the NIC, each has that many, and the NIC limits the total in use."""
         awaiting, frames = self._awaiting, self._card.settings.frames
         while awaiting and len(self._resident) < frames:
             endpoint = self._next()
@@ -176,8 +178,8 @@ class Residency:
             self._unload(now, victim)
 
     def _victim(self, wanted: Resident) -> Resident | None:
-        """Who gives up its frame for that endpoint: of the host that has most of them, at least as many as the endpoint's
-        own, an endpoint of which nothing is under way, and of these the one that has been in its frame for longest."""
+        """Choose the endpoint that gives up its frame: from the host that has most of them, at least as many as the
+        wanted endpoint's host, an endpoint without packets in flight, and of these the one resident for longest."""
         shares = self._shares()
         least = shares[self._host_of(wanted.number)]
 
@@ -196,27 +198,27 @@ class Residency:
         self._sender.loaded(now, endpoint, page)
 
     def _unload(self, now: int, endpoint: Resident) -> None:
-        """It is to leave its frame."""
+        """Make an endpoint leave its frame, at the earliest when its stay is over."""
         endpoint.leave_at = max(now, endpoint.loaded_at + self._stay())
         self.leaving[endpoint] = None
         self.look(now)
 
     def _are_enough(self) -> bool:
-        """Whether no more endpoints are to be asked to leave for now, where others wait. How many that are, beside those
-        that are slow, is another number each time. Else all would leave, for always the same others, and two that talk to
-        each other might never be there at the same time."""
+        """Whether enough endpoints are leaving for now, although others wait. The limit, which does not count slow
+        ones, varies randomly. Otherwise all would leave, always in favour of the same others, and two that talk to each
+        other might never be resident together."""
         prompt = sum(one.is_leaving and self._is_prompt(one) for one in self.leaving)
         chance = self._counters.loaded * _ODD & _WORD
         return prompt > (chance >> 16) % (self._card.settings.frames + 1 >> 1)
 
     def _is_prompt(self, endpoint: Resident) -> bool:
-        """Whether it has not taken long since it was to leave."""
+        """Whether an endpoint is still within the time allowed for leaving."""
         return endpoint.leave_at is not None and self._looked_at < endpoint.leave_at + _PATIENCE
 
     def look(self, now: int) -> None:
-        """Whether endpoints that are to leave their frames may."""
+        """Let endpoints leave their frames if they may."""
         nic, self._looked_at = self._card.nic, now
-        may_leave = self._loaded_at + self._card.settings.stay  # what has come last shall meet who is there
+        may_leave = self._loaded_at + self._card.settings.stay  # the endpoint loaded last gets time with those present
         for endpoint in list(self.leaving):
             leave_at, page = endpoint.leave_at, endpoint.page
             if leave_at is None or leave_at > now or page is None:
@@ -226,7 +228,7 @@ class Residency:
                 if self._awaiting and (now < may_leave or self._are_enough()):
                     continue
                 endpoint.is_leaving = True
-                endpoint.leave_at = leave_at = now  # its host's patience begins when it is asked
+                endpoint.leave_at = leave_at = now  # the time allowed begins now
                 self._sender.leaves(endpoint)
                 nic.interrupt(number | layout.RELEASE)
             if not endpoint.is_released and not endpoint.frames.trusted and now >= leave_at + _PATIENCE:
@@ -248,7 +250,7 @@ class Residency:
             self._seat(now)
 
     def deadlines(self) -> Iterable[int]:
-        """When `look` has something to do."""
+        """Yield the times at which `look` has something to do."""
         are_enough = bool(self._awaiting) and self._are_enough()
         for endpoint in self.leaving:
             if endpoint.leave_at is None:
@@ -263,7 +265,7 @@ class Residency:
                 yield max(endpoint.leave_at, self._loaded_at + self._card.settings.stay)
 
     def waiting(self) -> Iterable[str]:
-        """A sentence for every endpoint that cannot leave its frame, or has none yet."""
+        """Yield a sentence for every endpoint that cannot leave its frame, or waits for one."""
         for endpoint in self.leaving:
             yield f"endpoint {endpoint.number} is to leave its frame: {endpoint.open} packets are not answered"
         for endpoint in self._awaiting:

@@ -1,8 +1,8 @@
-"""The sending half of the firmware: messages of endpoints onto channels, again where no answer comes, and back to their
-host where none ever does.
+"""The sending half of the firmware: sends endpoints' messages on channels, resends unanswered packets, and returns
+undeliverable messages to their host.
 
-"No per-packet timers": what is unanswered is looked for from time to time, and only at the NICs that have left something
-unanswered (section "Transport protocols"). What cannot be delivered comes back through the reply queue of its endpoint
+"No per-packet timers": a periodic scan looks for unanswered packets, and only at the NICs that have left any unanswered
+(section "Transport protocols"). An undeliverable message is returned through the reply queue of its endpoint
 ("return-to-sender error model").
 """
 
@@ -14,7 +14,6 @@ from typing import Final
 
 from protocols.am2 import page as layout
 from protocols.am2.card import Card
-from protocols.am2.channels import Sending
 from protocols.am2.codec import (
     FORM_BULK,
     FORM_MEDIUM,
@@ -23,9 +22,8 @@ from protocols.am2.codec import (
     REASON_NO_ENDPOINT,
 )
 from protocols.am2.endpoint_frames import Resident
-from protocols.am2.messages import Message, Packet
-from protocols.am2.packets import HEADER, PART_AT, gone, packed
 from protocols.am2.peers import Peer
+from protocols.am2.transport import HEADER, PART_AT, Message, Packet, Sending, gone, packed
 from protocols.am2.turns import Turns
 
 BAD_ARGUMENTS: Final = 1
@@ -35,7 +33,7 @@ BAD_ENDPOINT: Final = 7
 CONGESTION: Final = 8
 UNREACHABLE: Final = 9
 REPLY_REJECTED: Final = 10
-"""`host.errors.Status`, as far as the NIC says it."""
+"""The value of `host.am_errors.Status` that the NIC sets for a rejected reply."""
 
 _STATUS: Final = {REASON_BAD_TAG: BAD_TAG, REASON_NO_ENDPOINT: BAD_ENDPOINT, REASON_BAD_SEGMENT: BAD_SEGMENT}
 _PLACES: Final = layout.PLACES
@@ -45,12 +43,12 @@ _MESSAGE: Final = layout.MESSAGE
 _UNDER_WAY: Final = layout.UNDER_WAY
 _RING: Final = 4  # bits of a slot's number within its ring
 _NOTHING: Final = memoryview(b"")
-_MOST_OFFSET: Final = 0xFFFF_FFFF  # of a bulk message's data in a segment, as frames have it
+_MAX_OFFSET: Final = 0xFFFF_FFFF  # maximum offset of a bulk message's data in a segment, by the frame format
 
 
 class Sender:
-    """All messages on their way out. scan_at: when it looks for what is not answered; None: nothing is. unreached:
-    peers that have just been given up. unheard: what they were to be told, by the NIC itself."""
+    """All outgoing messages. scan_at: time of the next scan for unanswered packets; None: there are none. unreached:
+    peers that have just been given up. unheard: the NIC's own messages to such peers."""
 
     __slots__ = (
         "_attempt", "_busy", "_card", "_counters", "_loiter_until", "_loitering", "_nodes", "_queued", "_returning",
@@ -62,10 +60,10 @@ class Sender:
         self._counters = card.counters
         self._attempt = card.settings.attempt
         self._nodes = len(card.adapter.addresses)
-        self._busy: dict[Peer, None] = {}  # those that have not answered all
+        self._busy: dict[Peer, None] = {}  # peers with unanswered packets
         self._unmapped: dict[tuple[Resident, int], None] = {}  # messages whose data cannot be reached yet
-        self._returning: dict[Resident, None] = {}  # those with messages for whose return there is no room
-        self._queued: Turns[Resident] = Turns(1 << card.settings.attempts)  # while the NIC loiters
+        self._returning: dict[Resident, None] = {}  # endpoints that wait for room to return messages
+        self._queued: Turns[Resident] = Turns(1 << card.settings.attempts)  # used while the NIC loiters
         self._loitering: Resident | None = None  # the endpoint whose turn it is
         self._loiter_until = 0
         self.scan_at: int | None = None
@@ -74,11 +72,11 @@ class Sender:
 
     @property
     def loiters_until(self) -> int | None:
-        """When it is the next endpoint's turn, if one waits for that."""
+        """Time of the next endpoint's turn, if one waits; else None."""
         return self._loiter_until if self._queued else None
 
     def ready(self, now: int, endpoint: Resident, slot: int) -> None:
-        """The host has written a message into that slot."""
+        """Handle a message that the host has written into a slot."""
         attempt = self._attempt
         if attempt:
             if self._loitering is not endpoint:
@@ -97,7 +95,7 @@ class Sender:
             self._push(now, message)
 
     def go_on(self, now: int) -> None:
-        """It is the next endpoint's turn."""
+        """Begin the next endpoint's turn."""
         settings, queued = self._card.settings, self._queued
         while queued and now >= self._loiter_until:
             self._loiter_until = now + (settings.attempt << settings.attempts)
@@ -112,17 +110,17 @@ class Sender:
             self._push(now, message)
 
     def _read(self, endpoint: Resident, slot: int) -> Message | None:
-        """What the host has written, once it makes sense and its data is at hand."""
+        """Read what the host has written; None if it is invalid, or its data cannot be reached."""
         card, page, at = self._card, endpoint.page, _PLACES[slot]
         assert page is not None
         if page[at] != layout.READY:
             self._counters.invalid += 1
             return None
-        entry = bytes(page[at : at + layout.ENTRY])  # read once: nobody changes what has been looked at
+        entry = bytes(page[at : at + layout.ENTRY])  # read once, since the host may change it after the checks
         to, length, address, incarnation, form, flags, _, count, origin, _ = _SENT(entry)
         if (
             to >= self._nodes
-            or count > layout.MOST_ARGUMENTS
+            or count > layout.MAX_ARGUMENTS
             or origin != endpoint.number
             or flags != slot >> _RING
             or form > FORM_BULK
@@ -159,15 +157,15 @@ class Sender:
                 return None
             begin = address if form == FORM_MEDIUM else 0
             data = whole[begin : begin + length]
-            most = card.settings.medium if form == FORM_MEDIUM else _MOST_OFFSET - offset
+            most = card.settings.medium if form == FORM_MEDIUM else _MAX_OFFSET - offset
             if len(data) != length or length > most:
                 self._counters.invalid += 1
                 page[at] = _UNDER_WAY
                 self._give_back(endpoint, slot, BAD_ARGUMENTS)
                 return None
-        peer = card.peers.get(to) or card.peer(to)
+        peer = card.peers.known.get(to) or card.peers.peer(to)
         if incarnation and incarnation != peer.incarnation:
-            # A reply to what an earlier incarnation has asked: the present one would take it for its own.
+            # A reply to a former incarnation's request, which the present one would take for its own.
             page[at] = _UNDER_WAY
             self._give_back(endpoint, slot, UNREACHABLE)
             return None
@@ -182,7 +180,7 @@ class Sender:
         return message
 
     def _push(self, now: int, message: Message) -> None:
-        """Send what can be sent of a message; the rest waits for its turn."""
+        """Send packets of a message as far as channels are free; the rest waits for its turn."""
         peer = message.peer
         if peer.route is None:
             if self._is_lost(now, peer):
@@ -199,17 +197,17 @@ class Sender:
                 peer.turns.add(message.endpoint, message.slot)
                 return
             self._send_next(now, message)
-            if not message.part:  # then there is but one packet
+            if not message.part:  # a message without parts is one packet
                 return
 
     def _send_next(self, now: int, message: Message) -> None:
-        """Onto a channel that is free."""
+        """Send the next packet on a free channel."""
         card, peer = self._card, message.peer
         if message.part or message.again:
             body, data = message.next()
             if data:
                 body += card.nic.fetch((data,))
-        else:  # `next`, without the call: most messages have one packet
+        else:  # inlines `next`: most messages have one packet
             body, message.is_begun = message.body, True
         outgoing = peer.outgoing
         row = outgoing.begin(now, (message, body))
@@ -224,7 +222,7 @@ class Sender:
         peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body))
 
     def _send_all(self, message: Message) -> None:
-        """Without channels, and without an answer."""
+        """Send all packets without channels or acknowledgements."""
         card, peer = self._card, message.peer
         while not message.is_sent:
             body, data = message.next()
@@ -290,7 +288,7 @@ class Sender:
         self.free(now, peer)
 
     def free(self, now: int, peer: Peer) -> None:
-        """There may be free channels to it, or there is a route: whoever waits for them has his turn."""
+        """Give waiting messages their turns: the peer may have free channels, or a route."""
         turns, outgoing = peer.turns, peer.outgoing
         if peer.route is None:
             if self._is_lost(now, peer):
@@ -303,7 +301,7 @@ class Sender:
             endpoint, slot = turns.take()
             message = endpoint.messages.get(slot)
             if message is None or message.peer is not peer or message.status or message.is_sent:
-                continue  # it has come to another end meanwhile
+                continue  # it has ended meanwhile
             if not self._card.settings.reliable:
                 self._send_all(message)
                 continue
@@ -312,7 +310,7 @@ class Sender:
                 turns.put_back(endpoint, slot)
 
     def mapped(self, now: int, number: int) -> None:
-        """The host has made memory of that endpoint reachable, or cannot."""
+        """Continue messages of an endpoint: the host has made memory reachable, or cannot."""
         waiting, self._unmapped = self._unmapped, {}
         for endpoint, slot in waiting:
             if endpoint.number != number or endpoint.page is None or endpoint.is_leaving:
@@ -321,10 +319,10 @@ class Sender:
             else:
                 self._begin(now, endpoint, slot)
 
-    # What no answer comes to.
+    # Missing answers.
 
     def scan(self, now: int) -> None:
-        """Look at what has not been answered."""
+        """Resend or give up unanswered packets that are due."""
         self.scan_at = None
         for peer in list(self._busy):
             outgoing = peer.outgoing
@@ -352,13 +350,13 @@ class Sender:
             self.scan_at = now + self._card.settings.scan
 
     def _gives_way(self, peer: Peer, endpoint: Resident) -> bool:
-        """Whether its packet that was refused shall not have its channel any longer: it is to leave, or others wait that may
-        be another host process's, and may be taken."""
+        """Whether a refused packet must give up its channel: its endpoint is leaving, or other messages wait that may
+        be another host process's and may be accepted."""
         return endpoint.is_leaving or (bool(peer.turns) and not endpoint.frames.trusted)
 
     def _is_lost(self, now: int, peer: Peer) -> bool:
-        """There is no route to it, and has been none for some time. "No route -> trivially unreachable"; but one may have
-        gone because the network is being mapped anew."""
+        """Whether a peer has been without a route for some time. "No route -> trivially unreachable"; but a route may
+        be missing only while the network is mapped again."""
         if peer.route is not None or not self._card.is_mapped:
             return False
         if peer.lost_at is None:
@@ -371,25 +369,25 @@ class Sender:
         return False
 
     def _give_up(self, packet: Packet) -> None:
-        """No answer has come to a packet, and none will."""
+        """Give up a packet that will not be answered."""
         packet[0].status = UNREACHABLE
         self._closed(packet[0])
 
     def introduced(self, now: int, peer: Peer) -> None:
-        """A peer has said who it is, and has taken nothing that did not know that."""
-        if peer.route is not None:  # else it is sent again when there is one
+        """Resend everything to a peer whose incarnation is now known: it has not accepted frames without it."""
+        if peer.route is not None:  # otherwise a new route triggers it
             for row in list(peer.outgoing.under_way()):
                 peer.outgoing.anew(now, row)
                 self._resend(peer, row)
 
     def restarted(self, peer: Peer, under_way: Iterable[Packet | None]) -> None:
-        """What was under way to a peer will never be answered. A host that hears so may send at once: to the new
+        """Fail what was in flight to a restarted peer. A host may send at once when it hears of it: to the new
         incarnation."""
         over = [
             message
             for endpoint in self._card.endpoints.values()
             for message in endpoint.messages.values()
-            # The first parts of the others are gone, or what they reply to is.
+            # The other messages' first parts are lost, or the requests that they reply to.
             if message.peer is peer and not message.status and (message.is_begun or message.slot >= layout.REPLIES)
         ]
         for packet in under_way:
@@ -399,7 +397,7 @@ class Sender:
             if message.status:
                 continue
             if message.endpoint.page is None:
-                message.endpoint.messages.pop(message.slot, None)  # it is read anew
+                message.endpoint.messages.pop(message.slot, None)  # the slot is read again
             else:
                 self._fail(message, UNREACHABLE)
         self.unheard = [word for word in self.unheard if word.peer is not peer]  # nobody waits there any more
@@ -407,7 +405,7 @@ class Sender:
     # The ends of messages.
 
     def leaves(self, endpoint: Resident) -> None:
-        """It is to leave its frame: nothing is sent for it, and what was refused last is not sent again."""
+        """Stop sending for an endpoint that is leaving its frame; refused packets are not sent again."""
         self._queued.drop(endpoint)
         for peer in {message.peer: None for message in endpoint.messages.values()}:
             peer.turns.drop(endpoint)
@@ -417,19 +415,20 @@ class Sender:
         self._unmapped = {one: None for one in self._unmapped if one[0] is not endpoint}
 
     def gone(self, endpoint: Resident) -> None:
-        """It is not there any more: what it has under way is answered to nobody."""
+        """Forget the messages of a destroyed endpoint; answers to its packets go to nobody."""
         self.leaves(endpoint)
         endpoint.messages.clear()
         self._returning.pop(endpoint, None)
 
     def announce(self, now: int, endpoint: Resident) -> None:
-        """Tell those who have asked it something that it is gone: what it has taken and not replied to has no other end."""
+        """Tell the NICs that have sent requests to an endpoint that it is gone: no other event ends requests that it
+        accepted without a reply."""
         body = gone(endpoint.number)
         for slot, peer in enumerate(endpoint.askers, layout.SLOTS):
             self.tell(now, Message(endpoint, slot, peer, body))
 
     def tell(self, now: int, word: Message, *, once: bool = False) -> None:
-        """Send what no host has written. once: it is given up if its first packet is not answered."""
+        """Send a message of the NIC's own. once: it is given up if its first packet is not answered."""
         word.endpoint.messages[word.slot] = word
         self._push(now, word)
         if once and word.open:
@@ -439,13 +438,13 @@ class Sender:
                     outgoing.once(now, row)
 
     def left(self, endpoint: Resident, page: memoryview) -> None:
-        """It leaves its frame: what is not sent is for another time."""
+        """Reset unsent messages of an endpoint that leaves its frame, to be sent after its next load."""
         for slot in endpoint.messages:
             page[_PLACES[slot]] = layout.READY
         self._returning.pop(endpoint, None)
 
     def loaded(self, now: int, endpoint: Resident, page: memoryview) -> None:
-        """It is in a frame."""
+        """Send the messages of an endpoint that has been loaded."""
         endpoint.returns = []
         for slot in range(2 * layout.ENTRIES):
             owner = page[_PLACES[slot]]
@@ -466,7 +465,7 @@ class Sender:
             self._over(message)
 
     def _closed(self, message: Message) -> None:
-        """A packet of it is answered, or given up."""
+        """Account for a packet that is answered, or given up."""
         message.open -= 1
         message.endpoint.open -= 1
         if not message.open and (message.status or message.is_sent):
@@ -478,7 +477,7 @@ class Sender:
             self._over(message)
 
     def _over(self, message: Message) -> None:
-        """All of it is answered."""
+        """End a message, of which all packets are answered."""
         endpoint, slot = message.endpoint, message.slot
         if endpoint.messages.pop(slot, None) is None:
             return
@@ -500,7 +499,7 @@ class Sender:
             self._card.nic.show(endpoint.number << layout.SUBJECTS | slot)
 
     def _give_back(self, endpoint: Resident, slot: int, status: int) -> None:
-        """It comes back to its host, through the reply ring."""
+        """Return a message to its host through the reply ring."""
         page = endpoint.page
         assert page is not None
         counters = self._counters
@@ -511,7 +510,7 @@ class Sender:
         self._show_returns(endpoint)
 
     def _show_returns(self, endpoint: Resident) -> None:
-        """As many as there is room for."""
+        """Return waiting messages as far as the reply ring has room."""
         page, returns = endpoint.page, endpoint.returns
         if page is None:
             return
@@ -531,11 +530,11 @@ class Sender:
             return
         self._returning[endpoint] = None
         if self.scan_at is None:
-            self.scan_at = 0  # at once, and then from time to time
+            self.scan_at = 0  # at once, and then periodically
 
     def waiting(self) -> Iterable[str]:
-        """A sentence for every peer that has not answered."""
-        for peer in self._card.peers.values():
+        """Yield a sentence for every peer that has not answered."""
+        for peer in self._card.peers.known.values():
             if peer.outgoing.unanswered:
                 yield f"node {peer.number}: {peer.outgoing.unanswered} packets are not answered"
             if peer.turns:

@@ -1,8 +1,8 @@
-"""Endpoint scheduling: whose message is the next where several endpoints wait for the same thing.
+"""Endpoint scheduling: the order in which messages of several endpoints get a resource that they wait for.
 
-"Weighted round robin over resident endpoints": an endpoint has 2^k attempts before it is the next one's turn; those with
-nothing to send are skipped (section "Endpoint scheduling"). So an endpoint waits for at most (endpoint frames - 1) x 2^k
-packets of others, whatever these do.
+"Weighted round robin over resident endpoints": an endpoint has 2^k attempts before the next one's turn; those with
+nothing to send are skipped (section "Endpoint scheduling"). So an endpoint waits for at most (endpoint frames - 1) x
+2^k packets of others, whatever these do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Endpoint = TypeVar("Endpoint", bound=Hashable)
 
 
 class Turns(Generic[Endpoint]):
-    """What waits, by endpoint: slots, in their order."""
+    """Waiting slots by endpoint, each endpoint's in order."""
 
     __slots__ = ("_attempts", "_current", "_left", "waiting")
 
@@ -30,7 +30,7 @@ class Turns(Generic[Endpoint]):
         return bool(self.waiting)
 
     def add(self, endpoint: Endpoint, slot: int) -> None:
-        """Behind what else it has."""
+        """Append a slot to the endpoint's."""
         slots = self.waiting.get(endpoint)
         if slots is None:
             self.waiting[endpoint] = deque((slot,))
@@ -38,7 +38,8 @@ class Turns(Generic[Endpoint]):
             slots.append(slot)
 
     def put_back(self, endpoint: Endpoint, slot: int) -> None:
-        """What was taken last is not through yet: it remains its endpoint's first, and its turn goes on."""
+        """Put back the slot taken last, since it is not finished: it stays the first of its endpoint, whose turn
+        continues."""
         slots = self.waiting.get(endpoint)
         if slots is not None:
             slots.appendleft(slot)
@@ -49,7 +50,7 @@ class Turns(Generic[Endpoint]):
         self.waiting.update(rest)
 
     def take(self) -> tuple[Endpoint, int]:
-        """The next one, which there is."""
+        """Take the next slot; there must be one."""
         waiting, current = self.waiting, self._current
         if current is None or not self._left or current not in waiting:
             if current is not None and current in waiting:
@@ -64,5 +65,5 @@ class Turns(Generic[Endpoint]):
         return current, slot
 
     def drop(self, endpoint: Endpoint) -> None:
-        """It waits for nothing any more."""
+        """Remove all slots of an endpoint."""
         self.waiting.pop(endpoint, None)

@@ -1,8 +1,9 @@
-"""What other NICs have not heard: that an endpoint is gone which they have asked something.
+"""Pending notices to other NICs: that an endpoint which they have sent requests to no longer exists.
 
-That is sent like any message, and given up like any: else it would keep its channel for ever. But who has asked waits, and
-may itself have nothing to say. So what was given up is kept, and told again when a frame comes from there, or a route leads
-there again. Besides, one word is sent from time to time, ever more seldom: both might be waiting for the other one.
+A notice is sent and given up like any message: otherwise it would hold its channel for ever. But its receiver waits,
+and may itself have nothing to send. So a notice that was given up is kept, and sent again when a frame arrives from
+there, or a route leads there again. In addition, one notice is sent at increasing intervals: both sides might be
+waiting for each other.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from protocols.am2.messages import Message
 from protocols.am2.peers import Peer
 from protocols.am2.sender import Sender
 from protocols.am2.settings import SECOND
+from protocols.am2.transport import Message
 
 _FIRST_PAUSE: Final = 1 * SECOND
-"""After giving up. Twice as long each time: the silence then lasts at most twice as long as its cause."""
+"""Pause after giving up, doubled each time: the silence then lasts at most twice as long as its cause."""
 _LAST_PAUSE: Final = _FIRST_PAUSE << 16
-"""Eighteen hours. Who has been silent for longer is told when he is heard of."""
+"""Eighteen hours. A peer that has been silent for longer gets its notices when it is heard from."""
 
 
 class Silence:
-    """A peer's. words: by the endpoints' numbers, of which there are only so many. next_at: when one is tried; None: one is
-    under way, or none will be. pause: nanoseconds before it."""
+    """Pending notices of a peer. words: by the endpoints' numbers, whose range is limited. next_at: when one is tried;
+    None: one is in flight, or none will be. pause: nanoseconds before it."""
 
     __slots__ = ("next_at", "pause", "words")
 
@@ -34,7 +35,7 @@ class Silence:
 
 
 class Untold:
-    """silences: of the peers that have not heard something."""
+    """Pending notices by peer. silences: of the peers that have not received theirs."""
 
     __slots__ = ("_sender", "silences")
 
@@ -48,7 +49,7 @@ class Untold:
         return min((when for when in times if when is not None), default=None)
 
     def keep(self, now: int, words: Iterable[Message]) -> None:
-        """They were given up."""
+        """Keep notices that were given up."""
         for word in words:
             silence = self.silences.get(word.peer)
             if silence is None:
@@ -58,7 +59,7 @@ class Untold:
                 silence.next_at = now + silence.pause
 
     def tick(self, now: int) -> None:
-        """One word to each whose time it is."""
+        """Send one notice to each peer that is due."""
         for silence in self.silences.values():
             if silence.next_at is not None and silence.next_at <= now:
                 silence.next_at = None
@@ -67,22 +68,22 @@ class Untold:
                 self._sender.tell(now, word.anew(), once=True)
 
     def heard(self, now: int, peer: Peer) -> None:
-        """A frame of the incarnation to which they were sent has come, or its route has: it is told all."""
+        """Send all notices to a peer: a frame of the incarnation that they are for has arrived, or a route to it."""
         if peer.route is not None and (silence := self.silences.pop(peer, None)) is not None:
             for word in silence.words.values():
                 self._sender.tell(now, word.anew())
 
     def mapped(self, now: int) -> None:
-        """There are new routes."""
+        """Send notices along new routes."""
         for peer in list(self.silences):
             self.heard(now, peer)
 
     def forget(self, peer: Peer) -> None:
-        """It has started again: nobody waits there any more."""
+        """Discard the notices to a restarted peer: nobody waits there any more."""
         self.silences.pop(peer, None)
 
     def waiting(self) -> Iterable[str]:
-        """A sentence for every peer that is silent."""
+        """Yield a sentence for every silent peer."""
         for peer, silence in self.silences.items():
             if silence.words:
                 yield f"node {peer.number} does not answer, and has not heard that of ours are gone: {[*silence.words]}"

@@ -1,1 +1,1 @@
-"""What every NIC's firmware and host library stand on: their interfaces, completions, timers, host memory, codecs."""
+"""The basis of every NIC's firmware and host library: interfaces, completions, timers, host memory, codecs."""

@@ -1,6 +1,6 @@
-"""CRC-32 as in zlib, and several times as fast: of every frame that is sent or received it is computed.
+"""CRC-32 as in zlib, but several times faster. It is computed for every frame that is sent or received.
 
-By Intel's library: 0.17 us for 1,500 bytes where Debian's zlib takes 0.65, 0.05 us for 42 where that takes 0.17.
+Uses Intel's library: 0.17 us for 1,500 bytes (Debian's zlib: 0.65 us), 0.05 us for 42 bytes (zlib: 0.17 us).
 """
 
 from isal.isal_zlib import crc32

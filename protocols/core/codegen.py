@@ -1,19 +1,19 @@
-"""Makes a protocol's codec from its Scapy layers: `python -m protocols.core.codegen protocols.emp` writes its codec.py.
+"""Generate a protocol's codec from its Scapy layers: `python -m protocols.core.codegen protocols.emp` writes its
+codec.py.
 
-What `frames.py` has to say for it is told in `protocols.core.formats`. With PREFIX there is a second pair of functions for
-each stack, for frames whose first bytes are known: they take and give only what is behind these.
+`protocols.core.formats` documents what `frames.py` has to define. If it defines PREFIX, each stack gets a second pair
+of functions for frames whose first bytes are known: they take and return only the fields behind the prefix.
 
 The codec has one `struct.Struct` for all headers of a stack. A field is fixed if a binding or an enumeration leaves one
-value; the codec fills in those, LENGTH and CHECK by itself, and neither takes nor gives them.
+value. The codec fills in fixed fields, LENGTH and CHECK itself, and neither takes nor returns them.
 """
 
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -21,27 +21,30 @@ from typing import Final
 
 from scapy.fields import FlagsField
 
-from protocols.core.formats import Format, Part, Stack, enumeration
-from protocols.core.telling import Kind
+from protocols.core.formats import Format, FormatError, Part, Stack, enumeration
+from protocols.core.frame_kinds import Kind
+from protocols.core.python_source import folded, literal
 
 _INDENT: Final = "    "
+_WORDS: Final = 109  # maximum length of a string literal on a line of its own, in characters
 
 
 def generate(frames: ModuleType, command: str) -> str:
-    """The codec's source, not yet formatted."""
+    """Generate the codec's source. Raises FormatError."""
     format_ = Format(frames)
-    parts = [_head(format_, command), _constants(format_), *_selectors(format_)]
+    parts = [f"{_head(format_, command).strip()}\n\n{_constants(format_).strip()}", *_selectors(format_)]
     for stack in format_.stacks:
         parts += [_pack(format_, stack), _unpack(format_, stack)]
         if format_.prefix:
             parts += [_pack(format_, stack, behind=True), _unpack(format_, stack, behind=True)]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    source = "\n\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n".join(part for line in source.split("\n") for part in folded(line))
 
 
 def _head(format_: Format, command: str) -> str:
     package = format_.name.rpartition(".")[0]
     crc = "from protocols.core.checksum import crc32\n" if format_.check else ""
-    kinds = "from protocols.core.telling import Kind\n" if format_.kinds else ""
+    kinds = "from protocols.core.frame_kinds import Kind\n" if format_.kinds else ""
     behind = ""
     if format_.prefix:
         behind = """
@@ -62,8 +65,8 @@ import struct
 from typing import Final
 
 {crc}from protocols.core.firmware import Buffer
-from protocols.core.malformed import MalformedError
-{kinds}'''
+{kinds}from protocols.core.malformed import MalformedError
+'''
 
 
 def _constants(format_: Format) -> str:
@@ -84,7 +87,7 @@ def _constants(format_: Format) -> str:
             lines += [f"{name}_{text.upper()}: Final = {value}" for text, value in values.items()]
     lines.append("")
     for stack in format_.stacks:
-        lines.append(f"{stack.name.upper()}: Final = struct.Struct({stack.format!r})")
+        lines.append(f"{stack.name.upper()}: Final = struct.Struct({literal(stack.format)})")
         lines.append(f'"""{format_.title(stack)}."""')
     lines.append("")
     for stack in format_.stacks:
@@ -96,20 +99,24 @@ def _constants(format_: Format) -> str:
         place = (
             f"{offset}, {width}"
             + (f", 0x{mask:X}" if mask else ", 0" if guard else "")
-            + (f", {guard}" if guard else "")
+            + (f", {literal(guard)}" if guard else "")
         )
-        lines.append(f"    {name!r}: ({place}),")
+        lines.append(f"    {literal(name)}: ({place}),")
     lines += ["}", '"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""', ""]
-    lines += [f"FLOW: Final = {format_.flow!r}", '"""The fields that tell flows apart."""', ""]
+    lines += [f"FLOW: Final = {literal(format_.flow)}", '"""The fields that tell flows apart."""', ""]
     if format_.begins:
-        lines.append(f"BEGINS: Final = {format_.begins!r}")
+        lines.append(f"BEGINS: Final = {literal(format_.begins)}")
         lines += ['"""Behind Ethernet, what says that it is one of these frames."""', ""]
     if format_.routed:
         lines += ["ROUTED: Final = True", '"""A source route may stand in front of the header."""', ""]
     names = format_.value_names()
-    lines += [f"NAMES: Final[dict[str, dict[int, str]]] = {names!r}", '"""What values of fields are called."""', ""]
+    lines += [
+        f"NAMES: Final[dict[str, dict[int, str]]] = {literal(names)}",
+        '"""What values of fields are called."""',
+        "",
+    ]
     if format_.kinds:
-        lines += [f"KIND: Final = {format_.kind!r}"]
+        lines += [f"KIND: Final = {literal(format_.kind)}"]
         lines.append("KINDS: Final[dict[int, Kind]] = {")
         for value, kind in format_.kinds.items():
             text = names.get(format_.kind, {}).get(value)
@@ -119,39 +126,42 @@ def _constants(format_: Format) -> str:
     for stack in format_.stacks:
         lines += _structs(format_, stack)
     if format_.check:
-        lines.append("_pack_check = struct.Struct('!I').pack")
+        lines.append('_pack_check = struct.Struct("!I").pack')
     return "\n".join(lines)
 
 
 def _told(kind: Kind) -> str:
-    """Without what has its default."""
-    words = "".join(f"\n{line!r}" for line in textwrap.wrap(kind.words, 90, drop_whitespace=False))
-    said = [repr(kind.role), words]
+    """Format a kind, without the arguments that equal their defaults."""
+    words = [kind.words]
+    if len(literal(kind.words)) > _WORDS:
+        words = textwrap.wrap(kind.words, 90, drop_whitespace=False)
+    said = [literal(kind.role), " ".join(map(literal, words))]
     for name in ("message", "within", "part", "total", "back", "handles"):
         if value := getattr(kind, name):
-            said.append(f"{name}={value!r}")
+            said.append(f"{name}={literal(value)}")
     return f"Kind({', '.join(said)})"
 
 
 def _structs(format_: Format, stack: Stack) -> Iterator[str]:
-    """What packs and unpacks the headers: the latter as one, the former without the check, which comes last."""
+    """Yield the `struct.Struct` definitions of a stack's headers: one to unpack all, one to pack all but the check,
+    which comes last."""
     name, check = stack.name, format_.find(stack, format_.check)
     place = check[0].offset if check else stack.size
 
     def formats(begin: int, end: int) -> str:
         return "".join(word.format for word in stack.words if begin <= word.offset < end)
 
-    yield f"_pack_{name} = struct.Struct({'!' + formats(0, place)!r}).pack"
+    yield f"_pack_{name} = struct.Struct({literal('!' + formats(0, place))}).pack"
     yield f"_unpack_{name} = {name.upper()}.unpack_from"
     if rest := formats(place + 4, stack.size):
-        yield f"_pack_{name}_rest = struct.Struct({'!' + rest!r}).pack"
+        yield f"_pack_{name}_rest = struct.Struct({literal('!' + rest)}).pack"
     if size := format_.prefix_size:
-        yield f"_pack_{name}_behind = struct.Struct({f'!{size}s' + formats(size, place)!r}).pack"
-        yield f"_unpack_{name}_behind = struct.Struct({f'!{size}x' + formats(size, stack.size)!r}).unpack_from"
+        yield f"_pack_{name}_behind = struct.Struct({literal(f'!{size}s' + formats(size, place))}).pack"
+        yield f"_unpack_{name}_behind = struct.Struct({literal(f'!{size}x' + formats(size, stack.size))}).unpack_from"
 
 
 def _selectors(format_: Format) -> Iterator[str]:
-    """A function for each field of the protocol that says what comes next: which `unpack_*` is the right one."""
+    """Yield a function for each field of the protocol that names the next layer: it selects the `unpack_*` to use."""
     for word, part in format_.selectors():
         field, end = part.field.name, word.offset + word.size
         value = f"raw[{word.offset}]"
@@ -167,7 +177,7 @@ def _selectors(format_: Format) -> Iterator[str]:
 
 
 def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
-    """behind: the first bytes, up to and with PREFIX, are given as they are."""
+    """Generate a `pack_*` function. behind: the first bytes, up to and including PREFIX, are given as bytes."""
     begin = format_.prefix_size if behind else 0
     free = [f"{part.name}: {part.kind}" for part in format_.free(stack, begin)]
     given = ", ".join([*(["prefix: bytes"] if behind else []), *free])
@@ -178,7 +188,7 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     }
     name = f"{stack.name}_behind" if behind else stack.name
     lines = [
-        f"def pack_{name}({given}, payload: Buffer = b'') -> bytes:",
+        f'def pack_{name}({given}, payload: Buffer = b"") -> bytes:',
         f'    """{format_.title(stack)}{", of whose beginning prefix is" if behind else ""}."""',
     ]
     check = format_.find(stack, format_.check)
@@ -211,7 +221,7 @@ def _value(format_: Format, part: Part, bits: bool) -> str:
 
 
 def _number(format_: Format, part: Part, value: int) -> str:
-    """A field's value, by the name of its constant if it has one."""
+    """Format a field's value, by the name of its constant if it has one."""
     if not format_.own(part.layer):
         return "ETHERTYPE" if value == format_.ethertype else str(value)
     values = enumeration(part.field)
@@ -220,7 +230,8 @@ def _number(format_: Format, part: Part, value: int) -> str:
 
 
 def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
-    """behind: what is behind PREFIX only; the payload is as the frame is, a view only of a view."""
+    """Generate an `unpack_*` function. behind: it unpacks only what is behind PREFIX; the payload has the frame's type,
+    a view only if the frame is a view."""
     begin = format_.prefix_size if behind else 0
     free, words = format_.free(stack, begin), [word for word in stack.words if word.offset >= begin]
     view, name = ("raw", f"{stack.name}_behind") if behind else ("memoryview(raw)", stack.name)
@@ -239,7 +250,7 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
         "    try:",
         f"        {names}{',' * (len(words) == 1)} = _unpack_{name}(raw)",
         "    except struct.error:",
-        "        raise MalformedError('short') from None",
+        '        raise MalformedError("short") from None',
     ]
     for word in words:
         for part in word.parts if len(word.parts) > 1 else ():
@@ -253,14 +264,14 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
             wrong = f"in {part.barred}" if len(part.barred) > 1 else f"== {part.barred[0]}"
         else:
             continue
-        lines += [f"    if {part.name} {wrong}:", f"        raise MalformedError({part.name.strip('_')!r})"]
+        lines += [f"    if {part.name} {wrong}:", f"        raise MalformedError({literal(part.name.strip('_'))})"]
     end = ""
     if length := format_.find(stack, format_.length):
         end = "end"
         lines += [
             f"    end = {stack.size} + {length[1].name}",
             "    if end > len(raw):",
-            f"        raise MalformedError({format_.length!r})",
+            f"        raise MalformedError({literal(format_.length)})",
         ]
     if check := format_.find(stack, format_.check):
         place = check[0].offset
@@ -268,7 +279,7 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
         lines += [
             f"    rest = {view}[{place + 4}:{end}]",
             f"    if crc32(rest, crc32(raw[:{place}])) != {check[1].name}:",
-            f"        raise MalformedError({format_.check!r})",
+            f"        raise MalformedError({literal(format_.check)})",
         ]
     else:
         payload = f"{view}[{stack.size}:{end}]"
@@ -276,20 +287,33 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
     return "\n".join(lines)
 
 
-def formatted(source: str, path: Path) -> str:
-    """As ruff formats a file at that path."""
-    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
-    return subprocess.run(command, input=source, capture_output=True, check=True, text=True).stdout
-
-
 def codec(package: str) -> tuple[Path, str]:
-    """Where a package's codec is, and its source."""
+    """Return the path and the source of a package's codec. Raises FormatError, and ImportError for a package without
+    frames."""
     frames = importlib.import_module(f"{package}.frames")
     path = Path(str(frames.__file__)).with_name("codec.py")
-    return path, formatted(generate(frames, f"python -m protocols.core.codegen {package}"), path)
+    return path, generate(frames, f"python -m protocols.core.codegen {package}")
+
+
+def main(packages: Sequence[str]) -> int:
+    """Write the codecs of packages. Returns 2 if one could not be generated; its file stays unchanged."""
+    if not packages:
+        sys.stderr.write("which package? Write: python -m protocols.core.codegen PACKAGE...\n")
+        return 2
+    for package in packages:
+        try:
+            path, source = codec(package)
+        except FormatError as error:
+            sys.stderr.write(f"{package}: {error}\n")
+            return 2
+        except ModuleNotFoundError as error:
+            if not f"{package}.frames".startswith(str(error.name)):
+                raise  # what the frames themselves import
+            sys.stderr.write(f"{package}: there is no module {error.name}: it has the Scapy layers\n")
+            return 2
+        path.write_text(source, encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    for package in sys.argv[1:]:
-        path, source = codec(package)
-        path.write_text(source)
+    sys.exit(main(sys.argv[1:]))

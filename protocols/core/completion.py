@@ -1,25 +1,25 @@
-"""The one thing that a host program awaits: something that a NIC will have done.
+"""Completions: the awaitables of host programs, each for one operation of a NIC.
 
-A completion belongs to no loop. Whoever drives coroutines resumes one that has yielded a completion once that is done:
-``completion.add_callback(resume)``.
+A completion belongs to no event loop. A driver of coroutines resumes a coroutine that has yielded a completion once
+that is done: ``completion.add_callback(resume)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Value = TypeVar("Value")
 
 
 class Completion(Generic[Value]):
-    """Done once, with a value or an error."""
+    """Result of an operation; completes once, with a value or an error."""
 
     __slots__ = ("_about", "_callbacks", "_error", "_value", "done")
 
     def __init__(self, what: str = "", *about: object) -> None:
-        """what: what is waited for, for whoever asks why nothing goes on; about: what its %-places stand for. It is put into
-        words only for who asks."""
+        """what: %-format that describes the operation, for reports of a run that makes no progress. about: its
+        arguments; it is formatted only on demand."""
         self.done = False
         self._about = (what, about)
         self._error: Exception | None = None
@@ -28,7 +28,7 @@ class Completion(Generic[Value]):
 
     @property
     def what(self) -> str:
-        """What is waited for; may be empty."""
+        """Description of the operation; may be empty."""
         what, about = self._about
         return what % about if about else what
 
@@ -48,7 +48,7 @@ class Completion(Generic[Value]):
         return self._value
 
     def complete(self, value: Value) -> None:
-        """It is done. Raises RuntimeError if it was."""
+        """Complete with a value. Raises RuntimeError if already done."""
         if self.done:
             raise RuntimeError(f"{self.what or 'this'} was done already")
         self._value = value
@@ -60,7 +60,7 @@ class Completion(Generic[Value]):
                 callback(self)
 
     def fail(self, error: Exception) -> None:
-        """It is done, and whoever awaits it gets this error. Raises RuntimeError if it was."""
+        """Complete with an error, which is raised in whoever awaits it. Raises RuntimeError if already done."""
         if self.done:
             raise RuntimeError(f"{self.what or 'this'} was done already")
         self._error = error
@@ -70,7 +70,7 @@ class Completion(Generic[Value]):
             callback(self)
 
     def result(self) -> Value:
-        """Its value; raises its error, or RuntimeError while it is not done."""
+        """Return the value. Raises the operation's error, or RuntimeError while it is not done."""
         if not self.done:
             raise RuntimeError(f"{self.what or 'this'} is not done yet")
         if self._error is not None:
@@ -78,10 +78,23 @@ class Completion(Generic[Value]):
         return self._value
 
     def add_callback(self, callback: Callable[[Completion[Value]], object]) -> None:
-        """Call callback(self) when it is done; at once if it is."""
+        """Call callback(self) when done; at once if it is already done."""
         if self.done:
             callback(self)
         elif self._callbacks is None:
             self._callbacks = [callback]
         else:
             self._callbacks.append(callback)
+
+
+_DONE: Final[Completion[None]] = Completion("its turn: it polls")
+_DONE.complete(None)
+
+
+class Turn:
+    """Awaitable that yields to everything else that is ready, including the NIC. An unsuccessful poll awaits it."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Completion[None], None, None]:
+        yield _DONE

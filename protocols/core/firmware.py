@@ -1,9 +1,9 @@
-"""The interfaces of a NIC's firmware, of the host library above it, and of the surroundings in which both run.
+"""The interfaces of a NIC's firmware, of the host library above it, and of the environment in which both run.
 
-The firmware is a state machine without sockets, clock or threads. Three things happen to it: a frame comes, the host
-rings its doorbell, its deadline passes. It answers with actions on its `Nic`. A simulation makes each action reserve what
-it uses (processor, DMA engine, bus) and happen then; in namespaces each is done at once, in place. The firmware does not
-know which.
+The firmware is a state machine without sockets, clock or threads. It has three inputs: a frame arrives, the host rings
+its doorbell, its deadline passes. It answers with actions on its `Nic`. In a simulation each action reserves its
+resources (processor, DMA engine, bus) and takes effect in time; in namespaces each takes effect at once. The firmware
+does not know which of the two it runs in.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from typing import Final, Protocol
 Buffer = bytes | bytearray | memoryview
 
 FIRST: Final = 1
-"""The incarnation of a NIC that has not started again, where incarnations are counted."""
+"""Incarnation of a NIC that has not restarted, where incarnations are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """Who a NIC is. number: its node's. addresses: the MAC of every node's NIC, by node number. mtu: bytes behind the
-    Ethernet header. incarnation: greater (as a serial number of 32 bits, not 0) whenever the NIC starts again. All NICs of
-    a cluster count theirs from FIRST on, or none is ever FIRST: they are times, say. pages_apart: pages that follow each
-    other in a buffer do not in the host's memory, and each is a DMA transfer of its own. routed: the network goes by the
-    source routes of frames. ordered: no link of the cluster lets frames overtake each other."""
+    """A NIC's identity and the properties of its network.
+
+    number: its node's number. addresses: the MAC of every node's NIC, by node number. mtu: maximum bytes behind the
+    Ethernet header. incarnation: increases (as a 32-bit serial number other than 0) with every restart of the NIC;
+    either all NICs of a cluster count from FIRST, or none is ever FIRST (if incarnations are times, for example).
+    pages_apart: consecutive pages of a buffer are not contiguous in host memory, so each page is a DMA transfer of its
+    own. routed: the network forwards by the source routes of frames. ordered: no link of the cluster reorders frames.
+    """
 
     number: int
     addresses: Sequence[bytes]
@@ -39,102 +42,104 @@ class Adapter:
         return self.addresses[self.number]
 
     def of_incarnation(self, incarnation: int) -> Adapter:
-        """The same NIC, started again."""
+        """Return the adapter of this NIC after a restart."""
         routed, ordered = self.routed, self.ordered
         return Adapter(self.number, self.addresses, self.mtu, incarnation, self.pages_apart, routed, ordered)
 
 
 class Actions(Protocol):
-    """What firmware acts on."""
+    """Actions available to firmware."""
 
     def fetch(self, pieces: Sequence[memoryview]) -> bytes:
-        """Get bytes from host memory by DMA, one transfer for each piece. What is sent next has waited for it."""
+        """Read bytes from host memory by DMA, with one transfer for each piece. Frames sent afterwards wait for it."""
         ...
 
     def send(self, frame: Buffer) -> None:
-        """Put a frame on the wire, as it is, after what was sent before. The buffer is not touched any more."""
+        """Put a frame on the wire unchanged, after the frames sent before. The buffer must not be modified
+        afterwards."""
         ...
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        """Put a frame on the wire that nobody is in a hurry for: what the host does at once about what it is shown may go
-        before it, and before it is made. Frames sent so keep their order among themselves."""
+        """Put a low-priority frame on the wire. The host's immediate reactions to what it is shown may be sent before
+        it, and before `make` is called. Such frames keep their order among themselves."""
         ...
 
     def store(self, piece: memoryview, data: Buffer) -> None:
-        """Put bytes into host memory by DMA, as many as the piece is long."""
+        """Write bytes into host memory by DMA; data is as long as the piece."""
         ...
 
-    def show(self, index: int) -> None:
-        """Let the host see that it has a descriptor back, after everything that was stored before."""
+    def show(self, index: int) -> object:
+        """Make a returned descriptor visible to the host, after everything stored before."""
         ...
 
-    def interrupt(self, index: int) -> None:
-        """The same for the host's kernel, which is interrupted for it: whatever its program does, it sees it."""
+    def interrupt(self, index: int) -> object:
+        """Make a returned descriptor visible to the host's kernel by an interrupt, whatever the program is doing."""
         ...
 
 
 class Bell(Protocol):
-    """What a host library acts on."""
+    """Actions available to a host library."""
 
     def doorbell(self, index: int, written: int, translated: int) -> None:
-        """The host has written a descriptor: tell the firmware (`Firmware.ring`). written: bytes by programmed output.
-        translated: pages whose physical address the kernel was asked for."""
+        """Tell the firmware that the host has written a descriptor (`Firmware.ring`). written: bytes written by
+        programmed output. translated: pages whose physical address the kernel looked up."""
         ...
 
 
 class Nic(Actions, Bell, Protocol):
-    """What both act on, where they are in one process."""
+    """Actions of both firmware and host library, when they share a process."""
 
 
 class Firmware(Protocol):
-    """A NIC's firmware. Times never go backwards."""
+    """A NIC's firmware. The times passed to it never decrease."""
 
     @property
     def deadline(self) -> int | None:
-        """When it wants `tick` to be called, or None."""
+        """Time at which `tick` is due, or None."""
         ...
 
     def receive(self, now: int, frame: bytes) -> None:
-        """A frame has come, whatever it is."""
+        """Handle a frame from the wire, valid or not."""
         ...
 
     def ring(self, now: int, index: int) -> None:
-        """The host has given a descriptor to the NIC."""
+        """Handle a doorbell: the host has passed a descriptor to the NIC."""
         ...
 
     def tick(self, now: int) -> None:
-        """The deadline has come."""
+        """Handle the deadline, which has passed."""
         ...
 
     def counted(self) -> Mapping[str, int]:
-        """Its counters, by name."""
+        """Return its counters, by name."""
         ...
 
     def waiting(self) -> list[str]:
-        """A sentence for everything that it waits for: what a run that makes no progress is shown."""
+        """Return a sentence for everything that it waits for; shown for a run that makes no progress."""
         ...
 
 
 class Host(Protocol):
-    """The host library's side of a NIC."""
+    """The host library's interface to its NIC."""
 
-    def completed(self, index: int) -> None:
-        """The NIC has given a descriptor back, and the host may see it now."""
+    def completed(self, index: int) -> bool | None:
+        """Handle a descriptor that the NIC has returned. False: the program made no progress by it (a query was
+        answered); a run in which nothing else is returned is stuck."""
         ...
 
     def waiting(self) -> list[str]:
-        """A sentence for everything that the host waits for."""
+        """Return a sentence for everything that the host waits for."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One NIC: its firmware, and the host library that the node's program uses. What the library offers is the
-    protocol's own."""
+    """One NIC: its firmware, and the host library for the node's program. The library's API is specific to the
+    protocol."""
 
     firmware: Firmware
     host: Host
 
 
 Plug = Callable[[Adapter, Nic], Agent]
-"""What a protocol gives: an agent for one adapter, on these surroundings."""
+"""A protocol's factory of agents, called with an adapter and the environment's NIC."""

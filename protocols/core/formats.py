@@ -1,14 +1,19 @@
-"""What a protocol's `frames.py` says of its frames, for what makes codecs of it, or does as one.
+"""The frame formats that a protocol's `frames.py` defines, parsed for the code generator and for the Scapy codec.
 
-It says, beside its layers: STACKS, name -> the layers of a frame from Ethernet on; FLOW, the fields that tell flows apart;
-and, if it has them, LENGTH, the field for the bytes of payload, CHECK, the 32-bit field for the CRC-32 of the frame up to
-the payload's end, without itself, and PREFIX, the field up to which all frames of one kind between two NICs begin alike;
-KIND and KINDS, how its frames are told of to people (`protocols.core.telling`). What binds one layer to the next is read
-from Scapy's bindings.
+`frames.py` defines the protocol's layers, and:
 
-A layer between Ethernet and the protocol's own, such as Myrinet's, says by its values whose frame it is: these are BEGINS
-in the codec. Fields that change on the way (`protocols.core.frames`) are none of the codec's. Layers have fields of fixed
-size in network byte order: numbers, MAC addresses, bits and flags.
+- STACKS: name -> the layers of a frame, from Ethernet on;
+- FLOW: the fields that tell flows apart;
+- LENGTH, optional: the field for the bytes of payload;
+- CHECK, optional: the 32-bit field for the CRC-32 of the frame up to the payload's end, excluding itself;
+- PREFIX, optional: the last field of the bytes with which all frames of one kind between two NICs begin;
+- KIND and KINDS, optional: how frames are described to users (`protocols.core.frame_kinds`).
+
+Scapy's bindings define which layer follows which.
+
+The values of a layer between Ethernet and the protocol's own, such as Myrinet's, identify the protocol: they become
+BEGINS in the codec. Fields that change on the way (`protocols.core.frames`) are not part of the codec. Layers have
+fields of fixed size in network byte order: numbers, MAC addresses, bits and flags.
 """
 
 from __future__ import annotations
@@ -36,9 +41,9 @@ from scapy.fields import (
 )
 from scapy.packet import Packet
 
+from protocols.core.frame_kinds import Kind
 from protocols.core.frames import Passing, RouteField
-from protocols.core.telling import Kind
-from protocols.core.wording import fields_of
+from protocols.core.kind_templates import fields_of
 
 _BITS: Final = (BitField, BitEnumField, FlagsField)
 _WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
@@ -47,9 +52,9 @@ _WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One field of a frame. name: of the codec's variable. Its bits stand `shift` above the lowest of its word.
-    allowed: the values that it may have, empty for any; barred: those that it may not, as they announce a layer that is
-    not there."""
+    """One field of a frame. name: the codec's variable. shift: position of its lowest bit in its word. allowed: the
+    values that it may have, empty for any. barred: values that it may not have, since they announce a layer that is
+    absent."""
 
     layer: type[Packet]
     field: AnyField
@@ -70,7 +75,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What `struct` packs as one: a field, or bit fields that fill a number together."""
+    """A unit that `struct` packs: one field, or the bit fields that share a number."""
 
     format: str
     offset: int
@@ -80,7 +85,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The headers of one sort of frame."""
+    """The headers of one kind of frame."""
 
     name: str
     words: tuple[Word, ...]
@@ -98,11 +103,18 @@ class Stack:
         return "!" + "".join(word.format for word in self.words)
 
 
+class FormatError(TypeError):
+    """Definition in a `frames.py` that no codec can be generated for."""
+
+
 class Format:
-    """A protocol's frames. Raises TypeError for a layer that no codec can be made for."""
+    """A protocol's frame formats. Raises FormatError where no codec can be generated."""
 
     def __init__(self, frames: ModuleType) -> None:
         self.name = frames.__name__
+        for needed in ("STACKS", "FLOW"):
+            if not hasattr(frames, needed):
+                raise FormatError(f"{self.name} has no {needed}")
         self.flow: tuple[str, ...] = frames.FLOW
         self.length: str = getattr(frames, "LENGTH", "")
         self.check: str = getattr(frames, "CHECK", "")
@@ -114,19 +126,21 @@ class Format:
         self.ethertype: int = _binding(ethernet, first)["type"]
         every = chain.from_iterable(self.layers.values())
         self.routed = any(isinstance(field, RouteField) for layer in every for field in layer.fields_desc)
-        """A source route may stand behind the Ethernet header."""
-        for name in (self.length, self.check, self.prefix):
-            if self._names()[name] > 1:
-                raise TypeError(f"several layers have a field {name}: which one is meant is not clear")
+        """Whether a source route may follow the Ethernet header."""
+        for role, name in (("LENGTH", self.length), ("CHECK", self.check), ("PREFIX", self.prefix)):
+            self._check_role(role, name)
         self.stacks = [self._stack(name, layers) for name, layers in self.layers.items()]
         self.prefix_size = self._prefix_size() if self.prefix else 0
-        """Bytes, PREFIX among them; 0: there is none."""
+        """Bytes up to and including PREFIX; 0 without a prefix."""
         self.begins = self._begins()
-        """What tells its frames from others of the EtherType: the values of layers between Ethernet and its own."""
+        """The values of layers between Ethernet and the protocol's own, which tell its frames from others of the
+        EtherType."""
         self._check_kinds()
+        self._check_flow()
+        self._check_check()
 
     def own(self, layer: type[Packet]) -> bool:
-        """The layer is the protocol's, not Ethernet."""
+        """Whether the layer is the protocol's own, not Ethernet."""
         return bool(layer.__module__ == self.name)
 
     def own_layers(self, stack: Stack) -> list[type[Packet]]:
@@ -136,16 +150,16 @@ class Format:
         return " / ".join(layer.__name__ for layer in self.layers[stack.name])
 
     def free(self, stack: Stack, begin: int = 0) -> list[Part]:
-        """The fields that a caller gives and gets, from that byte on."""
+        """Return the fields that a caller passes and receives, from byte `begin` on."""
         parts = (part for word in stack.words for part in word.parts if word.offset >= begin)
         return [part for part in parts if len(part.allowed) != 1 and not self.made(part)]
 
     def made(self, part: Part) -> bool:
-        """The codec computes it."""
+        """Whether the codec computes the field."""
         return self.own(part.layer) and part.field.name in (self.length, self.check)
 
     def find(self, stack: Stack, field: str) -> tuple[Word, Part] | None:
-        """A field of the protocol by its name in Scapy."""
+        """Find a field of the protocol by its name in Scapy."""
         for word in stack.words:
             for part in word.parts:
                 if part.field.name == field and self.own(part.layer):
@@ -153,7 +167,7 @@ class Format:
         return None
 
     def selectors(self) -> Iterator[tuple[Word, Part]]:
-        """The protocol's fields that say what comes next, and so which of its stacks a frame is; none twice."""
+        """Yield the protocol's fields that name the next layer and so tell its stacks apart, each once."""
         done: set[str] = set()
         for stack in self.stacks:
             for below, above in pairwise(self.own_layers(stack)):
@@ -164,8 +178,8 @@ class Format:
                         yield found
 
     def rule_fields(self) -> dict[str, tuple[object, ...]]:
-        """Name -> offset behind Ethernet, width, mask, guard: a field whose name several layers have is called by its
-        layer, too; a flag by its field."""
+        """Return name -> offset behind Ethernet, width, mask, guard. A field whose name occurs in several layers is
+        also listed under its layer; a flag under its field."""
         names = self._names()
         places: dict[str, tuple[object, ...]] = {}
         for stack in self.stacks:
@@ -185,11 +199,11 @@ class Format:
                     for own, mask in masks.items():
                         place = (word.offset - ethernet, word.size, mask, guard)
                         if places.setdefault(own, place) != place:
-                            raise TypeError(f"{own} stands in several places")
+                            raise FormatError(f"{own} stands in several places")
         return places
 
     def _ethernet(self, stack: Stack) -> int:
-        """Bytes of the Ethernet header."""
+        """Return the size of the Ethernet header in bytes."""
         ethernet = self.layers[stack.name][0]
         return sum(word.size for word in stack.words if word.parts[0].layer is ethernet)
 
@@ -200,24 +214,45 @@ class Format:
             for word in stack.words:
                 if word.offset >= self._ethernet(stack) and not self.own(word.parts[0].layer):
                     if any(len(part.allowed) != 1 for part in word.parts):
-                        raise TypeError(f"{word.parts[0].field.name} does not say that {self.title(stack)} is meant")
+                        raise FormatError(f"{word.parts[0].field.name} does not say that {self.title(stack)} is meant")
                     number = sum(part.allowed[0] << part.shift for part in word.parts)
                     begins += number.to_bytes(word.size, "big")
             found.add(begins)
         if len(found) > 1:
-            raise TypeError(f"{self.name}: its frames are told from others of the EtherType in several ways")
+            raise FormatError(f"{self.name}: its frames are told from others of the EtherType in several ways")
         return found.pop()
 
     def _check_kinds(self) -> None:
-        """What is told of frames names their fields."""
+        """Check that KIND and KINDS name existing fields."""
         fields = self.rule_fields()
         for kind in self.kinds.values():
             for name in (self.kind, *fields_of(kind)):
                 if name not in fields:
-                    raise TypeError(f"{self.name} tells of {name!r}, which is no field: {kind.words!r}")
+                    raise FormatError(f"{self.name} tells of {name!r}, which is no field: {kind.words!r}")
+
+    def _check_role(self, role: str, name: str) -> None:
+        """Check that a role's name is empty or names exactly one field of the protocol's layers."""
+        names = self._names()
+        if name and not names[name]:
+            raise FormatError(f"{role} is {name!r}, which is no field of its layers: {', '.join(sorted(names))}")
+        if names[name] > 1:
+            raise FormatError(f"{role}: several layers have a field {name}: which one is meant is not clear")
+
+    def _check_check(self) -> None:
+        """Check that CHECK is an undivided field of 32 bits."""
+        for stack in self.stacks:
+            found = self.find(stack, self.check)
+            if found is not None and (found[0].size, len(found[0].parts)) != (4, 1):
+                raise FormatError(f"CHECK is {self.check!r}, of {found[1].bits} bits: a CRC-32 takes a field of 32")
+
+    def _check_flow(self) -> None:
+        fields = self.rule_fields()
+        for name in self.flow:
+            if name not in fields:
+                raise FormatError(f"FLOW names {name!r}, which is no field of its layers: {', '.join(fields)}")
 
     def value_names(self) -> dict[str, dict[int, str]]:
-        """What the values of fields are called that have several, by the names of `rule_fields`."""
+        """Return the value names of enumerated fields, by the field names of `rule_fields`."""
         names = self._names()
         layers = {layer: None for layers in self.layers.values() for layer in layers if self.own(layer)}
         return {
@@ -235,11 +270,11 @@ class Format:
             made = [word.offset for word in stack.words if any(map(self.made, word.parts))]
             ends.add(size if size <= min(made, default=size) else 0)
         if len(ends) > 1 or 0 in ends:
-            raise TypeError(f"{self.prefix} ends no beginning of all frames that the codec has nothing to fill in")
+            raise FormatError(f"{self.prefix} ends no beginning of all frames that the codec has nothing to fill in")
         return ends.pop()
 
     def _names(self) -> Counter[str]:
-        """In how many of the protocol's layers there is a field of that name."""
+        """Count the protocol's layers that have a field, by field name."""
         layers = {layer for layers in self.layers.values() for layer in layers if self.own(layer)}
         return Counter(field.name for layer in layers for field in layer.fields_desc)
 
@@ -261,7 +296,8 @@ class Format:
     def _values(
         self, layer: type[Packet], field: AnyField, above: type[Packet] | None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Allowed and barred, by the binding to the layer above, the enumeration, and the bindings to other layers."""
+        """Return allowed and barred values, from the binding to the layer above, the enumeration, and the bindings to
+        other layers."""
         bound = _binding(layer, above) if above else {}
         if field.name in bound:
             return (bound[field.name],), ()
@@ -273,11 +309,12 @@ class Format:
             return (), tuple(sorted(elsewhere))
         if allowed := tuple(value for value in listed if value not in elsewhere):
             return allowed, ()
-        raise TypeError(f"{layer.__name__}.{field.name}: every value announces a layer that is not there")
+        raise FormatError(f"{layer.__name__}.{field.name}: every value announces a layer that is not there")
 
 
 def _identifiers(layers: list[type[Packet]]) -> dict[tuple[type[Packet], str], str]:
-    """Names of variables for fields: not Python's, not the codec's own, none twice; the first layer has the choice."""
+    """Choose unique variable names for fields, distinct from Python's and the codec's own; earlier layers choose
+    first."""
     names: dict[tuple[type[Packet], str], str] = {}
     taken = {"crc32", "end", "header", "payload", "raw", "rest", "struct"}
     for layer in layers:
@@ -293,10 +330,10 @@ def _identifiers(layers: list[type[Packet]]) -> dict[tuple[type[Packet], str], s
 
 
 def _binding(below: type[Packet], above: type[Packet]) -> dict[str, int]:
-    """The fields of the layer below that say what comes next, and their values."""
+    """Return the fields of the layer below that announce the layer above, with their values."""
     bindings = [values for values, layer in below.payload_guess if layer is above]
     if len(bindings) != 1:
-        raise TypeError(f"{above.__name__} is bound to {below.__name__} {len(bindings)} times, not once")
+        raise FormatError(f"{above.__name__} is bound to {below.__name__} {len(bindings)} times, not once")
     return bindings[0]
 
 
@@ -310,7 +347,8 @@ def enumeration(field: AnyField) -> dict[int, str]:
 
 
 def words_of(layer: type[Packet]) -> Iterator[tuple[str, int, list[tuple[AnyField, int]]]]:
-    """Of what does not change on the way: format, bytes, fields and their bits. Raises TypeError for other fields."""
+    """Yield format, bytes, and fields with their bits, of the words that do not change on the way. Raises FormatError
+    for unsupported fields."""
     bits: list[tuple[AnyField, int]] = []
     for field in layer.fields_desc:
         if isinstance(field, Passing):
@@ -325,6 +363,6 @@ def words_of(layer: type[Packet]) -> Iterator[tuple[str, int, list[tuple[AnyFiel
         elif not bits and isinstance(field, _WHOLE) and re.fullmatch(r"!([BHIQ]|\d+s)", field.fmt):
             yield field.fmt[1:], int(field.sz), [(field, 8 * int(field.sz))]
         else:
-            raise TypeError(f"{layer.__name__}.{field.name}: no codec can be made for this field, where it stands")
+            raise FormatError(f"{layer.__name__}.{field.name}: no codec can be made for this field, where it stands")
     if bits:
-        raise TypeError(f"{layer.__name__}: its last bits fill no number of 8, 16, 32 or 64 bits")
+        raise FormatError(f"{layer.__name__}: its last bits fill no number of 8, 16, 32 or 64 bits")

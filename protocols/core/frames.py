@@ -1,5 +1,5 @@
-"""What the Scapy layers of several protocols share: a header that counts and checks its payload, and fields that change on
-a frame's way, of which a codec knows nothing."""
+"""Parts that the Scapy layers of several protocols share: a header that counts and checks its payload, and fields that
+change on a frame's way, of which a codec knows nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scapy.packet import Packet
 
 from protocols.core.checksum import crc32
 
-MOST_HOPS: Final = 64
+MAX_HOPS: Final = 64
 """Bytes that are looked through for a route's end."""
 
 
@@ -23,7 +23,7 @@ class RouteField(Passing, StrField):
     """A source route: all bytes that have their top bit set, before the first that has not."""
 
     def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, bytes]:  # noqa: ARG002
-        end, most = 0, min(len(s), MOST_HOPS)
+        end, most = 0, min(len(s), MAX_HOPS)
         while end < most and s[end] & 0x80:
             end += 1
         return s[end:], s[:end]

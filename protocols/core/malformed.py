@@ -1,10 +1,11 @@
-"""What a codec says of bytes that are no frame of its protocol: whoever receives them drops and counts them."""
+"""The error of codecs for bytes that are no frame of their protocol; receivers drop and count such frames."""
 
 from __future__ import annotations
 
 
 class MalformedError(ValueError):
-    """reason: "short" (of headers), or the field that is wrong: "type", "version", "length", "check" ..."""
+    """A frame is malformed. reason: "short" (of headers), or the invalid field: "type", "version", "length", "check"
+    ..."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,7 +1,8 @@
-"""Host memory as a NIC sees it: pages at physical addresses, which the host has asked the kernel for.
+"""Host memory as a NIC sees it: pages at physical addresses, which the host obtains from the kernel.
 
-A program's buffer is pinned for a transfer and gets physical addresses page by page (EMP section 3.2: the kernel
-translates, a page takes below a microsecond). Whatever address a descriptor names, the NIC reaches pinned memory only.
+A program's buffer is pinned for a transfer and translated to physical addresses page by page (EMP section 3.2: the
+kernel translates, a page takes below a microsecond). The NIC reaches pinned memory only, whatever address a descriptor
+contains.
 """
 
 from __future__ import annotations
@@ -12,79 +13,82 @@ from itertools import accumulate
 from typing import Final, Protocol
 
 PAGE: Final = 4096
-"""Bytes; of the machines in the papers, and of most today."""
+"""Bytes; the page size of the machines in the papers, and of most today."""
 
-_REGION_BITS: Final = 32  # of a physical address, below the region's number: no region is larger
+_REGION_BITS: Final = 32  # bits of a physical address below the region's number, which limit a region's size
 _WITHIN: Final = (1 << _REGION_BITS) - 1
 
 Page = tuple[int, int]
-"""A physical address, and how many bytes from there on."""
+"""A physical address, and the length in bytes from there."""
 
 
 class UnpinnedError(LookupError):
-    """An address range that is not, or not wholly, pinned memory."""
+    """An address range is not, or not completely, pinned memory."""
 
 
 class Reachable(Protocol):
-    """Host memory as the NIC has it."""
+    """Host memory as the NIC accesses it."""
 
     def view(self, address: int, length: int) -> memoryview:
-        """The bytes there. Raises UnpinnedError."""
+        """Return a view of the bytes there. Raises UnpinnedError."""
         ...
 
 
 class SharedReachable(Reachable, Protocol):
-    """The same, of a host that is another process."""
+    """Host memory in another process, as the NIC accesses it."""
 
     def fence(self) -> None:
-        """What is written before is seen by the host before anything is read after."""
+        """Make earlier writes visible to the host before later reads."""
         ...
 
 
 class Pinning(Protocol):
-    """Host memory as the host library has it."""
+    """Host memory as the host library accesses it."""
 
     def __len__(self) -> int:
-        """How many regions are pinned."""
+        """Number of pinned regions."""
         ...
 
     def pin(self, buffer: memoryview, receive: int = 0) -> list[Page]:
-        """Keep a buffer's pages in memory and say where they are, each at most a page long. buffer: bytes, contiguous.
-        receive: whether the NIC will write there (not 0), or read. MemoryError where there is no room."""
+        """Pin a buffer's pages and return their addresses, each entry at most a page long. buffer: contiguous bytes.
+        receive: nonzero if the NIC will write there, 0 if it will only read. Raises MemoryError if there is no room."""
         ...
 
     def pin_page(self, buffer: memoryview, receive: int = 0) -> int:
-        """The same for a buffer that is no longer than a page, or lies in pages one behind the other: its address."""
+        """Pin a buffer that is at most a page long or lies in contiguous pages, and return its address; otherwise as
+        `pin`."""
         ...
 
     def unpin(self, address: int, received: int = 0) -> None:
-        """The region that begins there (`pin`'s first page) is not the NIC's any more. received: bytes that the NIC has
-        written there, or more."""
+        """Release the region that begins at this address (`pin`'s first page) from the NIC. received: bytes that the
+        NIC has written there, or an upper bound."""
         ...
 
 
 class Allocating(Pinning, Protocol):
-    """The same, with memory to be had that the NIC uses where it is: what `pin_page` says of it is where it lies."""
+    """Pinnable memory with an allocator: the NIC uses allocated memory in place, and `pin_page` returns where it
+    lies."""
 
     def allocate(self, size: int) -> memoryview:
-        """All zero, or what was there before. MemoryError."""
+        """Allocate memory, either zeroed or with former contents. Raises MemoryError."""
         ...
 
     def release(self, buffer: memoryview) -> None:
-        """What `allocate` has given is not used any more, nor any view of it."""
+        """Free memory from `allocate`; neither it nor any view of it is used afterwards."""
         ...
 
     def has(self, buffer: memoryview) -> bool:
-        """Whether it lies in such memory."""
+        """Whether the buffer lies in allocated memory."""
         ...
 
     def fence(self) -> None:
-        """What is written before is seen by the NIC before anything is read after."""
+        """Make earlier writes visible to the NIC before later reads."""
         ...
 
 
 class HostMemory:
-    """One host's pinned regions, each contiguous, in one process with its NIC. Is `Reachable`, and does `Pinning`."""
+    """The pinned regions of one host that shares a process with its NIC; each region is contiguous. Implements
+    `Reachable` and `Pinning`."""
 
     __slots__ = ("_next", "_regions")
 
@@ -93,7 +97,7 @@ class HostMemory:
         self._next = 1
 
     def __len__(self) -> int:
-        """How many regions are pinned."""
+        """Number of pinned regions."""
         return len(self._regions)
 
     def pin(self, buffer: memoryview, receive: int = 0) -> list[Page]:  # noqa: ARG002
@@ -120,22 +124,22 @@ class HostMemory:
 
 
 class Scatter:
-    """A message's place in host memory where that is several pieces, one behind the other."""
+    """A message's location in host memory if it consists of several pieces, one behind the other."""
 
     __slots__ = ("_begins", "_place", "_whole")
 
     def __init__(self, pieces: Sequence[memoryview]) -> None:
         self._whole = pieces
         self._begins = [0, *accumulate(map(len, pieces))]
-        # Of the piece that was asked for last: the next one asked for is most often there, or behind it.
+        # Index of the piece found last: the next lookup most often hits it, or a piece behind it.
         self._place = 0
 
     def __len__(self) -> int:
-        """Bytes."""
+        """Length in bytes."""
         return self._begins[-1]
 
     def pieces(self, begin: int, end: int) -> list[memoryview]:
-        """The message's bytes from begin to end, where they are."""
+        """Return views of the message's bytes from begin to end."""
         if begin >= end:
             return []
         pieces, begins, place = self._whole, self._begins, self._place
@@ -155,4 +159,4 @@ class Scatter:
 
 
 Span = memoryview | Scatter
-"""A message's place in host memory: most often one piece."""
+"""A message's location in host memory: most often one piece."""

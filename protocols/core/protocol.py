@@ -1,17 +1,17 @@
-"""What a testbed must know of a protocol to run programs on its NICs.
+"""The description of a protocol by which a testbed runs programs on its NICs.
 
-A package that has one names it as an entry point, and it is as good as those that come with the testbed:
+A package registers its protocol as an entry point; it is then equal to the built-in ones:
 
     [project.entry-points."testbed.protocols"]
     mine = "my_package.protocol:PROTOCOL"
 
-    [project.entry-points."testbed.fields"]    # so that rules can name them, and every flow has fates of its own
+    [project.entry-points."testbed.fields"]    # so that rules can name its fields, and every flow has its own fates
     mine = "my_package.codec"                  # a module with ETHERTYPE, FIELDS and FLOW, as `codegen` writes it; ROUTED
-                                               # if its header stands behind a source route; BEGINS, with what it begins,
-                                               # if others have the same EtherType, as Myrinet's packet types have
+                                               # if its header follows a source route; BEGINS, its first bytes, if others
+                                               # share the EtherType, as Myrinet's packet types do
 
-    [project.entry-points."testbed.frames"]    # so that 'testbed decode -v' and Wireshark know them
-    mine = "my_package.frames"                 # a module with Scapy layers, of which the codec was made
+    [project.entry-points."testbed.frames"]    # so that 'testbed decode -v' and Wireshark can decode its frames
+    mine = "my_package.frames"                 # the module with Scapy layers from which the codec was generated
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from protocols.core.apart import Apart
 from protocols.core.firmware import Plug
 from protocols.core.profile import Profile
+from protocols.core.split_memory import Apart
 
 if TYPE_CHECKING:
     from protocols.mpi.device import Device
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Configurable:
-    """Firmware that has settings. form: a dataclass of them, each with a default, whose `__post_init__` raises ValueError
-    for what cannot be. plug: makes NICs with these."""
+    """Firmware that has settings. form: a dataclass of them, each with a default, whose `__post_init__` raises
+    ValueError for invalid values. plug: makes a plug of given settings."""
 
     form: type[Any]
     plug: Callable[[Any], Plug]
@@ -39,12 +39,15 @@ class Configurable:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """plug: makes its NICs. ethertype: of its frames, from 0x0600 on. device: MPI's device on a node's host library, which
-    is what its plug gave as `Agent.host`; called once for each NIC. by_scapy: gives a plug whose NICs have their frames made
-    and read by Scapy itself (`protocols.core.scapy_codec`), to show that nothing differs; None: there is none.
-    profiles: of hardware on which it has run, so that a simulation can price what its NICs and hosts do. apart:
-    for NICs that are shared; None: they are not to be had. routed: its frames carry source routes, by which Myrinet's
-    switches forward them. configurable: None: its firmware has no settings that a run could choose."""
+    """A protocol and its properties.
+
+    plug: makes its NICs. ethertype: of its frames, 0x0600 or greater; 0: it uses the kernel's sockets (`is_kernels`).
+    device: makes MPI's device on a node's host library, which is `Agent.host`; called once for each NIC. by_scapy:
+    returns a plug whose NICs have their frames built and parsed by Scapy (`protocols.core.scapy_codec`), to verify the
+    codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs. apart: for
+    shared NICs; None: not available. routed: its frames carry source routes, by which Myrinet's switches forward them.
+    configurable: None: its firmware has no settings.
+    """
 
     plug: Plug
     ethertype: int
@@ -54,3 +57,8 @@ class Protocol:
     apart: Apart | None = None
     routed: bool = False
     configurable: Configurable | None = None
+
+    @property
+    def is_kernels(self) -> bool:
+        """Whether it uses the kernel's sockets, without NICs and frames of the testbed."""
+        return not self.ethertype

@@ -1,11 +1,11 @@
-"""A protocol's codec by Scapy itself: what the generated one does, done by the layers that it was generated from.
+"""A protocol's codec, executed by Scapy on the layers that the generated codec is made from.
 
-It is some hundred times slower and serves to show that both say the same, down to whole exchanges on a wire. Nothing that
-runs imports this module; who wants it asks for it by name.
+It is some hundred times slower than the generated codec. Tests use it to show that both agree, down to whole exchanges
+on a wire. No production module imports it; tests load it by name.
 
-Firmware that can be given a codec is given this one (`scapy_codec`). For any other there are NICs between whose firmware
-and the wire Scapy dissects each frame, and builds it anew of its fields, with lengths and checks of its own (`by_scapy`):
-if firmware and layers differ in anything, so do the frames on the wire.
+Firmware that accepts a codec is given this one (`scapy_codec`). For other firmware, `by_scapy` builds NICs whose frames
+Scapy dissects and rebuilds from their fields, with lengths and checksums of its own, between firmware and wire: any
+disagreement between firmware and layers shows in the frames on the wire.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _ETHERNET = 14
 
 
 def scapy_codec(frames: ModuleType) -> ModuleType:
-    """A module with the functions of the codec that is generated from frames: `pack_*`, `unpack_*`, and the `*_of` that
-    tells which to take."""
+    """Build a module with the functions of the codec generated from `frames`: `pack_*`, `unpack_*`, and the `*_of`
+    functions that select an `unpack_*`."""
     format_ = Format(frames)
     module = ModuleType(f"{frames.__name__}, by Scapy")
     if format_.prefix:
@@ -49,7 +49,7 @@ def scapy_codec(frames: ModuleType) -> ModuleType:
 
 
 def _pack(format_: Format, stack: Stack, *arguments: Value | memoryview) -> bytes:
-    """arguments: the free fields, and the payload, if there is any."""
+    """Build a frame. arguments: the free fields, then the payload, if any."""
     free = format_.free(stack)
     payload = bytes(*arguments[len(free) :])
     fixed = {part: part.allowed[0] for part in stack.parts if len(part.allowed) == 1}
@@ -66,7 +66,7 @@ def _unpack_behind(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | 
 
 
 def _before(format_: Format, stack: Stack) -> list[Part]:
-    """The free fields of a frame's first bytes, up to and with PREFIX."""
+    """Return the free fields of a frame's first bytes, up to and including PREFIX."""
     behind = format_.free(stack, format_.prefix_size)
     return [part for part in format_.free(stack) if part not in behind]
 
@@ -99,7 +99,7 @@ def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryv
 
 
 def _dissected(stack: Stack, raw: Buffer) -> dict[Part, Value]:
-    """All fields of frame headers that are there, whatever they say."""
+    """Dissect the frame headers that are present into fields, without checking the values."""
     values: dict[Part, Value] = {}
     for word in stack.words:
         rest = bytes(raw[word.offset : word.offset + word.size])
@@ -119,7 +119,8 @@ def _select(stack: Stack, word: Word, part: Part, raw: Buffer) -> int:
 
 
 def by_scapy(plug: Plug, *frames: ModuleType) -> Plug:
-    """The same NICs. frames: modules with the layers of all that they send."""
+    """Wrap a plug so that Scapy rebuilds every frame. frames: modules with the layers of all frames that its NICs
+    send."""
     make = partial(made, {module.__name__ for module in frames})
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
@@ -130,7 +131,8 @@ def by_scapy(plug: Plug, *frames: ModuleType) -> Plug:
 
 
 def made(modules: Container[str], frame: Buffer) -> bytes:
-    """What Scapy builds of the fields that it finds in a frame, but for what the layers of these modules compute."""
+    """Rebuild a frame with Scapy from its dissected fields; the layers of these modules compute their own fields
+    anew."""
     raw = bytes(frame)
     if len(raw) < _ETHERNET:
         return raw
@@ -146,7 +148,7 @@ def made(modules: Container[str], frame: Buffer) -> bytes:
 
 
 class _Sending:
-    """A NIC on which the firmware acts."""
+    """A NIC that rebuilds with Scapy what the firmware sends."""
 
     __slots__ = ("_made", "_nic")
 
@@ -177,8 +179,8 @@ class _Sending:
 
 
 class _Receiving:
-    """Firmware to which frames come as Scapy builds them. One that Scapy would have built otherwise, since something is
-    wrong with it, comes as it is."""
+    """Firmware that receives frames as Scapy rebuilds them. A frame that Scapy would have built differently, because
+    something in it is wrong, is passed unchanged."""
 
     __slots__ = ("_firmware", "_made")
 

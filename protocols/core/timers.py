@@ -1,4 +1,4 @@
-"""The firmware's timers as one table: what is waited for, and until when."""
+"""The firmware's timers: a table of deadlines by key."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Final, Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 _SLACK: Final = 64
-"""Entries of the heap that need not be worth anything."""
+"""Stale heap entries that are tolerated before the heap is rebuilt."""
 
 
 class Timers(Generic[Key]):
-    """At most one time for each key. Times are integer nanoseconds. What setting costs hardly grows with their number."""
+    """At most one deadline for each key, in integer nanoseconds. The cost of setting one hardly grows with their
+    number."""
 
     __slots__ = ("_entries", "_heap", "_set")
 
@@ -26,30 +27,30 @@ class Timers(Generic[Key]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[tuple[Key, int]]:
-        """Every key that waits, with its time."""
+        """Yield every pending key with its deadline."""
         return ((key, when) for key, (when, _, _) in self._entries.items())
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
     def set(self, key: Key, when: int) -> None:
-        """Expire at that time, and at no other that was set before."""
+        """Set the key's deadline, replacing an earlier one."""
         self._set = number = self._set + 1
         entries, heap = self._entries, self._heap
         entries[key] = entry = (when, number, key)
         heapq.heappush(heap, entry)
         if not number % _SLACK and len(heap) > 2 * len(entries) + _SLACK:
-            # Most of it was cancelled or set anew: without this, a long time and much traffic would fill the memory.
+            # Most entries were cancelled or replaced: without this, long runs with much traffic would fill the memory.
             heap[:] = entries.values()
             heapq.heapify(heap)
 
     def cancel(self, key: Key) -> None:
-        """Never expire; it need not run."""
+        """Cancel the key's deadline; the key need not be pending."""
         self._entries.pop(key, None)
 
     @property
     def deadline(self) -> int | None:
-        """When the first one expires."""
+        """The earliest deadline, or None."""
         heap, entries = self._heap, self._entries
         while heap:
             entry = heap[0]
@@ -59,7 +60,8 @@ class Timers(Generic[Key]):
         return None
 
     def expired(self, now: int) -> list[Key]:
-        """Those whose time has come, the earliest first, equal times in the order in which they were set; they are over."""
+        """Remove and return the keys whose deadline has passed, earliest first, equal deadlines in the order in which
+        they were set."""
         out: list[Key] = []
         while (deadline := self.deadline) is not None and deadline <= now:
             key = heapq.heappop(self._heap)[2]

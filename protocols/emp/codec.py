@@ -16,8 +16,8 @@ from typing import Final
 
 from protocols.core.checksum import crc32
 from protocols.core.firmware import Buffer
+from protocols.core.frame_kinds import Kind
 from protocols.core.malformed import MalformedError
-from protocols.core.telling import Kind
 
 ETHERTYPE: Final = 0x88B5
 VERSION: Final = 1

@@ -1,4 +1,8 @@
-"""What a NIC has done and seen: the rows of the firmware's state table, each counted whenever it is taken."""
+"""Counters of a NIC.
+
+The state tables (`states`) name the counters that their rows increment; the others count the checks that frames and
+descriptors pass before a state machine sees them.
+"""
 
 from __future__ import annotations
 
@@ -7,57 +11,57 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Frames unless said otherwise."""
+    """Counters of one NIC, of frames unless stated otherwise."""
 
     frames_sent: int = 0
-    """Data, for the first time."""
+    """Data frames, sent for the first time."""
     frames_resent: int = 0
     collections_resent: int = 0
-    """Collections: their time was over, or the peer has answered after a silence."""
+    """Collections resent after a timeout, or because the peer has answered after a silence."""
     acknowledgements_sent: int = 0
     reacknowledgements_sent: int = 0
-    """For a collection that was complete already: its acknowledgement may have been lost."""
+    """Acknowledgements for a collection that was complete already: the first one may have been lost."""
     frames_received: int = 0
-    """Of any kind, good or not."""
+    """Frames of any kind, valid or not."""
     data_stored: int = 0
     headers_admitted: int = 0
     messages_sent: int = 0
-    """Messages: all their collections have been acknowledged."""
+    """Messages of which all collections have been acknowledged."""
     messages_received: int = 0
-    """Messages, complete."""
+    """Messages received completely."""
     acknowledgements_received: int = 0
-    """Each for a collection that was not acknowledged yet."""
+    """Acknowledgements of collections that were not acknowledged before."""
 
     malformed: int = 0
-    """Dropped: too short, of another version or type, or contradicting itself or its message."""
+    """Dropped: too short, of another version or type, or inconsistent with itself or its message."""
     corrupt: int = 0
-    """Dropped: the check does not fit."""
+    """Dropped: wrong check."""
     strangers: int = 0
-    """Dropped: from no known peer, or not for this NIC."""
+    """Dropped: from an unknown peer, or not for this NIC."""
     stale: int = 0
-    """Dropped: from, or about, an earlier incarnation."""
+    """Dropped: from an earlier incarnation, or about one."""
     unknown: int = 0
-    """Dropped: data from a peer of whose messages no header has come yet."""
+    """Dropped: data from a peer that has not sent any header yet."""
     early: int = 0
-    """Dropped: its message's header, or an older one, has not been admitted."""
+    """Dropped: the message's header, or an older one, has not been admitted."""
     unmatched: int = 0
-    """Dropped: no receive has been posted for its message."""
+    """Dropped: no receive is posted for the message."""
     held_full: int = 0
-    """Dropped: a header, while as many as are kept wait for a receive."""
+    """Dropped: a header, while the maximum number of headers waits for receives."""
     duplicates: int = 0
-    """Dropped: it had come before."""
+    """Dropped: already received."""
     late_acknowledgements: int = 0
-    """For what was acknowledged already."""
+    """Acknowledgements of collections that were acknowledged before."""
     wrong_acknowledgements: int = 0
-    """For what was not sent."""
+    """Acknowledgements of frames that were not sent."""
     restarts: int = 0
-    """How often a peer was found to have started again."""
+    """Restarts of peers."""
     given_up: int = 0
-    """Messages that failed for want of acknowledgements."""
+    """Messages that failed for lack of acknowledgements."""
     abandoned: int = 0
-    """Messages that a peer has given up, half received."""
+    """Partly received messages that the peer has given up."""
     invalid: int = 0
-    """Descriptors that made no sense."""
+    """Invalid descriptors."""
 
     def counted(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

@@ -1,14 +1,10 @@
-"""EMP's firmware: what happens to a frame, to a descriptor that the host hands over, and when a timer is over.
+"""EMP's firmware: dispatch of frames, descriptors and timers.
 
-A frame is looked at in this order, and dropped (and counted) by the first that it fails: it is long enough and of this
-version; its check fits; it is for this NIC, from a known peer; it belongs to this incarnation of both. What remains is
-the sender's (`sender`) or the receiver's (`receiver`).
+A frame is checked in this order, and dropped and counted at the first check that fails: it is long enough and of this
+version; its check is right; it is for this NIC, from a known peer; it belongs to the last incarnations of both
+(`protocols.core.peers`). The sender (`sender`) or the receiver (`receiver`) then handles it.
 
-A NIC that starts again has a greater incarnation. It takes messages from the oldest that its peer still has, and a peer
-that hears of it returns to its host what was under way: whether such a message had arrived before cannot be known.
-A frame names the incarnation that it is meant for, and no other one takes it: so no message is received by two. To whom it
-has not heard of, a NIC that counts and has not started again (`Adapter.incarnation`) writes as to one of its kind; any other
-one names 0, which nobody takes: who gets such a frame says who it is, and what nobody can have had is sent again.
+A NIC that has restarted accepts messages from the oldest that its peer still has.
 """
 
 from __future__ import annotations
@@ -16,37 +12,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from protocols.core.announcements import Announcements
 from protocols.core.firmware import Actions, Adapter, Buffer
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import Reachable, Span, UnpinnedError
+from protocols.core.peers import Standing
 from protocols.emp import descriptors as stat
-from protocols.emp.announcements import Announcements
 from protocols.emp.card import Card, Codec
 from protocols.emp.codec import STATUS_OK, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import SIZE, DescriptorError, Descriptors, unpack_head
-from protocols.emp.host_transfers import IN_USE
 from protocols.emp.receiver import Receiver
 from protocols.emp.sender import Sender
 from protocols.emp.settings import Settings
 from protocols.emp.transfers import Lane, Peer, Posted
 
-_MASK = 0xFFFF_FFFF
-_NIC: Final = stat.NIC
 _RECEIVE: Final = stat.RECEIVE
 _PROBE: Final = stat.PROBE
 _NOTHING: Final = memoryview(b"")
-_MOST_LANES = 128
-"""Whoever hears from many NICs keeps those only that it hears from now."""
-_CHECK = "check"  # the field that does not fit where bits were changed on the way
+_CHECK = "check"  # MalformedError's reason if bits were changed on the way
 
 
 class Firmware:
-    """One NIC's. Implements `protocols.core.firmware.Firmware`."""
+    """The firmware of one NIC. Implements `protocols.core.firmware.Firmware`."""
 
     __slots__ = (
-        "_announcements", "_card", "_codec", "_counters", "_lanes", "_looping", "_nodes", "_prefix_size", "_receiver",
-        "_sender", "_unpack_frame", "_unpack_message", "settings",
+        "_announcements", "_card", "_codec", "_counters", "_lanes", "_looped", "_nodes", "_peers", "_prefix_size",
+        "_receiver", "_sender", "_unpack_frame", "_unpack_message", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -60,13 +52,14 @@ class Firmware:
     ) -> None:
         self._card = Card(adapter, nic, memory, descriptors, settings, codec)
         self.settings = settings
-        self._announcements: Announcements | None = None  # of who has come in the place of another one
+        self._announcements: Announcements | None = None  # made when it succeeds other firmware
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
-        self._looping = False
         self._counters = self._card.counters
         self._nodes = len(adapter.addresses)
-        self._lanes: dict[bytes, Lane] = {}  # by how their frames begin
+        self._peers = self._card.peers
+        self._lanes = self._peers.lanes
+        self._looped = self._peers.loopback.frames
         self._prefix_size = codec.PREFIX_SIZE
         self._codec = codec
         self._unpack_frame = codec.unpack_frame_behind
@@ -112,19 +105,19 @@ class Firmware:
         self._take(now, lane, message, number, status, payload)
 
     def _take(self, now: int, lane: Lane, message: int, number: int, status: int, payload: Buffer) -> None:
-        """A frame that is not a message's first."""
+        """Handle a frame that is not the first of its message."""
         if lane.kind == TYPE_DATA:
             self._receiver.another(lane, message, number, payload)
         elif status == STATUS_OK:
             self._sender.acknowledged(now, lane.peer, message, number)
         else:
-            self._counters.stale += 1  # `_knows` has done what there is to do
+            self._counters.stale += 1  # `Peers.hear` has handled the restart
 
     def _look_closely(self, now: int, frame: bytes) -> None:
-        """As none has begun like this frame since the last incarnation of a peer was heard of."""
+        """Handle a frame without a cached lane: the first of its kind since the peer's last change of incarnation."""
         card, codec = self._card, self._codec
         counters = card.counters
-        if not frame.startswith(card.address):  # a switch that has not learned yet sends frames to all
+        if not frame.startswith(card.address):  # a switch that has not learned the address floods the frame
             counters.strangers += 1
             return
         try:
@@ -162,10 +155,11 @@ class Firmware:
         message: int,
         number: int,
     ) -> Lane | None:
-        """Of a frame whose fields are these, and of those that will begin like it; None: it is dropped."""
-        card = self._card
+        """Make the lane of a frame with these fields, and cache it for frames with the same beginning. None: the frame
+        is dropped."""
+        card, peers = self._card, self._peers
         counters = card.counters
-        peer = card.peers_by_address.get(by) or card.peer_at(by)
+        peer = peers.at(by)
         if not unit:
             counters.malformed += 1
             return None
@@ -173,16 +167,19 @@ class Firmware:
             counters.strangers += 1
             return None
         if kind != TYPE_ACK:
-            if not self._belongs(now, peer, sender, receiver, flags, unit, message, number):
+            standing = peers.look(now, peer, sender, receiver, self)
+            if standing is not Standing.CURRENT:
+                counters.stale += 1
+                if standing is Standing.MISDIRECTED:
+                    card.refuse_frame(peer, flags, unit, message, number)
                 return None
-        elif sender != card.incarnation or not self._knows(now, peer, receiver):
+        elif sender != card.incarnation or not peers.hear(now, peer, receiver, self):
             counters.stale += 1
             return None
         if self._announcements is not None:
-            self._announcements.heard(peer)
-        if len(self._lanes) >= _MOST_LANES:
-            self._lanes.clear()
-        self._lanes[frame[: self._prefix_size]] = lane = card.lane(peer, kind, flags, unit)
+            self._announcements.heard(peer.number)
+        lane = card.lane(peer, kind, flags, unit)
+        peers.keep_lane(frame[: self._prefix_size], lane)
         return lane
 
     def _dropped(self, error: MalformedError) -> None:
@@ -192,19 +189,10 @@ class Firmware:
             self._card.counters.malformed += 1
 
     def ring(self, now: int, index: int) -> None:
-        card = self._card
-        handed = card.handed.get(index)
-        if handed is not None:
-            if handed.status != _NIC:
-                card.counters.invalid += 1
-                return
-            handed.status = IN_USE
-            kind, peer, tag = handed.kind, handed.peer, handed.tag
-            span: Span = handed.span
-        elif (written := self._written(index)) is not None:
-            kind, peer, tag, span = written
-        else:
+        card, written = self._card, self._written(index)
+        if written is None:
             return
+        kind, peer, tag, span = written
         known = peer < self._nodes
         if kind & _RECEIVE and (known or peer == stat.ANY_SOURCE):
             posted = Posted(index, peer, tag, kind & stat.ANY_TAG, span)
@@ -215,15 +203,15 @@ class Firmware:
             else:
                 self._receiver.post_claimed(posted)
         elif known:
-            self._sender.begin(now, card.peers.get(peer) or card.peer(peer), index, tag, span)
+            self._sender.begin(now, self._peers.known.get(peer) or self._peers.peer(peer), index, tag, span)
         else:
             card.refuse(index, peer, tag)
-        if card.looped:
-            self._loop_back(now)
+        if self._looped:
+            self._peers.loopback.run(now, self.receive)
 
     def _written(self, index: int) -> tuple[int, int, int, Span] | None:
-        """What a descriptor says: kind, peer, tag, and where the message is in host memory. None: no more is to be done
-        about it."""
+        """Read a descriptor: kind, peer, tag, and the message's location in host memory. None: no transfer results from
+        it."""
         card, descriptors = self._card, self._card.descriptors
         many = descriptors.count
         if not 0 <= index < many:
@@ -234,7 +222,7 @@ class Firmware:
             return None
         status, kind, length, address, peer, tag, count = unpack_head(descriptors.memory, index * SIZE)
         if status != stat.NIC or card.taken[index]:
-            card.counters.invalid += 1  # it is not the NIC's, or in use since before: neither may be touched
+            card.counters.invalid += 1  # not the NIC's, or already in use: it must not be changed
             return None
         card.taken[index] = 1
         try:
@@ -246,76 +234,39 @@ class Firmware:
             return None
 
     def loop_outside(self) -> None:
-        """What the NIC sends to itself leaves it, too: whoever has it brings it back, and may do so a little at a time."""
-        card = self._card
-        own = card.peer(card.number)
-        own.send, own.send_later = card.nic.send, card.nic.send_later
+        """Send frames to this NIC itself by the outer NIC, too, which delivers them and may limit their rate."""
+        own, nic = self._peers.peer(self._peers.number), self._card.nic
+        own.send, own.send_later = nic.send, nic.send_later
 
     def tick(self, now: int) -> None:
         self._sender.tick(now)
         if self._announcements is not None:
-            self._announcements.tick(now)
-        if self._card.looped:
-            self._loop_back(now)
+            self._announcements.tick(now, self.settings.timeout, self.settings.longest_timeout)
+        if self._looped:
+            self._peers.loopback.run(now, self.receive)
 
     def succeed(self, former: Firmware) -> None:
-        """Come in the place of another one: of a former incarnation, whose peers are told at the next tick who is here now;
-        or of the same, and those are told again that have not shown yet that they know."""
-        card, told = self._card, former._announcements
+        """Take the place of former firmware. If it had an earlier incarnation, its peers are told at the next tick; if
+        it had the same, announcements continue to the peers that have not yet shown that they know."""
+        told, peers = former._announcements, former._peers
         untold = told.left() if told is not None else {}
-        if former._card.incarnation != card.incarnation:
-            untold |= {number: peer.incarnation for number, peer in former._card.peers.items() if peer.incarnation}
-        self._announcements = announcements = Announcements(card)
+        if peers.incarnation != self._peers.incarnation:
+            untold |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
+        self._announcements = announcements = Announcements(self._card.announce)
         for number, incarnation in untold.items():
-            if number != card.number:
+            if number != self._peers.number:
                 announcements.begin(number, incarnation)
 
-    def _belongs(
-        self, now: int, peer: Peer, sender: int, receiver: int, flags: int, unit: int, message: int, number: int
-    ) -> bool:
-        """Whether a message's frame is from and for the last incarnations of both; its sender is told if not."""
-        card = self._card
-        if not self._knows(now, peer, sender):
-            card.counters.stale += 1
-            return False
-        if receiver != card.incarnation:
-            card.counters.stale += 1
-            card.refuse_frame(peer, flags, unit, message, number)
-            return False
-        return True
+    # Implements `protocols.core.peers.PeerEvents`.
 
-    def _knows(self, now: int, peer: Peer, incarnation: int) -> bool:
-        """Whether it is the peer's last incarnation; a later one than was known, or presumed, becomes that."""
-        if incarnation == peer.incarnation or not incarnation:
-            return incarnation != 0
-        if peer.incarnation:
-            if (incarnation - peer.incarnation) & _MASK >= 1 << 31:
-                return False
-            self._card.counters.restarts += 1
-            self._receiver.restarted(peer)
-            self._greet(peer, incarnation)
-            self._sender.restarted(now, peer)
-        else:
-            self._greet(peer, incarnation)
-            self._sender.introduced(now, peer)
-        return True
+    def introduced(self, now: int, peer: Peer) -> None:
+        peer.unit = 0  # the cached beginnings of frames to it are invalid
+        self._sender.introduced(now, peer)
 
-    def _greet(self, peer: Peer, incarnation: int) -> None:
-        """A peer is another one than before: so is how frames begin, from it and to it. No frame was taken from one of whom
-        nothing was known."""
-        if peer.incarnation:
-            self._lanes.clear()
-        peer.incarnation = incarnation
+    def restarting(self, peer: Peer) -> None:
+        self._counters.restarts += 1
+        self._receiver.restarted(peer)
+
+    def restarted(self, now: int, peer: Peer) -> None:
         peer.unit = 0
-
-    def _loop_back(self, now: int) -> None:
-        """What the NIC sends to itself. A host that posts upon what it is shown finds this going on already."""
-        if self._looping:
-            return
-        self._looping = True
-        looped = self._card.looped
-        try:
-            while looped:
-                self.receive(now, looped.popleft())
-        finally:
-            self._looping = False
+        self._sender.restarted(now, peer)

@@ -23,8 +23,8 @@ from scapy.fields import (
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
+from protocols.core.frame_kinds import Kind
 from protocols.core.frames import Counted
-from protocols.core.telling import Kind
 
 ETHERTYPE: Final = 0x88B5
 """IEEE Std 802 - Local Experimental Ethertype 1."""

@@ -1,7 +1,7 @@
 """EMP's host library: a program posts sends and receives, and awaits them.
 
 The library pins a buffer, has its pages translated, writes a descriptor, and gets it back when the transfer is done
-(section 4.2). A buffer belongs to the NIC until then.
+(section 4.2). Until then the buffer belongs to the NIC.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocols.emp import descriptors as stat
 from protocols.emp.card import Codec
 from protocols.emp.descriptors import (
     ANY_SOURCE,
-    MOST_PAGES,
+    MAX_PAGES,
     SIZE,
     Descriptors,
     chained,
@@ -26,8 +26,6 @@ from protocols.emp.descriptors import (
     unpack_head,
 )
 from protocols.emp.firmware import Firmware
-from protocols.emp.host_transfers import Received as Received
-from protocols.emp.host_transfers import Transfer, Written
 from protocols.emp.settings import Settings
 
 ANY_TAG: Final = -1
@@ -35,20 +33,57 @@ ANY_TAG: Final = -1
 _new: Final = tuple.__new__
 _DONE: Final = stat.DONE
 _READ_ONLY: Final = "a receive needs a buffer that can be written"
-_WORD: Final = 4  # bytes of a doorbell that has no descriptor behind it
+_WORD: Final = 4  # bytes written for a doorbell that passes no descriptor
+
+
+class Received(NamedTuple):
+    """Result of a receive. length: bytes of the message."""
+
+    source: int
+    tag: int
+    length: int
+
+
+class Transfer(Completion[Received]):
+    """A transfer in progress. kind, peer, tag: as in its descriptor; once it is done, peer and tag are its message's.
+    size: bytes of its buffer. taken: number of its descriptors. pinned: the addresses of its buffer's pieces, with
+    their offsets in the message. listed: address of the pinned list of their pages, or 0."""
+
+    __slots__ = ("kind", "listed", "peer", "pinned", "size", "tag", "taken")
+
+    def __init__(
+        self, kind: int, peer: int, tag: int, size: int, taken: int, pinned: list[tuple[int, int]], listed: int
+    ) -> None:
+        # Sets the base's attributes without its description, which `what` formats on demand.
+        self.done = False
+        self._error = None
+        self._callbacks = None
+        self.kind = kind
+        self.peer = peer
+        self.tag = tag
+        self.size = size
+        self.taken = taken
+        self.pinned = pinned
+        self.listed = listed
+
+    @property
+    def what(self) -> str:
+        verb = "a receive from" if self.kind & stat.RECEIVE else "the send to"
+        node = "any node" if self.peer == stat.ANY_SOURCE else f"node {self.peer}"
+        return f"{verb} {node}, tag {self.tag}, {self.size} bytes"
 
 
 class EmpError(Exception):
-    """A transfer that cannot be, or has failed."""
+    """A transfer is impossible or has failed."""
 
 
 class DescriptorsExhaustedError(EmpError):
-    """So many of the NIC's descriptors, or so much of the memory that it reaches, are in use that there is nothing left for
-    a transfer: wait for another to be done."""
+    """The NIC's descriptors, or the memory that it reaches, do not suffice for a transfer: wait until another is
+    done."""
 
 
 class TruncatedError(EmpError):
-    """The message was longer than the buffer, which has been filled."""
+    """The message is longer than the buffer, which has been filled."""
 
     def __init__(self, received: Received, size: int) -> None:
         self.received = received
@@ -59,11 +94,11 @@ class TruncatedError(EmpError):
 
 
 class TakenBackError(EmpError):
-    """A receive that its program has taken back (`Endpoint.take_back`)."""
+    """The program has taken the receive back (`Endpoint.take_back`)."""
 
 
 class Found(NamedTuple):
-    """What a probe has found. length: bytes of the message. message: its id."""
+    """Result of a probe. length: bytes of the message. message: its id."""
 
     source: int
     tag: int
@@ -80,7 +115,7 @@ _FAILURES: Final = {
 
 
 class Endpoint:
-    """A node's side of its NIC. number: the node's. size: how many nodes there are."""
+    """A node's access to its NIC. number: the node's number. size: number of nodes."""
 
     def __init__(self, adapter: Adapter, nic: Bell, memory: Pinning, descriptors: Descriptors) -> None:
         self.number = adapter.number
@@ -89,26 +124,25 @@ class Endpoint:
         self._memory = memory
         self._descriptors = descriptors
         self._used = bytearray(descriptors.count)
-        self._spare: list[int] = []  # of those, the ones that no transfer uses: the next takes what the last one had
+        self._spare: list[int] = []  # descriptors free for reuse: the last one used is taken first
         self._next = 0
-        self._handed = descriptors.handed
-        self._written: dict[int, Written] = {}
+        self._transfers: dict[int, Transfer] = {}
         self._probes: dict[int, Completion[Found | None]] = {}
 
     @property
     def free(self) -> int:
-        """Descriptors that no transfer uses."""
+        """Number of unused descriptors."""
         return self._used.count(0) + len(self._spare)
 
     @property
     def pinned(self) -> int:
-        """Regions of memory that are the NIC's as long as transfers are under way."""
-        return len(self._memory) + len(self._handed or ())
+        """Number of memory regions that belong to the NIC while transfers are in progress."""
+        return len(self._memory)
 
     def post_send(self, destination: int, tag: int, data: Buffer) -> Completion[Received]:
         """Send a message; done when all of it has been acknowledged. tag: 32 bits.
 
-        Raises DescriptorsExhaustedError, and ValueError for a destination or tag that cannot be.
+        Raises DescriptorsExhaustedError, and ValueError for an invalid destination or tag.
         """
         if not 0 <= destination < self.size:
             raise ValueError(f"no node {destination}: there are {self.size}")
@@ -117,21 +151,21 @@ class Endpoint:
         return self._post(stat.SEND, destination, tag, memoryview(data).cast("B"))
 
     def post_send_pieces(self, destination: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
-        """Send a message that lies in pieces, of bytes, two at least and none empty; as `post_send`. ValueError where they
-        take more than MOST_PAGES pages (`pages_of`)."""
-        return self._write(stat.SEND, destination, tag, pieces)
+        """Send a message that lies in two or more pieces of bytes, none of them empty; otherwise as `post_send`. Raises
+        ValueError if they take more than MAX_PAGES pages (`pages_of`)."""
+        return self._post_pages(stat.SEND, destination, tag, pieces)
 
     def post_receive_pieces(self, source: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
         """Receive a message into pieces; as `post_receive` and `post_send_pieces`."""
         kind, tag = self._wanted(source, tag)
-        return self._write(kind, source, tag, pieces)
+        return self._post_pages(kind, source, tag, pieces)
 
     def post_receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Completion[Received]:
-        """Receive the oldest message from source (or ANY_SOURCE) with that tag; done when it is complete. tag: 32 bits;
-        ANY_TAG, or `any_tag` of one, for any of a context.
+        """Receive the oldest message from source (or ANY_SOURCE) with that tag; done when it is complete. tag: 32 bits,
+        ANY_TAG, or `any_tag` of a context for any tag of it.
 
-        Fails with TruncatedError where the message is longer. Raises DescriptorsExhaustedError, and ValueError for a source
-        or tag that cannot be.
+        Fails with TruncatedError if the message is longer. Raises DescriptorsExhaustedError, and ValueError for an
+        invalid source or tag.
         """
         kind = stat.RECEIVE
         if not (0 <= tag <= 0xFFFF_FFFF and 0 <= source < self.size):
@@ -142,12 +176,13 @@ class Endpoint:
         return self._post(kind, source, tag, view)
 
     def post_claimed(self, found: Found, buffer: bytearray | memoryview) -> Completion[Received]:
-        """Receive a message that a probe has claimed; as `post_receive`."""
+        """Receive a message that a probe has claimed; otherwise as `post_receive`."""
         return self._post(stat.RECEIVE | stat.CLAIMED, found.source, found.message, _writable(buffer))
 
     def post_probe(self, source: int, tag: int, *, wait: bool = True, claim: bool = False) -> Completion[Found | None]:
-        """Ask which message a receive with this source and tag would get now; done when there is one or, unless wait, when
-        the NIC has looked: None. claim: nobody else gets that message any more, and `post_claimed` must receive it.
+        """Find the message that a receive with this source and tag would get now; done when there is one or, without
+        wait, when the NIC has looked: None if there was none. claim: reserve that message; `post_claimed` must receive
+        it.
 
         Raises as `post_receive` does.
         """
@@ -162,11 +197,12 @@ class Endpoint:
         return probe
 
     def take_back(self, receive: Completion[Received]) -> None:
-        """Have a receive's descriptor back: unless it has a message already, it fails with TakenBackError.
+        """Take a receive's descriptor back: it fails with TakenBackError unless a message has matched it.
 
-        The doorbells behind those of all descriptors are for that: the NIC may be writing into the descriptor itself.
+        The doorbells above those of all descriptors mean this request: the descriptor itself cannot be written, since
+        the NIC may be writing into it.
         """
-        for index, transfer in self._under_way():
+        for index, transfer in self._transfers.items():
             if transfer is receive:
                 self._nic.doorbell(self._descriptors.count + index, _WORD, 0)
                 return
@@ -179,20 +215,15 @@ class Endpoint:
         """Receive a message, and wait for it."""
         return await self.post_receive(source, tag, buffer)
 
-    def completed(self, index: int) -> None:
-        """Section 4.2: the host finds in the stat field that it has a descriptor back."""
-        handed = self._handed
-        if handed is not None and (transfer := handed.pop(index, None)) is not None:
-            self._spare.append(index)
-            del transfer.span
-        elif (written := self._written.pop(index, None)) is not None:
-            self._read(index, written)
-            transfer = written
-        else:
+    def completed(self, index: int) -> bool | None:
+        """Handle a returned descriptor. Section 4.2: the host finds in the stat field that the NIC has returned it."""
+        transfer = self._transfers.pop(index, None)
+        if transfer is None:
             self._answered(index)
-            return
-        received = _new(Received, (transfer.peer, transfer.tag, transfer.length))  # skips a call that NamedTuple makes
-        status = transfer.status
+            return False
+        status, _, _, length, transfer.peer, transfer.tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
+        self._release(index, transfer, length)
+        received = _new(Received, (transfer.peer, transfer.tag, length))  # skips NamedTuple's Python constructor
         if status == _DONE:
             transfer.complete(received)
         elif status == stat.TRUNCATED:
@@ -201,15 +232,16 @@ class Endpoint:
             transfer.fail(TakenBackError(f"{transfer.what}, was taken back"))
         else:
             transfer.fail(EmpError(_FAILURES[status].format(transfer.peer)))
+        return None
 
     def waiting(self) -> list[str]:
         return [
-            *[transfer.what for _, transfer in self._under_way()],
+            *[transfer.what for transfer in self._transfers.values()],
             *[probe.what for probe in self._probes.values()],
         ]
 
     def _answered(self, index: int) -> None:
-        """A probe has its descriptor back."""
+        """Complete a probe, whose descriptor has been returned."""
         status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
         self._free(index, 1)
         probe = self._probes.pop(index)
@@ -219,7 +251,7 @@ class Endpoint:
             probe.complete(Found(peer, tag, length & 0xFFFF_FFFF, length >> 32) if status == stat.FOUND else None)
 
     def _wanted(self, source: int, tag: int) -> tuple[int, int]:
-        """A descriptor's kind and tag for messages from there with that tag. Raises ValueError."""
+        """Return a descriptor's kind and tag for messages from a source with a tag. Raises ValueError."""
         if source != ANY_SOURCE and not 0 <= source < self.size:
             raise ValueError(f"no node {source}: there are {self.size}")
         kind = stat.RECEIVE
@@ -230,25 +262,27 @@ class Endpoint:
             raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
         return kind, tag
 
-    def _under_way(self) -> list[tuple[int, Transfer]]:
-        return [*(self._handed or {}).items(), *self._written.items()]
-
     def _post(self, kind: int, peer: int, tag: int, view: memoryview) -> Completion[Received]:
-        size, handed = len(view), self._handed
-        if handed is None or size > PAGE:
-            return self._write(kind, peer, tag, [view])
-        spare = self._spare
-        index = spare.pop() if spare else self._take(1)[1]
-        handed[index] = transfer = Transfer(kind, peer, tag, size)
-        transfer.span = view
+        """Post a transfer; the fast path is a single page, whose address the descriptor contains."""
+        size = len(view)
+        if size > PAGE:
+            return self._post_pages(kind, peer, tag, (view,))
+        index = self._spare.pop() if self._spare else self._take(1)[1]
+        try:
+            address = self._memory.pin_page(view, kind & stat.RECEIVE)
+        except MemoryError as error:
+            self._free(index, 1)
+            raise DescriptorsExhaustedError(str(error)) from error
+        self._transfers[index] = transfer = Transfer(kind, peer, tag, size, 1, [(address, 0)], 0)
+        pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind, size, address, peer, tag, 1)
         self._nic.doorbell(index, SIZE, 1)
         return transfer
 
-    def _write(self, kind: int, peer: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
-        """Hand over a transfer by descriptors."""
-        count = pages_of(map(len, pieces)) or 1
-        if count > MOST_PAGES:
-            raise ValueError(f"{len(pieces)} pieces on {count} pages: at most {MOST_PAGES} pages")
+    def _post_pages(self, kind: int, peer: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
+        """Post a transfer of several pages, by a chain of descriptors or a list of pages."""
+        count = pages_of(map(len, pieces))
+        if count > MAX_PAGES:
+            raise ValueError(f"{len(pieces)} pieces on {count} pages: at most {MAX_PAGES} pages")
         taken, index = self._take(chained(count))
         memory, pages, pinned, size, listed = self._memory, list[Page](), list[tuple[int, int]](), 0, 0
         try:
@@ -263,18 +297,16 @@ class Endpoint:
                 memory.unpin(address)
             self._free(index, taken)
             raise DescriptorsExhaustedError(str(error)) from error
-        self._written[index] = transfer = Written(kind, peer, tag, size, taken, pinned, listed)
+        self._transfers[index] = transfer = Transfer(kind, peer, tag, size, taken, pinned, listed)
         if listed:
             self._descriptors.write(index, kind | stat.INDIRECT, [(listed, 0)], peer, tag, stated=count)
         else:
-            self._descriptors.write(index, kind | (stat.CHAIN if taken > 1 else stat.ONE_PAGE), pages, peer, tag)
+            self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
         self._nic.doorbell(index, SIZE * taken, count)
         return transfer
 
-    def _read(self, index: int, transfer: Written) -> None:
-        """What the NIC has written into a descriptor. All that the transfer had is free."""
-        status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
-        transfer.status, transfer.length, transfer.peer, transfer.tag = status, length, peer, tag
+    def _release(self, index: int, transfer: Transfer, length: int) -> None:
+        """Free everything that a transfer held. length: bytes of its message."""
         for address, begin in transfer.pinned:
             self._memory.unpin(address, max(0, length - begin))
         if transfer.listed:
@@ -288,8 +320,8 @@ class Endpoint:
             self._used[index : index + count] = bytes(count)
 
     def _take(self, count: int) -> tuple[int, int]:
-        """So many descriptors, one behind the other, as a chain needs them, or, where no such row is free, one, which
-        will do for a list of pages. How many, and the first one's index."""
+        """Take descriptors: `count` consecutive ones, as a chain needs them, or, if there is no such row, one, which
+        suffices for a list of pages. Returns their number and the first one's index."""
         used, spare = self._used, self._spare
         if count == 1 and spare:
             return 1, spare.pop()
@@ -307,7 +339,7 @@ class Endpoint:
 
 
 def pages_of(sizes: Iterable[int]) -> int:
-    """How many pages a message's pieces are on, of so many bytes each."""
+    """Return the number of pages of a message whose pieces have these sizes in bytes."""
     return sum([(size + PAGE - 1) // PAGE for size in sizes])
 
 
@@ -319,16 +351,16 @@ def _writable(buffer: bytearray | memoryview) -> memoryview:
 
 
 def any_tag(context: int = 0) -> int:
-    """For `post_receive`: any tag of a context (the tag's upper eight bits)."""
+    """Return the wildcard for `post_receive` that matches any tag of a context (the tag's upper eight bits)."""
     return -(context << 24) - 1
 
 
 def plug(settings: Settings | None = None, codec: Codec = codec) -> Plug:
-    """EMP, for whatever builds NICs. codec: another one than the generated (`protocols.core.scapy_codec`)."""
+    """Make EMP's plug. codec: replaces the generated one (`protocols.core.scapy_codec`)."""
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         own = settings if settings is not None else Settings()
-        memory, descriptors = HostMemory(), Descriptors(own.descriptors, adapter.pages_apart, handed={})
+        memory, descriptors = HostMemory(), Descriptors(own.descriptors, adapter.pages_apart)
         firmware = Firmware(adapter, nic, memory, descriptors, own, codec)
         return Agent(firmware, Endpoint(adapter, nic, memory, descriptors))
 

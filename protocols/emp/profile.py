@@ -1,10 +1,10 @@
-"""What the hardware of EMP's paper costs: a Netgear 620 (Alteon Tigon2) in a PC with 933 MHz Pentium III.
+"""Hardware costs of EMP's paper: a Netgear 620 (Alteon Tigon2) in a PC with 933 MHz Pentium III.
 
-Shivam, Wyckoff, Panda, "EMP: Zero-copy OS-bypass NIC-driven Gigabit Ethernet Message Passing", SC 2001; sections are of it.
-The wire is not here: frames take their time on it by the cluster's description.
+Shivam, Wyckoff, Panda, "EMP: Zero-copy OS-bypass NIC-driven Gigabit Ethernet Message Passing", SC 2001; section numbers
+are that paper's. The wire is not included: a cluster's description sets the time of frames on it.
 
-Two constants are calibrated, by three published values (`paper.toml` says which); everything else has a source, or is our
-choice for a component of which there is none: a round figure within what the paper allows.
+Two constants are calibrated, by three published values (`paper.toml` names them). Every other value has a source, or is
+our choice for a component without one: a round figure within what the paper allows.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ NIC_CLOCK: Final = 88_000_000
 Panda, "Can User-Level Protocols Take Advantage of Multi-CPU NICs?", IPDPS 2002, abstract."""
 
 RECEIVE_CYCLES: Final = 472
-"""CALIBRATED: what the firmware's handler of an event of the receive path takes: a frame has come (it is matched), the DMA
-transfer of its data is over (its collection is kept account of)."""
+"""CALIBRATED: cost of the firmware's handler of an event of the receive path: a frame has arrived (it is matched), or
+the DMA transfer of its data has finished (its collection is updated)."""
 
 OTHER_CYCLES: Final = 218
-"""CALIBRATED: what the handler of any other event takes.
+"""CALIBRATED: cost of the handler of any other event.
 
-Section 4: "The core of the code is an event loop [...] which tests for the next pending event and dispatches control to the
-appropriate handling routine". What raises events is what section 2 names beside the processors: the PCI interface (a
-descriptor), the timer, two host DMA engines, transmit and receive MAC FIFOs. How many cycles each takes the paper does not
-say. One cost for all of them does not do: where it gives 880 Mb/s, 4 bytes take 30 us. So there are two, and how they add up
-for a message follows from how many events it takes.
+Section 4: "The core of the code is an event loop [...] which tests for the next pending event and dispatches control to
+the appropriate handling routine". Sources of events are the components that section 2 lists beside the processors: the
+PCI interface (a descriptor), the timer, two host DMA engines, transmit and receive MAC FIFOs. The paper does not state
+the cycles of each. A single cost for all does not fit: if it yields 880 Mb/s, 4 bytes take 30 us. So there are two, and
+a message's total follows from its number of events.
 """
 
-# Its way to the host.
+# The path from NIC to host.
 
 PCI_CLOCK: Final = 66_000_000
 PCI_WIDTH: Final = 8
 """Bytes. Section 5.1: "a 64-bit 66 MHz PCI bus"."""
 
 PCI_TRANSACTION: Final = 8
-"""Clocks beside the data. Our choice: half of the 16 that a target may take for the first word (PCI Local Bus Specification
-2.2, section 3.5.1.1); one of them is the address's."""
+"""Clocks in addition to the data. Our choice: half of the 16 that a target may take for the first word (PCI Local Bus
+Specification 2.2, section 3.5.1.1); one of them is for the address."""
 
 PCI_LATENCY_TIMER: Final = 64
-"""Clocks for which a master may keep the bus, and so the longest burst: what Linux (`pcibios_set_master`)
-sets for a bus master where the firmware of the machine has not."""
+"""Clocks for which a master may keep the bus, and so the longest burst: the value that Linux (`pcibios_set_master`)
+sets for a bus master if the machine's firmware has not."""
 
 DMA_SETUP: Final = 1_000
-"""Nanoseconds. Section 3.3: "DMA operations (1-3 us per transfer)", of a few bytes. The lower end is what one takes that
-finds the bus free; what others wait comes of the bus."""
+"""Nanoseconds. Section 3.3: "DMA operations (1-3 us per transfer)", of a few bytes. The lower end is the cost on a free
+bus; further waiting results from the model of the bus."""
 
 PIO_WRITE: Final = 4
 """Clocks for 4 bytes; our count: address, its decoding (medium DEVSEL), data, turn-around."""
 
 PIO_READ: Final = 20
-"""Clocks for 4 bytes: the same, and the 16 that the NIC may take for it (see `PCI_TRANSACTION`)."""
+"""Clocks for 4 bytes: as for PIO_WRITE, and the 16 that the NIC may take for it (see `PCI_TRANSACTION`)."""
 
 # The host.
 
 POST: Final = 500
-"""Nanoseconds. Our choice: some 500 of a 933 MHz processor's cycles for what the library does to post a descriptor. What
-MPI's own layers cost is not in it: the paper says nothing of it."""
+"""Nanoseconds. Our choice: some 500 cycles of a 933 MHz processor for the library to post a descriptor. The cost of
+MPI's own layers is not included: the paper does not state it."""
 
 TRANSLATE: Final = 500
 """Nanoseconds for each page. Section 3.2: "the per-page mapping cost is less than a microsecond"; our choice: the middle."""
 
 
 def cycles(count: int, clock: int = NIC_CLOCK) -> int:
-    """Nanoseconds that so many cycles of a clock (Hz) take, rounded."""
+    """Return the nanoseconds of a number of cycles of a clock (Hz), rounded."""
     return round(count * SECOND / clock)
 
 
@@ -82,6 +82,7 @@ EMP_2001: Final = Profile(
     write_rate=PCI_CLOCK * 32 // PIO_WRITE,
     translate=TRANSLATE,
     notice=cycles(PIO_READ, PCI_CLOCK),
+    poll=cycles(PIO_READ, PCI_CLOCK),  # the same read, of a descriptor that still belongs to the NIC
     pages_apart=True,  # section 4.2: "the physical address of every page in a transfer must be passed to the NIC"
     bus_rate=PCI_CLOCK * PCI_WIDTH * 8,
     bus_transaction=cycles(PCI_TRANSACTION, PCI_CLOCK),

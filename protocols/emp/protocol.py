@@ -1,4 +1,4 @@
-"""EMP, as the entry point "emp" of the group "testbed.protocols" gives it."""
+"""EMP's entry point "emp" in the group "testbed.protocols"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protocols.mpi.emp import device
 
 
 def _by_scapy() -> Plug:
-    """Scapy takes a while to import: by name, when somebody asks."""
+    """Make EMP's plug on Scapy's codec. Imported on demand, since importing Scapy is slow."""
     frames = importlib.import_module("protocols.emp.frames")
     by_scapy = importlib.import_module("protocols.core.scapy_codec")
     return plug(codec=by_scapy.scapy_codec(frames))

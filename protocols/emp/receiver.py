@@ -1,15 +1,16 @@
-"""The receiving half of EMP's firmware: headers admitted in order, matching, and collections acknowledged when complete.
+"""The receiving half of EMP's firmware: headers admitted in order, matching, and acknowledgement of complete
+collections.
 
-Section 3.1.1: "if there is no pre-posted receive for the incoming frame, the frame is simply dropped"; the sender's timer
-repairs that. Beyond the paper, a message's header is admitted in the order of message ids and kept although the data is
-dropped, and a receive takes the oldest message that fits: so messages never overtake one another, and receives may be
-posted in another order than messages come.
+Section 3.1.1: "if there is no pre-posted receive for the incoming frame, the frame is simply dropped"; the sender's
+timer repairs that. Beyond the paper, a message's header is admitted in the order of message ids and kept although the
+data is dropped, and a receive takes the oldest matching message: so messages never overtake one another, and receives
+may be posted in another order than messages arrive.
 
-A probe, also beyond the paper, is told of the oldest message that fits and that no receive has taken. It may claim it: then
-only a receive that names it gets it.
+A probe, also beyond the paper, reports the oldest matching message that no receive has taken. It may claim the message:
+then only a receive that names it gets it.
 
-Which messages have been received needs no memory: every id before the next one to be admitted that is not being received
-has been, and whatever still comes of it is acknowledged again, or its sender would never end.
+No memory of completed messages is needed: every id before the next one to be admitted that is not being received is
+complete. Frames of such messages are acknowledged again, since their sender would otherwise never finish.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DONE: Final = stat.DONE
 
 
 class Receiver:
-    """All messages on their way in, and all receives that wait."""
+    """All incoming messages, and all waiting receives."""
 
     __slots__ = ("_card", "_claimed", "_counters", "_held", "_posted", "_probes")
 
@@ -39,11 +40,11 @@ class Receiver:
         self._counters = card.counters
         self._posted: list[Posted] = []  # in the order in which they were posted
         self._held: list[tuple[Peer, Receiving]] = []  # messages without a receive, in the order of their admission
-        self._claimed: dict[tuple[int, int], Receiving] = {}  # by peer and id: no longer among those
-        self._probes: list[tuple[Posted, bool]] = []  # and whether they claim what they find
+        self._claimed: dict[tuple[int, int], Receiving] = {}  # claimed messages, no longer in _held, by peer and id
+        self._probes: list[tuple[Posted, bool]] = []  # and whether they claim the message found
 
     def post(self, posted: Posted) -> None:
-        """A receive from the host: for the oldest message that fits, or for one that is still to come."""
+        """Post a receive: for the oldest matching message, or for a future one."""
         if self._held:
             for place, (peer, receiving) in enumerate(self._held):
                 if posted.takes(receiving.source, receiving.tag):
@@ -54,16 +55,16 @@ class Receiver:
         self._posted.append(posted)
 
     def post_claimed(self, posted: Posted) -> None:
-        """A receive from the host for a message that it has claimed."""
+        """Post a receive for a message that the host has claimed."""
         receiving = self._claimed.pop((posted.source, posted.tag), None)
         if receiving is None:
             self._card.give_back(posted.index, stat.ABANDONED, 0, posted.source, posted.tag)
             return
-        self._card.peers[posted.source].held -= 1
+        self._card.peers.known[posted.source].held -= 1
         receiving.goes_to(posted)
 
     def probe(self, posted: Posted, wait: bool, claim: bool) -> None:
-        """A question from the host: which message would a receive like that get?"""
+        """Answer a probe: find the message that such a receive would get."""
         for place, (peer, receiving) in enumerate(self._held):
             if posted.takes(receiving.source, receiving.tag):
                 if claim:
@@ -77,7 +78,7 @@ class Receiver:
             self._card.give_back(posted.index, stat.NOTHING, 0, posted.source, posted.tag)
 
     def take_back(self, index: int) -> None:
-        """The host wants a descriptor back. A receive that has its message goes on."""
+        """Return a receive's descriptor to the host, unless the receive has matched a message."""
         for place, posted in enumerate(self._posted):
             if posted.index == index:
                 del self._posted[place]
@@ -95,7 +96,7 @@ class Receiver:
         oldest: int,
         payload: Buffer,
     ) -> None:
-        """A message's first frame, its check good."""
+        """Handle a message's first frame, whose check is right."""
         card, peer, counters = self._card, lane.peer, self._counters
         if (
             source != peer.number
@@ -123,19 +124,19 @@ class Receiver:
             counters.held_full += 1
             return
         length, last = len(payload), lane.flags & FLAGS_LAST
-        # A first frame that is not the last one is full: so the receiver knows how its peer cuts messages.
+        # A first frame that is not the last is full: it shows the peer's frame size.
         if (length != total) if last else (not length or length >= total):
             counters.malformed += 1
             return
         peer.expected = (message + 1) & _MASK
         counters.headers_admitted += 1
-        for place, posted in enumerate(self._posted):  # the oldest that takes such a message has it
+        for place, posted in enumerate(self._posted):  # the oldest matching receive gets the message
             if tag & posted.mask == posted.tag and (posted.source == source or posted.source == _ANY_SOURCE):
                 del self._posted[place]
                 break
         else:
             posted = None
-        if posted is not None and last:  # all of it has come
+        if posted is not None and last:  # the message is complete
             counters.data_stored += 1
             span = posted.span
             room = len(span)
@@ -162,7 +163,7 @@ class Receiver:
             self._answer(peer, receiving)
 
     def another(self, lane: Lane, message: int, number: int, payload: Buffer) -> None:
-        """Another frame of a message, its check good."""
+        """Handle a later frame of a message; its check is right."""
         peer = lane.peer
         if not number:
             self._card.counters.malformed += 1
@@ -176,12 +177,12 @@ class Receiver:
             self._again(lane, message, number)
 
     def restarted(self, peer: Peer) -> None:
-        """What the peer was sending will never be complete."""
+        """Drop the incomplete messages of a restarted peer."""
         peer.expected = None
         self._drop(peer, list(peer.receiving.values()), stat.RESTARTED)
 
     def waiting(self) -> list[str]:
-        """A sentence for each receive that waits, each message that is incomplete, and each that nobody receives."""
+        """Return a sentence for each waiting receive, each incomplete message, and each message without a receive."""
         out = []
         for posted in self._posted:
             source = "any node" if posted.source == stat.ANY_SOURCE else f"node {posted.source}"
@@ -189,7 +190,7 @@ class Receiver:
         for probe, _ in self._probes:
             source = "any node" if probe.source == stat.ANY_SOURCE else f"node {probe.source}"
             out.append(f"a probe for a message from {source}, tag {probe.tag}: none has come")
-        for peer in self._card.peers.values():
+        for peer in self._card.peers.known.values():
             if peer.held >= self._card.settings.held:
                 out.append(
                     f"node {peer.number}: {peer.held} of its messages wait for a receive, and no more headers are kept"
@@ -203,7 +204,7 @@ class Receiver:
         return out
 
     def _answer(self, peer: Peer, receiving: Receiving) -> None:
-        """Tell the probes that wait for such a message, the oldest first, until one claims it."""
+        """Answer the probes that match a message, the oldest first, until one claims it."""
         told = []
         for probe in self._probes:
             if probe[0].takes(receiving.source, receiving.tag):
@@ -221,7 +222,7 @@ class Receiver:
         self._card.give_back(posted.index, stat.FOUND, length, receiving.source, receiving.tag)
 
     def _take(self, lane: Lane, receiving: Receiving, number: int, payload: Buffer) -> None:
-        """A frame of a message that is not complete."""
+        """Handle a frame of an incomplete message."""
         card, unit, counters = self._card, lane.unit, self._counters
         span, end = receiving.span, receiving.at + len(payload)
         if (
@@ -236,7 +237,7 @@ class Receiver:
             receiving.next = number = number + 1
             receiving.at = end
             until = end + receiving.full
-            receiving.until = until if until < receiving.total else receiving.total  # noqa: FURB136  a call takes longer
+            receiving.until = until if until < receiving.total else receiving.total  # noqa: FURB136  faster than min()
             if not number % unit or end == receiving.total:
                 receiving.below += 1
                 self._complete(lane, receiving, number - 1)
@@ -244,7 +245,7 @@ class Receiver:
         self._take_any(lane, receiving, number, payload)
 
     def _take_any(self, lane: Lane, receiving: Receiving, number: int, payload: Buffer) -> None:
-        """The same, whichever frame it is."""
+        """Handle a frame of an incomplete message, in any order."""
         card, unit, counters = self._card, lane.unit, self._counters
         length = len(payload)
         full, is_last = receiving.full, number == receiving.frames - 1
@@ -293,7 +294,7 @@ class Receiver:
         self._complete(lane, receiving, number)
 
     def _complete(self, lane: Lane, receiving: Receiving, number: int) -> None:
-        """The collection of which this frame was the last to come is complete."""
+        """Acknowledge a collection, which this frame has completed."""
         card, counters = self._card, self._counters
         receiving.left -= 1
         counters.acknowledgements_sent += 1
@@ -306,7 +307,7 @@ class Receiver:
             card.give_back(posted.index, status, receiving.total, receiving.source, receiving.tag)
 
     def _store(self, span: Span, begin: int, end: int, payload: Buffer) -> None:
-        """The message's bytes from begin to end, as far as the receive has room for them."""
+        """Store the message's bytes from begin to end, as far as the receive has room."""
         at, end, store = 0, min(end, len(span)), self._card.nic.store
         if begin >= end:
             return
@@ -315,7 +316,7 @@ class Receiver:
             at += len(piece)
 
     def _again(self, lane: Lane, message: int, number: int) -> None:
-        """A frame of a collection that was complete already: perhaps its acknowledgement was lost."""
+        """Handle a frame of a collection that was already complete: its acknowledgement may have been lost."""
         counters = self._card.counters
         counters.duplicates += 1
         if lane.flags & FLAGS_LAST or number % lane.unit == lane.unit - 1:
@@ -323,7 +324,7 @@ class Receiver:
             self._card.acknowledge(lane, message, number)
 
     def _abandon(self, peer: Peer, oldest: int) -> None:
-        """What the sender has given up is given up here, too."""
+        """Drop the messages that their sender has given up."""
         gone = [one for one in peer.receiving.values() if (oldest - one.id - 1) & _MASK < _HALF]
         if gone:
             self._card.counters.abandoned += len(gone)
@@ -336,7 +337,7 @@ class Receiver:
                 if self._claimed.pop((peer.number, receiving.id), None) is None:
                     self._held.remove((peer, receiving))
                 peer.held -= 1
-        # The host may post at once when it sees this: only now, as no receive is to find what is dropped.
+        # Completions come last: the host may post a receive at once, which must not match a dropped message.
         for receiving in dropped:
             posted = receiving.posted
             if posted is not None:

@@ -1,23 +1,25 @@
 """The sending half of EMP's firmware: collections, their timers, and acknowledgements.
 
-Section 4.1: a message is sent as collections of frames; once a collection's frames have been sent its timer starts; when
-that is over all frames of the collection are sent again; when every collection has been acknowledged the host is told.
-A collection is acknowledged by itself: that a later one was says nothing of it.
+Section 4.1: a message is sent as collections of frames. When a collection's frames have been sent, its timer starts;
+when it expires, all frames of the collection are sent again; when every collection has been acknowledged, the host is
+told. Acknowledgements are not cumulative: one for a later collection says nothing of an earlier one.
 
-Ours is the window of unacknowledged collections, and what keeps it from locking out a message whose receive has been
-posted, behind others whose receives have not: a message of which nothing is acknowledged when its first collection's time
-is over is parked. It leaves the window to the messages behind it; of its collections only the first, which has the header,
-is sent again by its timer; the others follow upon the first acknowledgement. So the headers of all messages come to the
-receiver, in order, at the price of one time-out for each window of messages that nobody receives yet.
+The window of unacknowledged collections is ours. So is the rule that keeps messages whose receives are not posted from
+blocking those behind them: a message of which nothing is acknowledged when its first collection times out is parked. It
+leaves the window to the messages behind it. Of its collections only the first, which has the header, is resent by its
+timer; the others follow the first acknowledgement. So the headers of all messages reach the receiver, in order, at the
+cost of one timeout for each window of messages without receives.
 """
 
 from __future__ import annotations
 
+from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.core.timers import Timers
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
-from protocols.emp.transfers import NO_QUEUE, Peer, Sending
+from protocols.emp.codec import FLAGS_LAST, STATUS_OK, TYPE_DATA
+from protocols.emp.transfers import MESSAGE_HEADER, NO_QUEUE, Peer, Sending
 
 Collection = tuple[int, int, int]
 """Peer, message id, number of the collection."""
@@ -26,23 +28,27 @@ _MASK = 0xFFFF_FFFF
 
 
 class Sender:
-    """All messages on their way out."""
+    """All outgoing messages."""
 
-    __slots__ = ("_card", "timers")
+    __slots__ = ("_card", "_pack_frame", "_pack_frame_behind", "_pack_message", "_pack_message_behind", "timers")
 
     def __init__(self, card: Card) -> None:
         self._card = card
+        self._pack_frame = card.codec.pack_frame
+        self._pack_message = card.codec.pack_message
+        self._pack_frame_behind = card.codec.pack_frame_behind
+        self._pack_message_behind = card.codec.pack_message_behind
         self.timers: Timers[Collection] = Timers()
 
     def begin(self, now: int, peer: Peer, index: int, tag: int, span: Span) -> None:
-        """A message that the host has posted. Messages to one peer are begun in that order."""
+        """Begin a message that the host has posted. Messages to one peer are begun in the order of these calls."""
         card = self._card
         settings = card.settings
         identity, unit = peer.next_id, settings.unit
         waits = peer.queue or peer.unacknowledged >= settings.window
         single = not waits and len(span) <= card.single
-        if single:  # it leaves before it is written down: its receiver waits for it, and nobody for the rest
-            card.send_single(peer, unit, identity, tag, span)
+        if single:  # sent before the bookkeeping, which delays nobody
+            self._send_single(peer, unit, identity, tag, span)
         peer.next_id = (identity + 1) & _MASK
         peer.sending[identity] = sending = Sending(identity, index, tag, span, card.full, unit)
         if waits:
@@ -58,7 +64,7 @@ class Sender:
             self.pump(now, peer)
 
     def pump(self, now: int, peer: Peer) -> None:
-        """Send what may be sent: as many collections as may be unacknowledged."""
+        """Send collections as far as the window permits."""
         queue, settings = peer.queue, self._card.settings
         while queue and peer.unacknowledged < settings.window:
             sending = queue[0]
@@ -67,7 +73,7 @@ class Sender:
                 del queue[0]
 
     def acknowledged(self, now: int, peer: Peer, message: int, frame: int) -> None:
-        """An acknowledgement from this incarnation of the peer, for this incarnation of the NIC."""
+        """Handle an acknowledgement from this incarnation of the peer, for this incarnation of the NIC."""
         counters = self._card.counters
         sending = peer.sending.get(message)
         if sending is None:
@@ -93,20 +99,21 @@ class Sender:
             counters.messages_sent += 1
             del peer.sending[message]
             if not peer.sending:
-                peer.sending.clear()  # a dict keeps the room of what it had: much, where there are many peers
+                peer.sending.clear()  # a dict does not shrink by itself, which matters with many peers
             self._give_back(peer, sending, stat.DONE)
         if peer.queue:
             self.pump(now, peer)
 
     def tick(self, now: int) -> None:
-        """Section 4.1: "if any collection times out then all the frames of that collection are resent"."""
+        """Resend collections that have timed out. Section 4.1: "if any collection times out then all the frames of that
+        collection are resent"."""
         card = self._card
         settings, counters = card.settings, card.counters
         for number, identity, collection in self.timers.expired(now):
-            peer = card.peers[number]
+            peer = card.peers.known[number]
             sending = peer.sending.get(identity)
             if sending is None or collection not in sending.open:
-                continue  # it has ended, through another collection whose time was over as well
+                continue  # the message has ended, by another collection that had timed out as well
             if settings.give_up and now - sending.progress >= settings.give_up:
                 counters.given_up += 1
                 self._end(peer, sending, stat.GAVE_UP)
@@ -120,24 +127,25 @@ class Sender:
                 self._resend(now, peer, sending, collection)
 
     def introduced(self, now: int, peer: Peer) -> None:
-        """The peer has told who it is, and no incarnation of it has taken what did not say so."""
+        """Resend what is in progress to a peer whose incarnation is now known: none of its incarnations has accepted
+        frames without it."""
         for sending in list(peer.sending.values()):
             for number in list(sending.open):
                 if number == 0 or not sending.parked:
                     self._resend(now, peer, sending, number)
 
     def restarted(self, now: int, peer: Peer) -> None:
-        """The peer knows nothing any more of what was begun; what was not goes to its new incarnation."""
+        """Fail the messages begun to a restarted peer; those not begun go to its new incarnation."""
         begun = [one for one in peer.sending.values() if one.sent]
         for sending in begun:
             self._forget(peer, sending)
-        # The host may post at once when it sees this: only now, as headers name the oldest message.
+        # Completions come last: the host may post at once, and headers name the oldest message.
         for sending in begun:
             self._give_back(peer, sending, stat.RESTARTED)
         self.pump(now, peer)
 
     def waiting(self) -> list[str]:
-        """A sentence for each message."""
+        """Return a sentence for each message."""
         return [
             f"message {sending.id} to node {peer.number} (tag {sending.tag}, {sending.total} bytes): "
             + (
@@ -147,18 +155,18 @@ class Sender:
                 if sending.sent
                 else f"not begun, as {peer.unacknowledged} collections to that node are not acknowledged"
             )
-            for peer in self._card.peers.values()
+            for peer in self._card.peers.known.values()
             for sending in peer.sending.values()
         ]
 
     def _send_next(self, now: int, peer: Peer, sending: Sending) -> None:
-        """The next collection, for the first time."""
+        """Send the next collection for the first time."""
         card, number = self._card, sending.sent
-        card.counters.frames_sent += card.send_collection(peer, sending, number)
+        card.counters.frames_sent += self._send_collection(peer, sending, number)
         self._sent(now, peer, sending, number)
 
     def _sent(self, now: int, peer: Peer, sending: Sending, number: int) -> None:
-        """A collection has been, for the first time."""
+        """Record that a collection has been sent for the first time."""
         sending.sent = number + 1
         sending.open[number] = 0
         sending.progress = now
@@ -175,9 +183,9 @@ class Sender:
         card = self._card
         settings, counters = card.settings, card.counters
         again = sending.open[number] = sending.open[number] + 1
-        counters.frames_resent += card.send_collection(peer, sending, number)
+        counters.frames_resent += self._send_collection(peer, sending, number)
         counters.collections_resent += 1
-        # Beyond some doublings the longest is reached, whatever it is.
+        # Limits the shift: by then the longest timeout has been reached.
         timeout = min(settings.timeout << min(again, 32), settings.longest_timeout)
         self.timers.set((peer.number, sending.id, number), now + timeout)
 
@@ -196,11 +204,11 @@ class Sender:
         if sending.sent < sending.collections:
             self._queue(peer).insert(0, sending)
         for number in sending.open:
-            if number:  # the first one's timer has not been stopped
+            if number:  # the first one's timer is still running
                 self._resend(now, peer, sending, number)
 
     def _queue(self, peer: Peer) -> list[Sending]:
-        """To put something into."""
+        """Return the peer's queue, for adding to it."""
         if peer.queue is NO_QUEUE:
             peer.queue = []
         return peer.queue
@@ -218,3 +226,75 @@ class Sender:
 
     def _give_back(self, peer: Peer, sending: Sending, status: int) -> None:
         self._card.give_back(sending.index, status, sending.total, peer.number, sending.tag)
+
+    def _send_single(self, peer: Peer, unit: int, message: int, tag: int, span: Span) -> None:
+        """Send the only frame of a message, from host memory to the wire."""
+        if peer.unit != unit:
+            self._look_up(peer, unit)
+        card = self._card
+        size, oldest = len(span), next(iter(peer.sending)) if peer.sending else message
+        payload: Buffer = b""
+        if size:
+            payload = card.nic.fetch((span,)) if type(span) is memoryview else self._gather(span, 0, size)
+        peer.send(
+            self._pack_message_behind(
+                peer.single, message, 0, STATUS_OK, card.number, peer.number, tag, size, oldest, payload
+            )
+        )
+
+    def _send_collection(self, peer: Peer, sending: Sending, number: int) -> int:
+        """Send the frames of a collection, from host memory to the wire. Returns their number."""
+        if sending.frames == 1:
+            self._send_single(peer, sending.unit, sending.id, sending.tag, sending.span)
+            return 1
+        card = self._card
+        send, unit, full, message, span = peer.send, sending.unit, sending.full, sending.id, sending.span
+        fetch = card.nic.fetch
+        first = frame = number * unit
+        behind, last = min(first + unit, sending.frames), sending.frames - 1
+        if not frame:
+            send(
+                self._pack_message(
+                    peer.address, card.address, 0, unit, card.incarnation, peer.incarnation, message, 0, STATUS_OK,
+                    card.number, peer.number, sending.tag, sending.total, next(iter(peer.sending)),
+                    self._gather(span, 0, full - MESSAGE_HEADER),
+                )
+            )  # fmt: skip
+            frame = 1
+        if peer.unit != unit:
+            self._look_up(peer, unit)
+        pack, prefix = self._pack_frame_behind, peer.middle or self._look_up_middle(peer)
+        end = frame * full - MESSAGE_HEADER
+        while frame < behind and frame < last:
+            begin, end = end, end + full
+            payload = fetch((span[begin:end],)) if type(span) is memoryview else self._gather(span, begin, end)
+            send(pack(prefix, message, frame, STATUS_OK, payload))
+            frame += 1
+        if behind > last:
+            send(
+                self._pack_frame(
+                    peer.address, card.address, TYPE_DATA, FLAGS_LAST, unit, card.incarnation, peer.incarnation, message,
+                    last, STATUS_OK, self._gather(span, end, sending.total),
+                )
+            )  # fmt: skip
+        return behind - first
+
+    def _gather(self, span: Span, begin: int, end: int) -> Buffer:
+        """Fetch a message's bytes from begin to end, if any, from host memory."""
+        fetch = self._card.nic.fetch
+        return fetch((span[begin:end],) if type(span) is memoryview else span.pieces(begin, end))
+
+    def _look_up(self, peer: Peer, unit: int) -> None:
+        """Cache the beginning of single-frame messages to a peer."""
+        card = self._card
+        to, own, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation
+        single = self._pack_message(to, own, FLAGS_LAST, unit, sender, receiver, 0, 0, STATUS_OK, 0, 0, 0, 0, 0)
+        peer.unit, peer.single, peer.middle = unit, single[: card.prefix_size], b""
+
+    def _look_up_middle(self, peer: Peer) -> bytes:
+        """Cache the beginning of frames to a peer that are neither the first nor the last of their message."""
+        card = self._card
+        to, own, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation
+        middle = self._pack_frame(to, own, TYPE_DATA, 0, peer.unit, sender, receiver, 0, 0, STATUS_OK)
+        peer.middle = prefix = middle[: card.prefix_size]
+        return prefix

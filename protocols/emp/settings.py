@@ -1,4 +1,4 @@
-"""What can be set of EMP. What the paper says is the default where it says something."""
+"""Settings of EMP. Where the paper states a value, it is the default."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from typing import Final
 
 MILLISECOND: Final = 1_000_000
 
-MOST_DESCRIPTORS: Final = 65_536
+MAX_DESCRIPTORS: Final = 65_536
 
-MOST_TIME: Final = 1 << 62
-"""Nanoseconds. So much later is a time, too: the kernel's times are 64 bits with a sign."""
+MAX_TIME: Final = 1 << 62
+"""Nanoseconds. The kernel's times are signed 64-bit numbers; adding this limit to one does not overflow."""
 
 
 @dataclass(slots=True)
 class Settings:
-    """Changed while the NIC runs, it holds for what is decided from then on; descriptors does not change. What cannot be is
-    refused with ValueError, whenever it is set, and what was stays.
+    """Settings of EMP.
 
-    unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly).
-    timeout: nanoseconds after which a collection is sent again (ours; the paper names no figure), doubled each time up to
-    longest_timeout. give_up: nanoseconds without an acknowledgement after which a message is returned as failed; 0: never,
-    as in the paper; the peer learns of it from the next message's header. window: unacknowledged collections to one peer
-    (ours: below what a receiver's ring takes), without those of messages that seem to have no receive (see `sender`).
-    held: message headers of one peer that are kept while no receive has been posted for them (ours: their data is dropped,
-    as in the paper); with fewer than the peer has descriptors, a receive for a message behind so many others waits until
-    these are received; and it never has more under way than that. descriptors: in the NIC's memory (section 4.2: 640).
+    A change while the NIC runs applies to later decisions; `descriptors` cannot change. An invalid value raises
+    ValueError, at any time, and leaves the setting unchanged.
+
+    unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly). timeout:
+    nanoseconds after which a collection is resent (ours; the paper states no figure), doubled each time up to
+    longest_timeout. give_up: nanoseconds without an acknowledgement after which a message is returned as failed; 0:
+    never, as in the paper; the peer learns of it from the next message's header. window: maximum unacknowledged
+    collections to one peer (ours: below the capacity of a receiver's ring), not counting messages that seem to have no
+    receive (see `sender`). held: maximum message headers of one peer that are kept without a receive (ours; their data
+    is dropped, as in the paper). If it is less than the peer's descriptors, a receive for a message behind that many
+    others waits until these are received; the peer never has more messages in progress than descriptors. descriptors:
+    number in the NIC's memory (section 4.2: 640).
     """
 
     unit: int = 3
@@ -45,19 +48,19 @@ class Settings:
             raise ValueError(f"a collection of {self.unit} frames: 1 to 255")
         if not 0 < self.timeout <= self.longest_timeout:
             raise ValueError(f"a time-out of {self.timeout} ns: above 0, and at most {self.longest_timeout} ns")
-        if self.longest_timeout > MOST_TIME:
-            raise ValueError(f"a longest time-out of {self.longest_timeout} ns: at most {MOST_TIME} ns")
+        if self.longest_timeout > MAX_TIME:
+            raise ValueError(f"a longest time-out of {self.longest_timeout} ns: at most {MAX_TIME} ns")
         if self.give_up < 0:
             raise ValueError(f"giving up after {self.give_up} ns: 0 (never) or more")
         if self.window < 1:
             raise ValueError(f"a window of {self.window} collections: 1 or more")
-        if not 1 <= self.held <= MOST_DESCRIPTORS:
-            raise ValueError(f"{self.held} held headers: 1 to {MOST_DESCRIPTORS}")
-        if not 1 <= self.descriptors <= MOST_DESCRIPTORS:
-            raise ValueError(f"{self.descriptors} descriptors: 1 to {MOST_DESCRIPTORS}")
+        if not 1 <= self.held <= MAX_DESCRIPTORS:
+            raise ValueError(f"{self.held} held headers: 1 to {MAX_DESCRIPTORS}")
+        if not 1 <= self.descriptors <= MAX_DESCRIPTORS:
+            raise ValueError(f"{self.descriptors} descriptors: 1 to {MAX_DESCRIPTORS}")
 
     def __setattr__(self, name: str, value: int) -> None:
-        if hasattr(self, name):  # not the first time, when the others may be missing
+        if hasattr(self, name):  # the first time, other attributes may be missing
             if name == "descriptors" and value != self.descriptors:
                 raise ValueError(f"{value} descriptors: they do not change, and are {self.descriptors}")
             replace(self, **{name: value})

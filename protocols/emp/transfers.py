@@ -1,27 +1,29 @@
-"""The state of what is under way: messages being sent, messages being received, and peers.
+"""The state of transfers: outgoing messages, incoming messages, and peers.
 
-Section 4.1: per host a NIC keeps the remote MAC address and send and receive sequence numbers, no connection; per message
-a structure that describes just that transfer.
+Section 4.1: per host a NIC keeps the remote MAC address and send and receive sequence numbers, no connection; per
+message a structure that describes just that transfer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
+from protocols.core import peers
 from protocols.core.memory import Span
 from protocols.emp.descriptors import ANY_SOURCE, CONTEXT
 
 MESSAGE_HEADER: Final = 16
-"""Bytes of the second header, which a message's first frame has."""
+"""Bytes of the second header, which only a message's first frame has."""
 
 
 class Framing:
-    """How a message is cut into frames, and those into collections. The first frame holds less: it has two headers. So
-    frame n of a message, not the last one, ends before byte (n + 1) * full - MESSAGE_HEADER.
+    """Division of a message into frames, and of frames into collections.
 
-    total: bytes of the message. full: bytes of payload of a full frame. unit: frames per collection; the last one may be
-    short.
+    The first frame holds less data, since it has two headers: frame n of a message, unless it is the last, ends before
+    byte (n + 1) * full - MESSAGE_HEADER.
+
+    total: bytes of the message. full: bytes of payload of a full frame. unit: frames per collection; the last one may
+    be short.
     """
 
     __slots__ = ("collections", "frames", "full", "total", "unit")
@@ -35,9 +37,9 @@ class Framing:
 
 
 class Sending(Framing):
-    """A message on its way out. sent: collections sent at least once. open: those not acknowledged yet, and how often each
-    has been sent again. left: collections not acknowledged, sent or not. parked: nothing of it was acknowledged in time
-    (see `sender`). progress: when something of it was last acknowledged, or sent for the first time."""
+    """An outgoing message. sent: collections sent at least once. open: collections sent and not acknowledged, with
+    their number of resends. left: collections not acknowledged, sent or not. parked: nothing of it was acknowledged in
+    time (see `sender`). progress: time of its last acknowledgement, or of its first sending."""
 
     __slots__ = ("id", "index", "left", "open", "parked", "progress", "sent", "span", "tag")
 
@@ -75,14 +77,15 @@ class Posted:
 
 
 class Receiving(Framing):
-    """A message on its way in, from its header on. posted: the receive it goes to, once there is one. below: collections
-    before this one are complete. missing: of others that have begun, the frames that are missing, as bits. left:
-    collections that are not complete. What it takes of the NIC's memory grows with the frames that have come, whatever
-    length a header claims.
+    """An incoming message, from its header on.
 
-    As long as frames come in their order, `missing` stays empty: next is the one that comes next, at and until are the bytes
-    of the message that it has. When one comes out of order, next is -1 from then on. span: where such frames go, if the
-    receive has one piece of memory for all of it; else None.
+    posted: the receive that it matches, once there is one. below: all collections before this one are complete.
+    missing: missing frames of the others that have begun, as bit masks. left: number of incomplete collections. Memory
+    use grows with the frames that have arrived, whatever length a header claims.
+
+    While frames arrive in order, `missing` stays empty: next is the number of the next frame, at and until are the
+    bounds of its bytes in the message. After a frame out of order, next is -1. span: the destination of the data, if
+    the receive has contiguous memory for the whole message; else None.
     """
 
     __slots__ = ("at", "below", "id", "left", "missing", "next", "posted", "source", "span", "tag", "until")
@@ -101,17 +104,17 @@ class Receiving(Framing):
         self.until = min(full - MESSAGE_HEADER, total)
 
     def goes_to(self, posted: Posted) -> None:
-        """There is a receive for it."""
+        """Match the message with a receive."""
         self.posted = posted
         if type(posted.span) is memoryview and 0 < self.total <= len(posted.span):
             self.span = posted.span
 
     def frames_of(self, collection: int) -> int:
-        """As bits."""
+        """Return the bit mask of a collection's frames."""
         return (1 << min(self.unit, self.frames - collection * self.unit)) - 1
 
     def lose_order(self) -> None:
-        """A frame comes that is not the next one."""
+        """Switch to `missing`, because a frame arrives out of order."""
         collection, come = divmod(self.next, self.unit)
         if come:
             self.missing[collection] = self.frames_of(collection) >> come << come
@@ -120,50 +123,39 @@ class Receiving(Framing):
 
 NO_QUEUE: Final[list[Sending]] = []
 NO_RECEIVING: Final[dict[int, Receiving]] = {}
-"""What a peer begins with, and nobody writes into: most of the thousands that there may be never need one of their own."""
+"""Shared empty initial value, never written to: most of thousands of peers never need a dict of their own."""
 
 
-class Peer:
-    """Another host's NIC. incarnation: the last one heard of, or presumed; 0: not known. expected: the next message id to be
-    admitted; None until the first header of this incarnation. send, send_later: `Nic`'s, or where frames to this NIC itself
-    go.
+class Peer(peers.Peer):
+    """Another host's NIC.
 
-    unit: of the collections of messages whose frames begin as follows; 0: not known. single: how a frame that is a whole
-    message begins. middle: how one begins that is neither its message's first nor its last.
+    expected: the next message id to be admitted; None until the first header of this incarnation. unit: frames per
+    collection of the messages whose frames begin as follows; 0: not known. single: first bytes of a frame that is a
+    whole message. middle: first bytes of a frame that is neither the first nor the last of its message.
     """
 
     __slots__ = (
-        "address", "expected", "held", "incarnation", "middle", "next_id", "number", "queue", "receiving", "send",
-        "send_later", "sending", "single", "unacknowledged", "unit",
+        "expected", "held", "middle", "next_id", "queue", "receiving", "sending", "single", "unacknowledged", "unit",
     )  # fmt: skip
 
     def __init__(
-        self,
-        number: int,
-        address: bytes,
-        incarnation: int,
-        send: Callable[[bytes], object],
-        send_later: Callable[[Callable[[], bytes]], object],
+        self, number: int, address: bytes, incarnation: int, send: peers.Send, send_later: peers.SendLater
     ) -> None:
-        self.number = number
-        self.address = address
-        self.send = send
-        self.send_later = send_later
+        peers.Peer.__init__(self, number, address, incarnation, send, send_later)
         self.unit = 0
         self.single = self.middle = b""
-        self.incarnation = incarnation
         self.next_id = 0
-        self.sending: dict[int, Sending] = {}  # by id, in order; also what has not been begun
-        self.queue = NO_QUEUE  # messages of which collections have not been sent yet, except parked ones
+        self.sending: dict[int, Sending] = {}  # by id, in order, including those not begun
+        self.queue = NO_QUEUE  # messages with unsent collections, except parked ones
         self.unacknowledged = 0  # collections, except those of parked messages
         self.expected: int | None = None
         self.receiving = NO_RECEIVING  # by id
-        self.held = 0  # of those, how many have no receive yet
+        self.held = 0  # messages in `receiving` that have no receive yet
 
 
 class Lane:
-    """Frames of one kind (`codec.TYPE_*`) from one peer, which begin with the same bytes and are for this NIC, from and for
-    the last incarnations of both. answer: how their acknowledgements begin."""
+    """Frames of one kind (`codec.TYPE_*`) from one peer that begin with the same bytes, are for this NIC, and belong to
+    the last incarnations of both. answer: the first bytes of their acknowledgements."""
 
     __slots__ = ("answer", "flags", "kind", "peer", "unit")
 

@@ -1,8 +1,7 @@
-"""From what a program hands over to the bytes that are meant: a buffer, or mpi4py's [buffer, count, datatype].
+"""Conversion of message arguments to bytes: a buffer, or mpi4py's [buffer, count, datatype].
 
-Anything with the buffer protocol will do (bytes, bytearray, array, NumPy's arrays) as long as its bytes lie one behind
-the other in C's order; nothing is copied. Which of them are meant a derived datatype may say; what is meant is then in
-pieces.
+Any object with the buffer protocol is accepted (bytes, bytearray, array, NumPy's arrays) if its bytes are contiguous in
+C order; nothing is copied. A derived datatype can select some of the bytes; the message then lies in pieces.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from operator import index
 from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
 
 from protocols.mpi.datatypes import BY_TYPECODE, Datatype
-from protocols.mpi.errors import ERR_BUFFER, ERR_COUNT, ERR_TYPE, MPIError
+from protocols.mpi.mpi_errors import ERR_BUFFER, ERR_COUNT, ERR_TYPE, MPIError
 from protocols.mpi.pieces import Data, Pieces
 
 if TYPE_CHECKING:
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def readable(message: Message) -> Data:
-    """The bytes to be sent. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
+    """Return the bytes to be sent. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     if type(message) is bytes or type(message) is bytearray:
         return memoryview(message)
     return _bytes(message, False)
 
 
 def writable(message: Message) -> Data:
-    """The bytes to be received into. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
+    """Return the bytes to be received into. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     if type(message) is bytearray:
         return memoryview(message)
     return _bytes(message, True)
@@ -73,7 +72,7 @@ def _bytes(message: Message, write: bool) -> Data:
 
 
 def _pieces(view: memoryview, datatype: Datatype, count: int, place: int) -> Data:
-    """Items of a derived datatype, the first one at that byte."""
+    """Return items of a derived datatype, the first one at byte `place`."""
     spans = datatype.at(place, count)
     if any(begin < 0 or begin + length > len(view) for begin, length in spans):
         last = max(begin + length for begin, length in spans)
@@ -97,7 +96,7 @@ def _datatype(given: Datatype | str) -> Datatype:
 
 
 def _view(buffer: object, write: bool) -> tuple[memoryview, int]:
-    """A buffer's bytes, and how many of them each of its items has."""
+    """Return a buffer's bytes, and the bytes of each item."""
     if buffer is None:
         return memoryview(bytearray()), 1
     try:
@@ -111,7 +110,7 @@ def _view(buffer: object, write: bool) -> tuple[memoryview, int]:
         raise MPIError(ERR_BUFFER, "the buffer's bytes are not contiguous in C's order: copy it first")
     if write and view.readonly:
         raise MPIError(ERR_BUFFER, "a receive needs a buffer that can be written")
-    # Where items are references, bytes are addresses: nothing to a reader elsewhere. Names of fields stand in colons.
+    # Bytes of items that are references are addresses, meaningless to other processes. Names of fields stand in colons.
     if "O" in view.format and "O" in re.sub(":[^:]*:", "", view.format):
         raise MPIError(ERR_TYPE, "the buffer's items are Python's objects; send and recv take those")
     # A view with a zero in its shape cannot be cast.

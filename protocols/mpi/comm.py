@@ -1,30 +1,39 @@
-"""Communicators: mpi4py's point-to-point calls, each one awaited.
+"""Communicators: mpi4py's point-to-point calls, as coroutines.
 
-They belong to no loop: a call awaits completions and nothing else, and whoever drives the program resumes it. So a
-program in mpi4py's names becomes one of ours by an `await` before each call that could wait or move anything.
+They belong to no event loop: a call awaits only completions, and the driver of the program resumes it. A program in
+mpi4py's names is ported by an `await` before each call that could wait or transfer anything.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial, reduce
 from operator import and_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from protocols.core.completion import Completion
-from protocols.mpi.buffering import SendBuffer
+from protocols.core.completion import Completion, Turn
 from protocols.mpi.buffers import readable, writable
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED
-from protocols.mpi.device import Device, Found, nothing
-from protocols.mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_OTHER, ERR_RANK, ERR_TAG, NOBODY, Envelope, MPIError
-from protocols.mpi.messages import Message as Matched
-from protocols.mpi.objects import Incoming, pickled, send_object, send_pickled
+from protocols.mpi.device import Device, Dispatch, Found, Incoming, nothing, pickled, send_object, send_pickled
+from protocols.mpi.mpi_errors import (
+    ERR_ARG,
+    ERR_COMM,
+    ERR_COUNT,
+    ERR_OTHER,
+    ERR_RANK,
+    ERR_TAG,
+    NOBODY,
+    Envelope,
+    MPIError,
+)
+from protocols.mpi.mpi_messages import Message as Matched
+from protocols.mpi.mpi_status import Status
 from protocols.mpi.pieces import Data, gathered
-from protocols.mpi.requests import Prequest, Request, Turn
-from protocols.mpi.status import Status
+from protocols.mpi.requests import Prequest, Request
+from protocols.mpi.send_buffer import SendBuffer
 
 if TYPE_CHECKING:
     from protocols.mpi.buffers import Message
@@ -32,22 +41,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _COLLECTIVE = 0
-"""The tag of what ranks tell each other in the library's own context; continuations of objects have others."""
+"""Tag of collective calls' messages in the library's own context; continuations of objects have other tags."""
 
 
 class Comm:
-    """All of a cluster's ranks, or some, and messages that no other communicator sees.
+    """All or some of a cluster's ranks, with messages that no other communicator sees.
 
-    context: the same at every rank and another one for each communicator, from 0 to half of what the device has: of its
-    contexts, one is the program's and one the library's own. ranks: the device's that it is made of, in its own order, this
-    one among them; None: all.
+    context: equal at every rank and distinct for each communicator, below half the device's number of contexts: each
+    communicator uses two of these, one for the program's messages and one for the library's. ranks: the device's ranks
+    in it, in its own order, including this one; None: all.
 
-    Capital letters move buffers (`buffers.Message`), small ones objects, which are pickled; each receives what its like
-    has sent. Calls raise MPIError with ERR_RANK, ERR_TAG, ERR_BUFFER, ERR_COUNT or ERR_TYPE for arguments that cannot
-    be, before anything has happened.
+    Upper-case calls transfer buffers (`buffers.Message`), lower-case ones pickled objects; each receives what its
+    counterpart has sent. Calls raise MPIError with ERR_RANK, ERR_TAG, ERR_BUFFER, ERR_COUNT or ERR_TYPE for invalid
+    arguments, and with ERR_PROC_FAILED if an earlier send to the same rank was complete and has failed since (see
+    `device`); in both cases they have no effect.
     """
 
-    __slots__ = ("_contexts", "_device", "_ranks", "rank", "send_buffer", "size")
+    __slots__ = ("_contexts", "_device", "_ranks", "losses", "rank", "send_buffer", "size")
 
     def __init__(
         self,
@@ -64,13 +74,15 @@ class Comm:
         self.rank = device.rank if ranks is None else ranks.index(device.rank)
         self.size = device.size if ranks is None else len(ranks)
         self.send_buffer = send_buffer
-        """Of what Send and send need not wait for; None: of nothing."""
+        """Buffer of Send and send; None: they are not buffered."""
+        self.losses = device.losses
+        """Failed sends of this node, in any communicator, that the program has not been told of."""
         device.taken.add(context)
 
     @property
     def tag_ub(self) -> int:
         """The greatest tag (MPI_TAG_UB)."""
-        return self._device.most_tag
+        return self._device.max_tag
 
     def Get_rank(self) -> int:
         return self.rank
@@ -78,11 +90,11 @@ class Comm:
     def Get_size(self) -> int:
         return self.size
 
-    # Buffers:
+    # Buffers.
 
     async def Send(self, buf: Message, dest: int, tag: int = 0) -> None:
-        """Send, and wait until the buffer may be used again; on EMP that is when the message has been received, unless it is
-        buffered. Raises MPIError also where an earlier one that was buffered has failed."""
+        """Send, and wait until the buffer may be reused. On EMP that is when the message has been received, unless it
+        is buffered."""
         data, room = self._data(buf, dest, tag), self.send_buffer
         if room is None or dest == PROC_NULL or not room.has_room(len(data)):
             await self._send_bytes(data, dest, tag)
@@ -100,34 +112,34 @@ class Comm:
             await self._request(over, received=True).wait(status)
 
     async def Ssend(self, buf: Message, dest: int, tag: int = 0) -> None:
-        """Send, and wait until the message has its receive, and the buffer may be used again."""
+        """Send, and wait until the message has been matched and the buffer may be reused."""
         await self._send(buf, dest, tag, True)
 
     async def Isend(self, buf: Message, dest: int, tag: int = 0) -> Request:
-        """Begin a send. The buffer must not change until it is over."""
+        """Begin a send. The buffer must not change until it is complete."""
         return self._request(self._send(buf, dest, tag))
 
     async def Issend(self, buf: Message, dest: int, tag: int = 0) -> Request:
-        """Begin a send that is over when Ssend is."""
+        """Begin a send that completes as Ssend does."""
         return self._request(self._send(buf, dest, tag, True))
 
     async def Irecv(self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Begin a receive. The buffer is the library's until it is over."""
+        """Begin a receive. The buffer belongs to the library until it is complete."""
         return self._request(self._receive(buf, source, tag), received=True)
 
     async def Send_init(self, buf: Message, dest: int, tag: int = 0) -> Prequest:
-        """A send to be started (`Prequest.Start`), again and again, of what the buffer then has."""
+        """Make a persistent send (`Prequest.Start`); each start sends the buffer's present contents."""
         return self._persistent_send(buf, dest, tag, False)
 
     async def Ssend_init(self, buf: Message, dest: int, tag: int = 0) -> Prequest:
-        """The same of Ssend."""
+        """Make a persistent Ssend."""
         return self._persistent_send(buf, dest, tag, True)
 
     async def Recv_init(self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
-        """A receive to be started, again and again."""
+        """Make a persistent receive."""
         buffer = writable(buf)
         self._check(source, tag, receive=True)
-        begin = partial(self._receive_into, buffer, source, tag)
+        begin = partial(self._start, source, partial(self._receive_into, buffer, source, tag))
         return Prequest(begin, True, self._device, self._ranks)
 
     async def Sendrecv(
@@ -140,43 +152,46 @@ class Comm:
         recvtag: int = ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        """Send and receive at once; also with each other, or with oneself. If both fail, the receive's error is raised."""
+        """Send and receive at once, possibly with each other or with this rank itself. If both fail, the receive's
+        error is raised."""
         data = self._data(sendbuf, dest, sendtag)
         received = self._request(self._receive(recvbuf, source, recvtag), received=True)
         sent = self._send_bytes(data, dest, sendtag)
-        with suppress(MPIError):  # raised below, when the receive is over
+        with suppress(MPIError):  # raised below, after the receive
             await sent
         await received.wait(status)
         sent.result()
 
-    # What there is to be received:
+    # Probes.
 
     async def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Wait until a receive like that would get a message; True. The status says which; where that is a long object, its
-        count is that of its first page."""
+        """Wait until such a receive would get a message; returns True. The status describes the message; the count of a
+        long object is that of its first page."""
         await self._probe(source, tag, status, wait=True)
         return True
 
     async def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Whether a receive like that would get a message now. If not, others get their turn meanwhile."""
+        """Whether such a receive would get a message now. If not, the NIC runs before the answer is given."""
         if await self._probe(source, tag, status) is not None or source == PROC_NULL:
             return True
         await Turn()
-        return False
+        return await self._probe(source, tag, status) is not None
 
     async def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
-        """As Probe, and that message is nobody's any more but who receives it by what this returns."""
+        """Probe, and reserve the message: only the returned object can receive it."""
         found = await self._probe(source, tag, status, wait=True, claim=True)
         return Matched(self._device, self._contexts, self._ranks, found)
 
     async def Improbe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched | None:
-        """As Mprobe, if there is one now; None if not, and others get their turn meanwhile."""
+        """Probe as Mprobe, without waiting: None if there is no message after the NIC has run."""
         found = await self._probe(source, tag, status, claim=True)
         if found is None and source != PROC_NULL:
             await Turn()
-            return None
+            found = await self._probe(source, tag, status, claim=True)
+            if found is None:
+                return None
         return Matched(self._device, self._contexts, self._ranks, found)
 
     probe = Probe
@@ -184,7 +199,7 @@ class Comm:
     mprobe = Mprobe
     improbe = Improbe
 
-    # Objects:
+    # Objects.
 
     async def send(self, obj: object, dest: int, tag: int = 0) -> None:
         """Pickle an object, send it, and wait as Send does."""
@@ -212,12 +227,12 @@ class Comm:
         tag: int = ANY_TAG,
         status: Status | None = None,
     ) -> object:
-        """Receive an object. buf: as mpi4py has it, and not needed here. Raises MPIError: ERR_TYPE if the message is one of
-        Send's."""
+        """Receive an object. buf: for mpi4py's signature; ignored. Raises MPIError: ERR_TYPE if the message is one of
+        Send's. The object is unpickled: whoever can send to this node can execute code in it."""
         return await self._receive_object(source, tag).wait(status)
 
     async def isend(self, obj: object, dest: int, tag: int = 0) -> Request:
-        """Pickle an object and begin to send it. It may change at once."""
+        """Pickle an object and begin to send it. The object may change at once."""
         return self._request(self._send_object(obj, dest, tag))
 
     async def issend(self, obj: object, dest: int, tag: int = 0) -> Request:
@@ -242,28 +257,29 @@ class Comm:
         self._check(source, recvtag, receive=True)
         sent = self._send_object(sendobj, dest, sendtag)
         received = self._receive_object(source, recvtag)
-        with suppress(MPIError):  # raised below, when the receive is over
+        with suppress(MPIError):  # raised below, after the receive
             await sent
         obj = await received.wait(status)
         sent.result()
         return obj
 
-    # All ranks together; each calls these in the same order as the others.
+    # Collective calls: each rank makes them in the same order.
 
     async def Barrier(self) -> None:
-        """Go on when every rank has come here."""
+        """Wait until every rank has called this."""
         await self._everybodys(None)
 
     barrier = Barrier
 
     async def Dup(self) -> Comm:
-        """The same ranks, and messages of their own. Raises MPIError (ERR_OTHER) where no context is left for them."""
+        """Make a communicator of these ranks with messages of its own. Raises MPIError (ERR_OTHER) if no context is
+        left."""
         offers = await self._everybodys(self._free_contexts())
         return Comm(self._device, _agreed(offers), self._ranks, self.send_buffer)
 
     async def Split(self, color: int = 0, key: int = 0) -> Comm | None:
-        """A communicator of those that say the same color, in the order of their keys; of equal keys, of their ranks here.
-        None (COMM_NULL) for who says UNDEFINED. Raises as Dup does, and ERR_ARG for a color below 0."""
+        """Make a communicator of the ranks that pass the same color, ordered by key, then by rank. Returns None
+        (COMM_NULL) for UNDEFINED. Raises as Dup does, and ERR_ARG for a negative color."""
         if color < 0 and color != UNDEFINED:
             raise MPIError(ERR_ARG, f"a color of {color}: 0 or more, or UNDEFINED")
         said = await self._everybodys((self._free_contexts(), color, key))
@@ -271,23 +287,25 @@ class Comm:
         if color == UNDEFINED:
             return None
         chosen = sorted((key, rank) for rank, (_, other, key) in enumerate(said) if other == color)
-        # Communicators that have no rank in common may have a context in common.
+        # Communicators that have no rank in common may share a context.
         return Comm(self._device, context, tuple(self._peer(rank) for _, rank in chosen), self.send_buffer)
 
     def alone(self) -> Comm:
-        """This rank's own (COMM_SELF). Raises as Dup does; the other ranks need not call it."""
+        """Make a communicator of this rank alone (COMM_SELF). Raises as Dup does; the other ranks need not call it."""
         own = _agreed([self._free_contexts()])
         return Comm(self._device, own, (self._device.rank,), self.send_buffer)
 
     def Free(self) -> None:
-        """It is not to be used any more; another one may have its context. Nothing may be under way in it, at any rank."""
+        """Free the communicator and its context. No transfer may be in progress in it, at any rank."""
         self._device.taken.discard(self._contexts[0] // 2)
         self.size = 0
 
     async def _everybodys(self, value: T) -> list[T]:
-        """What each rank has said, by rank. In log2(n) rounds, in which what is known doubles (Bruck and others, "Efficient
-        algorithms for all-to-all communications", 1997, section 4)."""
+        """Exchange a value with all ranks; returns the values by rank. Takes log2(n) rounds, in each of which the known
+        values double (Bruck and others, "Efficient algorithms for all-to-all communications", 1997, section 4)."""
         rank, size, own = self.rank, self.size, self._contexts[1]
+        if self.losses.known:
+            self._check_losses(ANY_SOURCE)
         known = [value]  # of this rank, the one before it, and so on
         distance = 1
         while distance < size:
@@ -301,12 +319,12 @@ class Comm:
         return [known[(rank - other) % size] for other in range(size)]
 
     def _free_contexts(self) -> int:
-        """As bits."""
+        """Return the free contexts, as a bit mask."""
         taken = self._device.taken
         return sum(1 << number for number in range(self._device.contexts // 2) if number not in taken)
 
     def _peer(self, rank: int) -> int:
-        """The device's rank, or what stands for one."""
+        """Convert a rank to the device's; negative constants stay."""
         return rank if self._ranks is None or rank < 0 else self._ranks[rank]
 
     def _request(self, over: Completion[Envelope], received: bool = False) -> Request:
@@ -315,21 +333,28 @@ class Comm:
     def _data(self, buf: Message, dest: int, tag: int) -> Data:
         data = readable(buf)
         self._check(dest, tag)
-        if len(data) > self._device.most_bytes:
-            raise MPIError(ERR_COUNT, f"a message of {len(data)} bytes: at most {self._device.most_bytes}")
+        if len(data) > self._device.max_message_size:
+            raise MPIError(ERR_COUNT, f"a message of {len(data)} bytes: at most {self._device.max_message_size}")
         return data
 
-    def _send(self, buf: Message, dest: int, tag: int, synchronous: bool = False) -> Completion[Envelope]:
+    def _send(self, buf: Message, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
         return self._send_bytes(self._data(buf, dest, tag), dest, tag, synchronous)
 
-    def _send_bytes(self, data: Data, dest: int, tag: int, synchronous: bool = False) -> Completion[Envelope]:
+    def _send_bytes(self, data: Data, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
         if dest == PROC_NULL:
             return nothing()
         return self._device.send(self._peer(dest), self._contexts[0], tag, data, synchronous)
 
     def _persistent_send(self, buf: Message, dest: int, tag: int, synchronous: bool) -> Prequest:
-        begin = partial(self._send_bytes, self._data(buf, dest, tag), dest, tag, synchronous)
+        begin = partial(
+            self._start, dest, partial(self._send_bytes, self._data(buf, dest, tag), dest, tag, synchronous)
+        )
         return Prequest(begin, False, self._device, self._ranks)
+
+    def _start(self, peer: int, begin: Callable[[], Completion[Envelope]]) -> Completion[Envelope]:
+        """Start a persistent request."""
+        self._check_losses(peer)
+        return begin()
 
     def _receive(self, buf: Message, source: int, tag: int) -> Completion[Envelope]:
         buffer = writable(buf)
@@ -354,7 +379,7 @@ class Comm:
             await self._request(over, received=True).wait(status)
         return found
 
-    def _send_object(self, obj: object, dest: int, tag: int, synchronous: bool = False) -> Completion[Envelope]:
+    def _send_object(self, obj: object, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
         self._check(dest, tag)
         if dest == PROC_NULL:
             return nothing()
@@ -372,12 +397,17 @@ class Comm:
             if not self.size:
                 raise MPIError(ERR_COMM, "a communicator that was freed")
             raise MPIError(ERR_RANK, f"a rank of {peer}: 0 to {self.size - 1}")
-        if not 0 <= tag <= self._device.most_tag and not (receive and tag == ANY_TAG):
-            raise MPIError(ERR_TAG, f"a tag of {tag}: 0 to {self._device.most_tag}")
+        if not 0 <= tag <= self._device.max_tag and not (receive and tag == ANY_TAG):
+            raise MPIError(ERR_TAG, f"a tag of {tag}: 0 to {self._device.max_tag}")
+        if self.losses.known:
+            self._check_losses(peer)
+
+    def _check_losses(self, peer: int) -> None:
+        self.losses.check(self._contexts, self._peer(peer))
 
 
 def _agreed(offers: Sequence[int]) -> int:
-    """The least context that is free at all ranks, each of which offers what is free there, as bits."""
+    """Return the lowest context that is free at all ranks. offers: each rank's free contexts, as bit masks."""
     free = reduce(and_, offers)
     if not free:
         raise MPIError(ERR_OTHER, "no context is free at all ranks for another communicator: free one first")

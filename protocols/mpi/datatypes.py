@@ -1,5 +1,5 @@
-"""MPI's datatypes: the basic ones, and those that are made of them. Nothing is converted: all of a cluster's nodes are
-alike. MPI 4.1, chapter 5."""
+"""MPI's datatypes: basic and derived. Nothing is converted, since all of a cluster's nodes have one architecture. MPI
+4.1, chapter 5."""
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
@@ -9,16 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import calcsize
 from typing import Final
 
-from protocols.mpi.errors import ERR_ARG, ERR_COUNT, ERR_TYPE, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_TYPE, MPIError
 from protocols.mpi.pieces import Span, joined
 
 
 class Datatype:
-    """size: bytes of one item. extent: bytes from one item to the next. lb: where an item's first byte is, beside the place
-    that it is said to have. typecode: as in `array`, `struct` and NumPy; empty of a derived one. spans: where an item's
-    bytes are, in the order in which they are sent.
+    """A datatype.
 
-    A derived one must be committed before it is used (`Commit`).
+    size: bytes of one item. extent: bytes from one item to the next. lb: offset of an item's first byte from its
+    nominal place. typecode: as in `array`, `struct` and NumPy; empty for derived types. spans: locations of an item's
+    bytes, in the order of sending.
+
+    A derived type must be committed before it is used (`Commit`).
     """
 
     __slots__ = ("committed", "extent", "lb", "name", "size", "spans", "typecode")
@@ -37,7 +39,7 @@ class Datatype:
 
     @property
     def ub(self) -> int:
-        """Behind an item's last byte, beside its place."""
+        """Upper bound: offset of the end of an item from its nominal place."""
         return self.lb + self.extent
 
     @property
@@ -48,19 +50,19 @@ class Datatype:
         return self.size
 
     def Get_extent(self) -> tuple[int, int]:
-        """Lower bound and extent."""
+        """Return lower bound and extent."""
         return self.lb, self.extent
 
     def Get_name(self) -> str:
         return self.name
 
     def Commit(self) -> Datatype:
-        """It may be used from now on; itself."""
+        """Allow its use, and return itself."""
         self.committed = True
         return self
 
     def Free(self) -> None:
-        """It may not be used any more. What has begun with it goes on. Raises MPIError (ERR_TYPE) for a basic one."""
+        """Forbid its use; transfers in progress continue. Raises MPIError (ERR_TYPE) for a basic type."""
         if self.typecode:
             raise MPIError(ERR_TYPE, f"{self.name} is MPI's own and cannot be freed")
         self.committed = False
@@ -71,33 +73,34 @@ class Datatype:
         return copy
 
     def Create_contiguous(self, count: int) -> Datatype:
-        """So many items, one behind the other. Raises MPIError (ERR_COUNT), as all that follow."""
+        """Derive a type of `count` contiguous items. Raises MPIError (ERR_COUNT), as do all that follow."""
         return self._blocks(f"{count} of {self.name}", [(0, count)])
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        """So many blocks of items; stride: items from one block's beginning to the next one's."""
+        """Derive a type of `count` blocks of items. stride: items from one block's beginning to the next one's."""
         name = f"{count} x {blocklength} of {self.name}, {stride} apart"
         _check(count)
         return self._blocks(name, [(number * stride, blocklength) for number in range(count)])
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Blocks of items, each of its length and beginning at its item. Raises MPIError (ERR_ARG) where their numbers
-        differ."""
+        """Derive a type of blocks of given lengths and beginnings, in items. Raises MPIError (ERR_ARG) if the numbers
+        of these differ."""
         if len(blocklengths) != len(displacements):
             raise MPIError(ERR_ARG, f"{len(blocklengths)} lengths of blocks, and {len(displacements)} displacements")
         name = f"{len(blocklengths)} blocks of {self.name}"
         return self._blocks(name, list(zip(displacements, blocklengths, strict=True)))
 
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
-        """Blocks of items, of one length."""
+        """Derive a type of blocks of one length."""
         return self.Create_indexed([blocklength] * len(displacements), displacements)
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
-        """The same bytes, another distance from one item to the next: a matrix's columns, one by one."""
+        """Derive a type with other bounds, and so another distance between items; for a matrix's columns, for
+        example."""
         return Datatype(f"{self.name}, resized", "", self.spans, lb, extent)
 
     def at(self, place: int, count: int) -> list[Span]:
-        """Where the bytes of so many items are, of which the first one's place is that byte."""
+        """Return the locations of `count` items' bytes, the first item's place being byte `place`."""
         extent = self.extent
         if len(self.spans) == 1 and self.size == extent:
             begin = self.spans[0][0] + place
@@ -107,8 +110,8 @@ class Datatype:
         )
 
     def _blocks(self, name: str, blocks: Sequence[tuple[int, int]]) -> Datatype:
-        """blocks: the item at which each begins, and how many it has. MPI 4.1, section 5.1.2: the bounds are the least and
-        the greatest that any item has; of no item both are 0."""
+        """Derive a type of blocks. blocks: beginning and length of each, in items. MPI 4.1, section 5.1.2: the bounds
+        are the least and the greatest of any item; without items both are 0."""
         for _, length in blocks:
             _check(length)
         filled = [(first, length) for first, length in blocks if length]

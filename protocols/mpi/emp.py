@@ -1,7 +1,7 @@
-"""MPI's device on EMP. EMP's NIC matches by source and by a tag of 32 bits: the upper eight are the context.
+"""MPI's device on EMP. EMP's NIC matches by source and by a tag of 32 bits, of which the upper eight are the context.
 
-A message that has been sent has been received, into a buffer: EMP acknowledges nothing else. So every Send is synchronous,
-which MPI permits, and a message to oneself needs the receive begun before one waits for the send.
+A send completes when its message has been received into a buffer: EMP acknowledges nothing else. So every Send is
+synchronous, which MPI permits, and the receive of a message to oneself must begin before the send is waited for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from protocols.core.completion import Completion
 from protocols.core.memory import PAGE
 from protocols.emp import descriptors
-from protocols.emp.descriptors import MOST_PAGES, chained
+from protocols.emp.descriptors import MAX_PAGES, chained
 from protocols.emp.host import (
     DescriptorsExhaustedError,
     EmpError,
@@ -26,8 +26,8 @@ from protocols.emp.host import (
 )
 from protocols.emp.host import Found as EmpFound
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Device, Found, Receipt
-from protocols.mpi.errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
+from protocols.mpi.device import Device, Dispatch, Found, Receipt
+from protocols.mpi.mpi_errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 from protocols.mpi.pieces import Pieces
 
 _TAG_BITS: Final = 24
@@ -35,18 +35,28 @@ _TAG: Final = (1 << _TAG_BITS) - 1
 _LONGEST_CHAIN: Final = 4
 """Descriptors."""
 _WORTH: Final = 256
-"""Bytes of a piece from which on the NIC had better move it where it is than the host to where the others are; ours."""
+"""Minimum bytes of a piece that the NIC moves in place; the host copies shorter ones. Our choice."""
 
 
 class EmpEndpoint:
-    """EMP's host library as MPI wants it. Implements `MatchingEndpoint`.
+    """Adapter of EMP's host library to MPI. Implements `MatchingEndpoint`.
 
-    Of the descriptors free at first, an eighth is out of bounds for sends, and an eighth for receives; where there are some
-    to spare, one is for probes. A transfer is counted with as many as its chain takes, though it may get by with one.
+    Of the descriptors free at first, an eighth is reserved from sends, and an eighth from receives; if there are
+    enough, one is reserved for probes. A transfer counts with the descriptors of its chain, though it may get by with
+    one.
     """
 
     __slots__ = (
-        "_host", "_most", "_most_together", "_receives", "_sends", "contexts", "most_bytes", "most_tag", "rank", "size",
+        "_host",
+        "_max_together",
+        "_most",
+        "_receives",
+        "_sends",
+        "contexts",
+        "max_message_size",
+        "max_tag",
+        "rank",
+        "size",
     )  # fmt: skip
 
     def __init__(self, host: Endpoint) -> None:
@@ -54,15 +64,15 @@ class EmpEndpoint:
         self.rank = host.number
         self.size = host.size
         self.contexts = 256
-        self.most_tag = _TAG
-        self.most_bytes = MOST_PAGES * PAGE
+        self.max_tag = _TAG
+        self.max_message_size = MAX_PAGES * PAGE
         count = host.free
         self._most = count - max(count // 8, min(_LONGEST_CHAIN, count // 2))
-        self._most_together = count - 1 if count // 8 > _LONGEST_CHAIN else 2 * count
+        self._max_together = count - 1 if count // 8 > _LONGEST_CHAIN else 2 * count
         self._sends = 0  # descriptors in use
         self._receives = 0
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         taken = _descriptors(data)
         if (self._sends and self._sends + taken > self._most) or self._is_full(taken):
             return False
@@ -77,8 +87,8 @@ class EmpEndpoint:
     send_synchronously = send
 
     def is_moved(self, pieces: Pieces) -> bool:
-        """Each piece is a descriptor's entry and a DMA transfer to be set up: short ones are sooner copied."""
-        return len(pieces) >= _WORTH * len(pieces.spans) and _pages(pieces) <= MOST_PAGES
+        """Each piece is a descriptor's entry and a DMA transfer to set up: short ones are copied faster."""
+        return len(pieces) >= _WORTH * len(pieces.spans) and _pages(pieces) <= MAX_PAGES
 
     def send_pieces(
         self,
@@ -136,7 +146,7 @@ class EmpEndpoint:
         return True
 
     def _is_full(self, taken: int) -> bool:
-        return self._sends + self._receives + taken > self._most_together
+        return self._sends + self._receives + taken > self._max_together
 
     def _sent(self, taken: int, over: Completion[Envelope], posted: Completion[Received]) -> None:
         self._sends -= taken
@@ -148,7 +158,7 @@ class EmpEndpoint:
 
 
 def device(host: Endpoint) -> Device:
-    """For a node's communicators; one for each endpoint."""
+    """Make the device for a node's communicators; one for each endpoint."""
     return Device(EmpEndpoint(host))
 
 
@@ -161,7 +171,7 @@ def _pages(pieces: Pieces) -> int:
 
 
 def _wanted(source: int, context: int, tag: int) -> tuple[int, int]:
-    """Source and tag as EMP's host library has them."""
+    """Convert source and tag to EMP's."""
     return (
         descriptors.ANY_SOURCE if source == ANY_SOURCE else source,
         any_tag(context) if tag == ANY_TAG else context << _TAG_BITS | tag,

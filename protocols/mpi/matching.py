@@ -1,10 +1,10 @@
-"""MPI's matching by a library: for host libraries whose NIC or kernel does not match messages by source and tag.
+"""MPI's matching in a library, for NICs and kernels that do not match messages by source and tag.
 
-Two queues for each context, as in every MPI: receives that have been begun and found no message, and messages that have
-come and found no receive (MPI 4.1, section 3.5: in order, by source and tag, wildcards only in receives).
+Each context has two queues, as in every MPI: posted receives without a message, and unexpected messages, which have
+arrived without a receive (MPI 4.1, section 3.5: in order, by source and tag, wildcards only in receives).
 
-A synchronous send is a message whose context says so in its upper eight bits, and which one it is; when it has its receive
-its sender is told by an empty message in a context of its own, MATCHED, whose tag is that number.
+A synchronous message is marked in the upper eight bits of its context, which also number it. When it is matched, its
+sender is told by an empty message in the context MATCHED, whose tag is that number.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Found, Receipt
-from protocols.mpi.errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
+from protocols.mpi.device import Dispatch, Found, Receipt
+from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 
 MATCHED: Final = 0xFFFF
-"""The context in which a sender is told."""
+"""The context for telling a sender of a match."""
 CONTEXTS: Final = 256
-"""How many others there may be."""
+"""Maximum number of other contexts."""
 _SYNCHRONOUS: Final = 1 << 15
-_NUMBERS: Final = 127  # of synchronous messages to one peer at the same time
+_NUMBERS: Final = 127  # maximum synchronous messages to one peer in progress
 
 
 class Receive:
-    """One that has been begun."""
+    """A posted receive."""
 
     __slots__ = ("buffer", "over", "source", "tag")
 
@@ -40,7 +40,7 @@ class Receive:
 
 
 class _Probe(NamedTuple):
-    """One that waits."""
+    """A waiting probe."""
 
     context: int
     source: int
@@ -50,9 +50,9 @@ class _Probe(NamedTuple):
 
 
 class Arrival:
-    """A message that comes. place: where its bytes go; those that it has no room for are thrown away. It may find its
-    receive while it still comes. number: of a synchronous one; -1: of none. begin: called, with it, when it has its receive,
-    and its place with that: its bytes come only then; None: they come at once."""
+    """An incoming message. place: the destination of its bytes; those without room are discarded. It may be matched
+    before it is complete. number: of a synchronous message, otherwise -1. begin: called with the message when it is
+    matched and its place is set, since its bytes are sent only then; None: they arrive at once."""
 
     __slots__ = ("begin", "done", "error", "length", "number", "place", "receive", "source", "tag")
 
@@ -68,11 +68,11 @@ class Arrival:
         self.receive: Receive | None = None
         self.done = False
         self.error: MPIError | None = None
-        """Why the rest of it will not come."""
+        """The reason why the rest will not arrive."""
 
 
 class Matching:
-    """The queues of one node. tell: called with the source and the number of a synchronous message that has its receive."""
+    """The queues of one node. tell: called with source and number of a synchronous message that is matched."""
 
     __slots__ = ("_begun", "_probes", "_tell", "_unexpected", "_unmatched")
 
@@ -84,7 +84,7 @@ class Matching:
         self._unmatched: dict[tuple[int, int], tuple[Completion[Envelope], Envelope]] = {}  # by peer and number
 
     def begin(self, context: int, receive: Receive) -> None:
-        """A receive takes the oldest message that fits, or waits."""
+        """Post a receive: it takes the oldest matching message, or waits."""
         arrivals = self._unexpected.get(context)
         if arrivals:
             for place, arrival in enumerate(arrivals):
@@ -96,7 +96,7 @@ class Matching:
         receive.over.take_back = partial(self._take_back, context, receive)
 
     def receive_claimed(self, arrival: Arrival, receive: Receive) -> None:
-        """A receive gets this message."""
+        """Match a receive with this message."""
         if arrival.error is not None:
             receive.over.fail(arrival.error)
             return
@@ -112,7 +112,7 @@ class Matching:
     def probe(
         self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
     ) -> None:
-        """As `MatchingEndpoint.probe`."""
+        """Probe as `MatchingEndpoint.probe`."""
         arrivals = self._unexpected.get(context, [])
         for place, arrival in enumerate(arrivals):
             if source in (ANY_SOURCE, arrival.source) and tag in (ANY_TAG, arrival.tag):
@@ -133,8 +133,8 @@ class Matching:
         length: int,
         begin: Callable[[Arrival], object] | None = None,
     ) -> Arrival:
-        """A message begins to come; it goes to the oldest receive that fits, or is kept. Its bytes are put into `place`,
-        then `arrived` is called. begin: see `Arrival`; it may be called at once, and there is no place before."""
+        """Begin an incoming message; it goes to the oldest matching receive, or is kept. The caller writes its bytes to
+        `place`, then calls `arrived`. begin: see `Arrival`; it may be called at once, and there is no place before."""
         number = -1
         if context & _SYNCHRONOUS and context != MATCHED:
             number = _number_of(context)
@@ -162,7 +162,7 @@ class Matching:
         return arrival
 
     def arrived(self, arrival: Arrival) -> bool:
-        """All of it is there; whether a receive is over with that."""
+        """Handle the end of an incoming message. Returns whether a receive is thereby complete."""
         arrival.done = True
         if arrival.receive is None:
             return False
@@ -170,7 +170,7 @@ class Matching:
         return True
 
     def lost(self, arrival: Arrival, error: MPIError) -> None:
-        """The rest of a message will not come: its receive fails, and if it has none yet nobody gets it any more."""
+        """Handle the loss of the rest of a message: its receive fails; without a receive it is discarded."""
         arrival.error = error
         if arrival.receive is not None:
             arrival.receive.over.fail(error)
@@ -180,8 +180,8 @@ class Matching:
                 arrivals.remove(arrival)
 
     def unmatched(self, peer: int, envelope: Envelope, over: Completion[Envelope]) -> int | None:
-        """A synchronous message is sent; `over` is completed when it has its receive. What its context says so with; None
-        where too many are under way."""
+        """Register a synchronous message that is being sent; `over` completes when it is matched. Returns the mark for
+        its context; None if too many are in progress."""
         for number in range(_NUMBERS):
             if (peer, number) not in self._unmatched:
                 self._unmatched[peer, number] = over, envelope
@@ -189,13 +189,14 @@ class Matching:
         return None
 
     def not_sent(self, peer: int, mark: int, error: MPIError | None = None) -> None:
-        """It was not: because of this error; None: it has not even begun. mark: what `unmatched` gave."""
+        """Unregister a message that was not sent because of an error; None: it was not begun. mark: from
+        `unmatched`."""
         waiting = self._unmatched.pop((peer, _number_of(mark)), None)
         if waiting is not None and error is not None:
             waiting[0].fail(error)
 
     def fail(self, source: int, error: MPIError) -> None:
-        """What waits for this source, and for it alone, fails: it will not send any more."""
+        """Fail the receives and probes that wait for this source only, since it will not send any more."""
         for begun in self._begun.values():
             failed = [receive for receive in begun if receive.source == source]
             begun[:] = [receive for receive in begun if receive.source != source]
@@ -208,12 +209,12 @@ class Matching:
         self.fail_synchronous(source, error)
 
     def fail_synchronous(self, peer: int, error: MPIError) -> None:
-        """Synchronous messages to this peer that have not found their receive fail: it will not tell any more."""
+        """Fail the unmatched synchronous messages to this peer, since it will not report matches any more."""
         for key in [key for key in self._unmatched if key[0] == peer]:
             self._unmatched.pop(key)[0].fail(error)
 
     def waiting(self) -> int:
-        """How many receives have been begun and found nothing."""
+        """Return the number of posted receives without a message."""
         return sum(len(begun) for begun in self._begun.values())
 
     def _take_back(self, context: int, receive: Receive) -> None:
@@ -223,7 +224,7 @@ class Matching:
             receive.over.complete(CANCELLED)
 
     def _answer(self, context: int, arrival: Arrival) -> None:
-        """Tell the probes that wait for such a message, the oldest first, until one claims it."""
+        """Answer the probes that match a message, the oldest first, until one claims it."""
         told = []
         for probe in self._probes:
             if (
@@ -243,7 +244,7 @@ class Matching:
         receive = arrival.receive
         assert receive is not None
         size = len(receive.buffer)
-        if arrival.length and arrival.place.obj is not receive.buffer.obj:  # it was kept first
+        if arrival.length and arrival.place.obj is not receive.buffer.obj:  # it was an unexpected message
             receive.buffer[: arrival.length] = arrival.place[:size]
         if arrival.length > size:
             what = f"a message of {arrival.length} bytes from rank {arrival.source}, tag {arrival.tag},"
@@ -254,7 +255,7 @@ class Matching:
 
 
 def _number_of(context: int) -> int:
-    """Of a synchronous message."""
+    """Decode a synchronous message's number."""
     return (context ^ _SYNCHRONOUS) // CONTEXTS
 
 
@@ -263,24 +264,22 @@ def _found(arrival: Arrival) -> Found:
 
 
 class MatchingByLibrary(ABC):
-    """Most of a `MatchingEndpoint`, for one that can send messages with a context of 16 bits, of which programs have
-    CONTEXTS at most. Whatever comes it gives to `matching`."""
+    """Most of a `MatchingEndpoint`, for an endpoint that can send messages with a context of 16 bits, of which programs
+    use at most CONTEXTS. The subclass passes all incoming messages to `matching`."""
 
     def __init__(self) -> None:
         self.matching = Matching(self._tell_match)
 
     @abstractmethod
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
-        """As `MatchingEndpoint.send`."""
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+        """See `MatchingEndpoint.send`."""
 
-    def send_synchronously(
-        self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]
-    ) -> bool:
+    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         matching = self.matching
         mark = matching.unmatched(destination, Envelope(destination, tag, len(data)), over)
         if mark is None:
             return False
-        sent: Completion[Envelope] = Completion()
+        sent = Dispatch()
         sent.add_callback(partial(self._sent, destination, mark))
         if self.send(destination, context | mark, tag, data, sent):
             return True
@@ -310,4 +309,4 @@ class MatchingByLibrary(ABC):
             self.matching.not_sent(destination, mark, error)
 
     def _tell_match(self, source: int, number: int) -> None:
-        self.send(source, MATCHED, number, memoryview(b""), Completion())
+        self.send(source, MATCHED, number, memoryview(b""), Dispatch())

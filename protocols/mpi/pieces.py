@@ -1,4 +1,5 @@
-"""A message that lies in pieces, as a derived datatype says: so a NIC with scatter/gather descriptors moves it in place."""
+"""Messages in pieces, as a derived datatype defines them, which a NIC with scatter/gather descriptors moves in
+place."""
 
 from __future__ import annotations
 
@@ -6,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 Span: TypeAlias = tuple[int, int]
-"""Where a piece begins in its buffer, and how long it is; bytes."""
+"""A piece's offset in its buffer, and its length, in bytes."""
 
 
 class Pieces:
-    """The message's bytes are those of the spans, one behind the other. len() is how many they are."""
+    """A message that consists of the bytes of spans, in order. len() is its size in bytes."""
 
     __slots__ = ("_size", "spans", "whole")
 
     def __init__(self, whole: memoryview, spans: Sequence[Span]) -> None:
-        """whole: the buffer in which they lie, as bytes."""
+        """whole: the buffer that contains them, as bytes."""
         self.whole = whole
         self.spans = spans
         self._size = sum(length for _, length in spans)
@@ -24,16 +25,16 @@ class Pieces:
         return self._size
 
     def pieces(self) -> list[memoryview]:
-        """They themselves."""
+        """Return a view of each piece."""
         whole = self.whole
         return [whole[begin : begin + length] for begin, length in self.spans]
 
     def gathered(self) -> memoryview:
-        """A copy, in one piece."""
+        """Return a contiguous copy."""
         return memoryview(b"".join(self.pieces()))
 
     def scatter(self, data: memoryview) -> None:
-        """Put a message there; it may be shorter."""
+        """Copy a message to the pieces; it may be shorter."""
         at = 0
         for begin, length in self.spans:
             piece = data[at : at + length]
@@ -44,16 +45,16 @@ class Pieces:
 
 
 Data: TypeAlias = memoryview | Pieces
-"""A message's place in memory: as bytes in one piece, or in several."""
+"""A message's memory: contiguous bytes, or pieces."""
 
 
 def gathered(data: Data) -> memoryview:
-    """In one piece; a copy only where it has several."""
+    """Return the message's bytes contiguously; copies only pieces."""
     return data if isinstance(data, memoryview) else data.gathered()
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """With one span for those that lie one behind the other, and none that is empty. Their order stays."""
+    """Merge adjacent spans and remove empty ones, in order."""
     out: list[Span] = []
     end = -1
     for begin, length in spans:

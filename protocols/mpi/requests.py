@@ -1,5 +1,8 @@
-"""Requests: transfers under way. As in MPI one is over for the program once it has been waited for or tested
-successfully; what is asked of it then is answered at once, and with nothing. A persistent one can then be started again."""
+"""Requests: transfers in progress.
+
+As in MPI, a request is inactive once it has been waited for or tested successfully; further calls return at once, with
+an empty result. A persistent request can then be started again.
+"""
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
@@ -7,33 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from typing import Final
 
-from protocols.core.completion import Completion
+from protocols.core.completion import Completion, Turn
 from protocols.mpi.constants import UNDEFINED
-from protocols.mpi.device import Device
-from protocols.mpi.errors import CANCELLED, ERR_ARG, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
-from protocols.mpi.objects import Incoming
-from protocols.mpi.status import Status
-
-_DONE: Final[Completion[None]] = Completion("its turn: it polls")
-_DONE.complete(None)
-
-
-class Turn:
-    """Awaited, it lets everybody else who is ready go first."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Completion[None], None, None]:
-        yield _DONE
+from protocols.mpi.device import Device, Dispatch, Incoming, Observer
+from protocols.mpi.mpi_errors import CANCELLED, ERR_ARG, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
+from protocols.mpi.mpi_status import Status
 
 
 class Request:
-    """One transfer. Capital letters: of a buffer, as in mpi4py; small ones: of an object, which they return (None of a
-    send). Every call is awaited; ``await request`` is ``await request.wait()``.
+    """One transfer. Upper-case calls are about buffers, as in mpi4py; lower-case ones about objects, which they return
+    (None for a send). Every call is awaited; ``await request`` is ``await request.wait()``.
 
-    What fails raises MPIError where it is waited for, and its status is filled all the same.
+    A failure raises MPIError in the call that waits for it, and still fills the status.
     """
 
     __slots__ = ("_any", "_device", "_incoming", "_over", "_ranks", "_received", "_watched", "active")
@@ -46,17 +35,19 @@ class Request:
         device: Device | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
-        """incoming: of a receive for an object. received: whether it is a receive, which has something to tell. device: by
-        which it can be cancelled. ranks: the device's, in the order of the communicator's, where they are others."""
+        """incoming: of a receive for an object. received: whether it is a receive, whose status has values. device: for
+        cancelling. ranks: the device's, in the order of the communicator's, if they differ."""
         self._over = over
         self._incoming = incoming
         self._received = received
         self._device = device
         self._ranks = ranks
-        self._any: Completion[None] | None = None  # who waits for this or another one
+        self._any: Completion[None] | None = None  # completed for a caller that waits for any of several
         self._watched = False
         self.active = True
         """Whether it has not been waited for yet."""
+        if isinstance(over, Dispatch):
+            over.leave_to(Observer.REQUEST)
 
     def __repr__(self) -> str:
         return f"<Request: {self._over!r}>" if self.active else "<Request: over>"
@@ -65,31 +56,31 @@ class Request:
         return self.wait().__await__()
 
     async def Wait(self, status: Status | None = None) -> bool:
-        """Wait until it is over; True."""
+        """Wait until it is complete; returns True."""
         await self.wait(status)
         return True
 
     async def wait(self, status: Status | None = None) -> object:
-        """Wait until it is over; its object."""
+        """Wait until it is complete; returns its object."""
         if self.active and not self._over.done:
             await self._end()
         return self._take(status)
 
     async def Test(self, status: Status | None = None) -> bool:
-        """Whether it is over. If not, others get their turn meanwhile."""
+        """Whether it is complete. If not, other tasks run first."""
         return (await self.test(status))[0]
 
     async def test(self, status: Status | None = None) -> tuple[bool, object]:
-        """Whether it is over, and its object. If not, others get their turn meanwhile.
+        """Whether it is complete, and its object. If not, other tasks run first.
 
-        Where the clock is a simulation's, a test that finds nothing goes on when something else has happened.
+        In a simulation, a test without success continues when something else has happened.
         """
         if await self._is_over():
             return True, self._take(status)
         return False, None
 
     async def Get_status(self, status: Status | None = None) -> bool:
-        """As Test, but it stays to be waited for."""
+        """Test without deactivating the request."""
         if not await self._is_over():
             return False
         if status is not None:
@@ -97,9 +88,9 @@ class Request:
         return True
 
     async def Cancel(self) -> None:
-        """Give it up: it is over soon, with a status that says so, or as if nothing had been said, if that was too late. Too
-        late is, for a receive, when it has its message; for a send, when the NIC has it. Raises MPIError (ERR_REQUEST) for
-        what has been waited for."""
+        """Cancel it if possible: it completes soon, with a status that tells whether it was cancelled. A receive cannot
+        be cancelled once it has its message, nor a send once the NIC has it. Raises MPIError (ERR_REQUEST) for an
+        inactive request."""
         if not self.active:
             raise MPIError(ERR_REQUEST, "a request that is over cannot be cancelled")
         if self._device is not None:
@@ -109,13 +100,14 @@ class Request:
 
     @classmethod
     async def Waitall(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> bool:
-        """Wait for all; True. Raises MPIError (ERR_IN_STATUS) when all are over and some have failed."""
+        """Wait for all; returns True. Raises MPIError (ERR_IN_STATUS) when all are complete and some have failed."""
         await cls.waitall(requests, statuses)
         return True
 
     @classmethod
     async def waitall(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> list[object]:
-        """Wait for all; their objects. Raises MPIError (ERR_IN_STATUS) when all are over and some have failed."""
+        """Wait for all; returns their objects. Raises MPIError (ERR_IN_STATUS) when all are complete and some have
+        failed."""
         _check(requests, statuses)
         for request in requests:
             if request.active:
@@ -124,14 +116,14 @@ class Request:
 
     @classmethod
     async def Testall(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> bool:
-        """Whether all are over; if not, none is for the program. Raises as Waitall."""
+        """Whether all are complete; if not, all stay active. Raises as Waitall."""
         return (await cls.testall(requests, statuses))[0]
 
     @classmethod
     async def testall(
         cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
     ) -> tuple[bool, list[object] | None]:
-        """Whether all are over, and their objects. Raises as Waitall."""
+        """Whether all are complete, and their objects. Raises as Waitall."""
         _check(requests, statuses)
         if not _are_over(requests):
             await Turn()
@@ -141,23 +133,24 @@ class Request:
 
     @classmethod
     async def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
-        """Wait for one; its index, or UNDEFINED if none is active."""
+        """Wait for one; returns its index, or UNDEFINED if none is active."""
         return (await cls.waitany(requests, status))[0]
 
     @classmethod
     async def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, object]:
-        """Wait for one; its index and its object. The index is UNDEFINED if none is active."""
+        """Wait for one; returns its index and its object. The index is UNDEFINED if none is active."""
         await _end_of_any(requests)
         return _take_any(requests, status)
 
     @classmethod
     async def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
-        """The index of one that is over, and True; UNDEFINED and True if none is active; UNDEFINED and False else."""
+        """Return the index of a complete one, and True; UNDEFINED and True if none is active; otherwise UNDEFINED and
+        False."""
         return (await cls.testany(requests, status))[:2]
 
     @classmethod
     async def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, object]:
-        """As Testany, and the object."""
+        """Test as Testany, and also return the object."""
         if not _some(requests):
             await Turn()
         if not _some(requests) and any(request.active for request in requests):
@@ -167,29 +160,29 @@ class Request:
 
     @classmethod
     async def Waitsome(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> list[int] | None:
-        """Wait for at least one; the indices of all that are over, or None if none is active. Statuses are in the order of
-        these. Raises MPIError (ERR_IN_STATUS) when some of them have failed."""
+        """Wait for at least one; returns the indices of all that are complete, or None if none is active. Statuses are
+        in the order of the indices. Raises MPIError (ERR_IN_STATUS) if some of them have failed."""
         return (await cls.waitsome(requests, statuses))[0]
 
     @classmethod
     async def waitsome(
         cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
     ) -> tuple[list[int] | None, list[object] | None]:
-        """As Waitsome, and the objects."""
+        """Wait as Waitsome, and also return the objects."""
         _check(requests, statuses)
         await _end_of_any(requests)
         return _take_some(requests, statuses)
 
     @classmethod
     async def Testsome(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> list[int] | None:
-        """The indices of all that are over, perhaps of none; None if none is active. Raises as Waitsome."""
+        """Return the indices of all that are complete, possibly none; None if none is active. Raises as Waitsome."""
         return (await cls.testsome(requests, statuses))[0]
 
     @classmethod
     async def testsome(
         cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
     ) -> tuple[list[int] | None, list[object] | None]:
-        """As Testsome, and the objects."""
+        """Test as Testsome, and also return the objects."""
         _check(requests, statuses)
         if not _some(requests):
             await Turn()
@@ -197,7 +190,7 @@ class Request:
 
     @property
     def is_over(self) -> bool:
-        """Whether waiting for it would take no time."""
+        """Whether waiting for it would return at once."""
         return not self.active or self._over.done
 
     async def _is_over(self) -> bool:
@@ -206,11 +199,11 @@ class Request:
         return self.is_over
 
     async def _end(self) -> None:
-        with suppress(MPIError):  # raised by who takes the outcome
+        with suppress(MPIError):  # raised by whoever takes the outcome
             await self._over
 
     def _tell(self, status: Status) -> None:
-        """Fill a status; nothing is raised."""
+        """Fill a status, without raising."""
         try:
             envelope = self._over.result() if self.active else None
         except MPIError as error:
@@ -219,23 +212,26 @@ class Request:
             status.fill(self._seen(envelope) if self._received or envelope is CANCELLED else None)
 
     def _take(self, status: Status | None) -> object:
-        """The outcome of a transfer that is over, which then is for the program, too."""
+        """Return the outcome of a complete transfer, and deactivate the request."""
         if status is not None:
             self._tell(status)
         if not self.active:
             return None
         self.active = False
+        if isinstance(self._over, Dispatch):
+            self._over.taken()
         envelope = self._over.result()
         return self._incoming.load() if self._incoming is not None and envelope is not CANCELLED else None
 
     def _seen(self, envelope: Envelope | None) -> Envelope | None:
-        """With the communicator's rank."""
+        """Convert to the communicator's rank."""
         if self._ranks is None or envelope is None or envelope.source < 0:
             return envelope
         return envelope._replace(source=self._ranks.index(envelope.source))
 
     def _watch(self, first: Completion[None]) -> None:
-        """One callback serves all the times that it is among those waited for."""
+        """Complete `first` when this request completes. Only one callback is registered, however often this is
+        called."""
         self._any = first
         if not self._watched:
             self._watched = True
@@ -247,7 +243,7 @@ class Request:
 
 
 class Prequest(Request):
-    """A persistent request: what one transfer is, begun again and again by `Start`. Not active before that, and when it has
+    """A persistent request: a transfer that `Start` begins repeatedly. It is inactive before that, and after it has
     been waited for."""
 
     __slots__ = ("_begin",)
@@ -265,22 +261,24 @@ class Prequest(Request):
         self.active = False
 
     async def Start(self) -> None:
-        """Begin it. Raises MPIError (ERR_REQUEST) while it is active."""
+        """Start the transfer. Raises MPIError (ERR_REQUEST) while it is active."""
         if self.active:
             raise MPIError(ERR_REQUEST, "a persistent request that is active cannot be started")
-        self._over = self._begin()
+        self._over = over = self._begin()
+        if isinstance(over, Dispatch):
+            over.leave_to(Observer.REQUEST)
         self._any = None
         self._watched = False
         self.active = True
 
     @classmethod
     async def Startall(cls, requests: Sequence[Prequest]) -> None:
-        """Begin all, in their order."""
+        """Start all, in order."""
         for request in requests:
             await request.Start()
 
     def Free(self) -> None:
-        """It is not to be used any more."""
+        """Free the request, which cannot be used afterwards."""
 
 
 def _check(requests: Sequence[Request], statuses: Sequence[Status] | None) -> None:
@@ -293,12 +291,12 @@ def _are_over(requests: Sequence[Request]) -> bool:
 
 
 def _some(requests: Sequence[Request]) -> list[int]:
-    """The places of those that are active and over."""
+    """Return the indices of the requests that are active and complete."""
     return [place for place, request in enumerate(requests) if request.active and request.is_over]
 
 
 async def _end_of_any(requests: Sequence[Request]) -> None:
-    """Wait until one of those that are active is over, if there are any."""
+    """Wait until one of the active requests is complete, if there are any."""
     active = [request for request in requests if request.active]
     if not active or _some(active):
         return
@@ -326,7 +324,8 @@ def _take_some(
 
 
 def _take_all(requests: Sequence[Request], statuses: Sequence[Status] | None) -> list[object]:
-    """Of requests that are over. Raises MPIError (ERR_IN_STATUS) where some have failed, when all have been taken."""
+    """Return the outcomes of complete requests. Raises MPIError (ERR_IN_STATUS) if some have failed, after all have
+    been taken."""
     objects: list[object] = []
     failures: list[MPIError] = []
     for place, request in enumerate(requests):

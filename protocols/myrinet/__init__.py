@@ -1,9 +1,10 @@
-"""Myrinet's packets: what all protocols have in common that send theirs through its switches (ANSI/VITA 26-1998).
+"""Myrinet packets: the part common to all protocols that send through its switches (ANSI/VITA 26-1998).
 
-Behind the Ethernet header stand what is left of the source route, the packet type, by which protocols are told apart, and
-the type's payload; the last byte is a CRC-8. Route and CRC-8 change on the way: a protocol's codec knows nothing of them.
+Behind the Ethernet header follow the remaining source route, the packet type, which identifies the protocol, and the
+type's payload; the last byte is a CRC-8. Route and CRC-8 change on the way, so a protocol's codec does not include
+them.
 
 - `frames`: the definition, as a Scapy layer.
-- `envelope`: a frame of a codec's put on the wire, and taken from it.
-- `fields`: what rules and captures have to know.
+- `envelope`: converts a codec's frame to its form on the wire, and back.
+- `fields`: field definitions for rules and captures.
 """

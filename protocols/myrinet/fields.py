@@ -1,7 +1,7 @@
-"""Where a Myrinet packet's type stands, and what all its types have in common, for rules and for captures.
+"""Location of a Myrinet packet's type, and the fields common to all types, for rules and captures.
 
 A protocol with a packet type of its own is registered beside this (`protocols.core.protocol`): its codec has the same
-EtherType, and BEGINS, its packet type. What no protocol claims is told of as this says.
+EtherType, and its packet type as BEGINS. Packets that no protocol claims are described by this module.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ ETHERTYPE: Final = 0x88B6
 """IEEE Std 802 - Local Experimental Ethertype 2."""
 
 MAPPING: Final = 0x0005
-"""The packet type of mapping; AM-II's, 0x0004, is one of those that are left to software."""
+"""Packet type of mapping; AM-II's, 0x0004, is one of the types left to software."""
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {"type": (0, 2)}
-"""For rules: offset behind the route, and width."""
+"""Fields for rules: offset behind the route, and width."""
 
 FLOW: Final[tuple[str, ...]] = ()
-"""Packets of types that nobody claims are of one flow between two NICs."""
+"""Packets of unclaimed types form one flow between two NICs."""
 
 ROUTED: Final = True
 """A source route may stand in front."""
 
 
 def stripped(frame: bytes) -> tuple[bytes, tuple[int, ...], bool]:
-    """A frame as it is on a link, without what changes on its way: as the codecs of packet types have it; its route; and
-    whether its CRC-8 is right. Of one that is cut off within these what there is."""
+    """Remove from a frame captured on a link what changes on its way. Returns the codec's form, its route, and whether
+    its CRC-8 is valid. A truncated frame yields the parts that are present."""
     from protocols.myrinet.envelope import stripped  # CRCs are loaded by who decodes frames, not by who has fields
 
     return stripped(frame)

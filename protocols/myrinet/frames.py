@@ -37,7 +37,7 @@ class CRC8(LastByteField):
 
 
 class Myrinet(Packet):
-    """What all packets have: 3 bytes, and the route."""
+    """Parts that all packets have: 3 bytes, and the route."""
 
     name = "Myrinet"
     fields_desc = [  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""``check``: whether links do what was asked of them, measured, with a verdict."""
+"""Command ``check``: measure links with probes and judge them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.options import json_option, name_option, print_json
+from testbed.cli.consoles import echo, json_option, name_option, print_json
 from testbed.errors import DescriptionError, Problem
 
 if TYPE_CHECKING:
-    from testbed.controller.verdicts import Finding, Grade, Verdict
+    from testbed.controller.verdict.verdicts import Finding, Grade, Verdict
 
 _EXIT_CODES = {"degraded": 8, "invalid": 9}
 _COLOURS = {"trusted": "green", "undecided": "cyan", "degraded": "yellow", "invalid": "red"}
@@ -30,21 +30,21 @@ _COLOURS = {"trusted": "green", "undecided": "cyan", "degraded": "yellow", "inva
 def check_command(
     ctx: click.Context, target: str | None, seconds: float | None, name: str | None, as_json: bool
 ) -> None:
-    """Measure what links do with probes of our own, and judge it: trusted, degraded or invalid.
+    """Measure links with probes and judge them: trusted, degraded or invalid.
 
     \b
     testbed check                    every direction that is impaired
     testbed check n1                 all links of n1, both directions
     testbed check all --seconds 30   everything, longer: rare losses need many probes
 
-    Delay, jitter, rate, loss and order are compared with what is asked for; beside them stand what the emulator itself
-    lost or did late in that time, and how late this machine wakes a sleeping process. Exit code 8: degraded, 9: invalid.
-    TESTBED_SLOW=2.5 tells of a machine that takes so many times as long: it scales what such a machine may exceed.
+    Delay, jitter, rate, loss and order are compared with what is asked for. The report also has the emulator's own
+    losses and delays in that time, and how late this machine wakes a sleeping process. Exit code 8: degraded, 9:
+    invalid. TESTBED_SLOW=2.5 stands for a machine that is slower by this factor: it scales the limits for such delays.
     """
-    from testbed.cluster.state import Store
-    from testbed.controller.checking import check
-    from testbed.controller.limits import problem_of_time
-    from testbed.controller.thresholds import Table
+    from testbed.cluster.records.state import Store
+    from testbed.controller.cluster_check import check
+    from testbed.controller.runs.limits import problem_of_time
+    from testbed.controller.verdict.thresholds import Table
 
     if problems := problem_of_time("seconds", seconds):
         raise DescriptionError("the check", problems)
@@ -59,13 +59,13 @@ def check_command(
 
 
 def _slow_factor() -> float:
-    said = os.environ.get("TESTBED_SLOW", "1")
+    value = os.environ.get("TESTBED_SLOW", "1")
     try:
-        factor = float(said)
+        factor = float(value)
     except ValueError:
         factor = 0.0
     if not 0 < factor < 1e6:
-        raise DescriptionError("the environment", [Problem("TESTBED_SLOW", repr(said), "a factor such as 2.5")])
+        raise DescriptionError("the environment", [Problem("TESTBED_SLOW", repr(value), "a factor such as 2.5")])
     return factor
 
 
@@ -87,7 +87,7 @@ def _document(verdict: Verdict) -> Mapping[str, object]:
 
 
 def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str]) -> None:
-    """A block for every direction, one for the machine, and the verdict in a sentence."""
+    """Print a block for each direction, one for the machine, and the verdict."""
     blocks: dict[tuple[str, str], list[Finding]] = {}
     for finding in verdict.findings:
         blocks.setdefault((finding.link, finding.direction), []).append(finding)
@@ -99,9 +99,9 @@ def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str]) -> None
     if machine:
         _print_block("the machine", machine)
     for note in verdict.notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
     slow = f", slow-machine factor {verdict.slow:g}" if verdict.slow != 1 else ""
-    click.echo(f"{cluster} is {_styled(verdict.grade)} over {verdict.seconds:.1f} s{slow}{_not_decided(verdict)}")
+    echo(f"{cluster} is {_styled(verdict.grade)} over {verdict.seconds:.1f} s{slow}{_not_decided(verdict)}")
 
 
 def _not_decided(verdict: Verdict) -> str:
@@ -110,9 +110,9 @@ def _not_decided(verdict: Verdict) -> str:
 
 
 def _print_block(title: str, findings: list[Finding]) -> None:
-    from testbed.controller.verdicts import worst
+    from testbed.controller.verdict.verdicts import worst
 
-    click.echo(f"{title}: {_styled(worst(findings))}")
+    echo(f"{title}: {_styled(worst(findings))}")
     rows = [
         (finding.what, _value(finding.asked, finding.unit), _value(finding.measured, finding.unit), _between(finding))
         for finding in findings
@@ -125,9 +125,9 @@ def _print_block(title: str, findings: list[Finding]) -> None:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         finding = findings[number - 1] if number else None
-        told = f"  {_styled(finding.grade)}" if finding is not None else ""
+        grade = f"  {_styled(finding.grade)}" if finding is not None else ""
         reason = f": {finding.reason}" if finding is not None and finding.reason else ""
-        click.echo(f"   {cells}{told}{reason}".rstrip())
+        echo(f"   {cells}{grade}{reason}".rstrip())
 
 
 def _styled(grade: Grade) -> str:
@@ -142,7 +142,7 @@ def _between(finding: Finding) -> str:
 
 
 def _value(value: float | None, unit: str) -> str:
-    """With its unit, as a user would write it."""
+    """Format a value with its unit, as a user would write it."""
     if value is None:
         return "-"
     match unit:

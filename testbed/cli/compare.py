@@ -1,4 +1,4 @@
-"""``compare``: whether runs are better or worse than others, or than a paper; for people, and for CI by the exit code."""
+"""Command ``compare``: compare runs with each other or with a paper, for people, and for CI by the exit code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.options import json_option, print_json
+from testbed.cli.consoles import echo, json_option, print_json
 
 if TYPE_CHECKING:
-    from testbed.observe.comparing.comparison import Comparison, Measured
+    from testbed.observe.comparing.comparison import ComparedMeasure, Comparison
 
 _WORSE, _BAD_INPUT = 1, 2
 _SHOWN = 60  # measures
@@ -62,18 +62,18 @@ def compare_command(
     except UnitError as error:
         raise click.UsageError(f"--threshold: {error}") from error
     try:
-        found = _compare(folders, share, measures)
-    except TestbedError as error:  # a code of its own would be taken for a regression
-        click.echo(f"testbed: {error}", err=True)
+        comparison = _compare(folders, share, measures)
+    except TestbedError as error:  # its own exit code could be taken for a regression
+        echo(f"testbed: {error}", err=True)
         ctx.exit(_BAD_INPUT)
     except OSError as error:
-        click.echo(f"testbed: {reason_of(error)}", err=True)
+        echo(f"testbed: {reason_of(error)}", err=True)
         ctx.exit(_BAD_INPUT)
     if as_json:
-        print_json("compare", _document(found))
+        print_json("compare", _document(comparison))
     else:
-        _print(found, paper=against is not None)
-    ctx.exit(_WORSE if found.worse else 0)
+        _print(comparison, paper=against is not None)
+    ctx.exit(_WORSE if comparison.worse else 0)
 
 
 def _compare(folders: tuple[Path, ...], threshold: float, measures: tuple[str, ...]) -> Comparison:
@@ -86,69 +86,74 @@ def _compare(folders: tuple[Path, ...], threshold: float, measures: tuple[str, .
     return compare(folders[0], folders[1], threshold, measures)
 
 
-def _print(found: Comparison, *, paper: bool) -> None:
-    from testbed.cli.tables import print_table
+def _print(comparison: Comparison, *, paper: bool) -> None:
+    from testbed.cli.table_layout import print_table
     from testbed.spec.units import format_probability
 
-    for difference in found.differences:
-        click.echo(f"differs: {difference}")
-    shown = found.measured[:_SHOWN]
+    for difference in comparison.differences:
+        echo(f"differs: {difference}")
+    shown = comparison.measured[:_SHOWN]
     ours, theirs = ("paper", "ours") if paper else ("A", "B")
     print_table(
         ["", *(() if paper else ("measure",)), ours, theirs, "ratio", "interval", "samples", ""],
         [
-            [one.where, *(() if paper else (_measure(one),)), _cell(one, one.ours), _cell(one, one.theirs),
-             _factor(one.ratio.value), _interval(one), " and ".join(map(str, one.samples)), one.judgement.value]
-            for one in shown
+            [measure.where, *(() if paper else (_measure(measure),)), _cell(measure, measure.ours),
+             _cell(measure, measure.theirs), _factor(measure.ratio.value), _interval(measure),
+             " and ".join(map(str, measure.samples)), measure.judgement.value]
+            for measure in shown
         ],
     )  # fmt: skip
-    if len(found.measured) > len(shown):
-        click.echo(f"and {len(found.measured) - len(shown):,} more, none of them worse than these; --json has all")
-    for note in found.notes:
-        click.echo(f"note: {note}")
+    if len(comparison.measured) > len(shown):
+        echo(f"and {len(comparison.measured) - len(shown):,} more, none of them worse than these; --json has all")
+    for note in comparison.notes:
+        echo(f"note: {note}")
     counts: dict[str, int] = {}
-    for one in found.measured:
-        counts[one.judgement.value] = counts.get(one.judgement.value, 0) + 1
+    for measure in comparison.measured:
+        counts[measure.judgement.value] = counts.get(measure.judgement.value, 0) + 1
     words = ", ".join(f"{count:,} {click.style(word, fg=_COLOURS.get(word))}" for word, count in counts.items())
-    click.echo(f"{words}; what differs by {format_probability(found.threshold)} or less is no difference")
+    echo(f"{words}; what differs by {format_probability(comparison.threshold)} or less is no difference")
 
 
-def _measure(one: Measured) -> str:
-    from testbed.observe.quantities import heading
+def _measure(measure: ComparedMeasure) -> str:
+    from testbed.observe.format.quantities import heading
 
-    return heading(one.measure)
+    return heading(measure.measure)
 
 
-def _cell(one: Measured, value: float) -> str:
-    from testbed.observe.quantities import cell
+def _cell(measure: ComparedMeasure, value: float) -> str:
+    from testbed.observe.format.quantities import format_value
 
-    return f"{value:.4g} {one.measure}" if one.measure in ("us", "Mb/s", "%") else cell(one.measure, value)
+    return (
+        f"{value:.4g} {measure.measure}"
+        if measure.measure in ("us", "Mb/s", "%")
+        else format_value(measure.measure, value)
+    )
 
 
 def _factor(ratio: float) -> str:
     return "∞" if math.isinf(ratio) else f"{ratio:.3f}"
 
 
-def _interval(one: Measured) -> str:
-    if one.ratio.low is None or one.ratio.high is None:
+def _interval(measure: ComparedMeasure) -> str:
+    if measure.ratio.low is None or measure.ratio.high is None:
         return "open"
-    return f"{_factor(one.ratio.low)} to {_factor(one.ratio.high)}"
+    return f"{_factor(measure.ratio.low)} to {_factor(measure.ratio.high)}"
 
 
-def _document(found: Comparison) -> Mapping[str, object]:
+def _document(comparison: Comparison) -> Mapping[str, object]:
     def number(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None
 
     return {
-        "threshold": found.threshold,
-        "worse": found.worse,
-        "differences": list(found.differences),
-        "notes": list(found.notes),
+        "threshold": comparison.threshold,
+        "worse": comparison.worse,
+        "differences": list(comparison.differences),
+        "notes": list(comparison.notes),
         "measures": [
-            {"point": {key: str(value) if isinstance(value, bool) else value for key, value in one.point},
-             "measure": one.measure, "a": one.ours, "b": one.theirs, "samples": list(one.samples),
-             "ratio": number(one.ratio.value), "low": number(one.ratio.low), "high": number(one.ratio.high),
-             "judgement": one.judgement.value}
-            for one in found.measured
+            {"point": {key: str(value) if isinstance(value, bool) else value for key, value in measure.point},
+             "measure": measure.measure, "a": measure.ours, "b": measure.theirs, "samples": list(measure.samples),
+             "ratio": number(measure.ratio.value), "low": number(measure.ratio.low), "high": number(measure.ratio.high),
+             "judgement": measure.judgement.value}
+            for measure in comparison.measured
         ],
     }  # fmt: skip

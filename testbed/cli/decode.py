@@ -1,25 +1,25 @@
-"""``decode``: a capture, frame by frame or message by message."""
+"""Commands ``decode`` and ``dissector``: print a capture, or write a Wireshark dissector for the protocols."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.options import FORMAT, json_option
-from testbed.errors import NotFoundError
+from testbed.cli.consoles import FORMAT, echo, json_option, to_json
+from testbed.errors import NotFoundError, TestbedError, reason_of
 
 if TYPE_CHECKING:
-    from testbed.observe.decoding.files import Source
-    from testbed.observe.decoding.filtering import Filter
-    from testbed.observe.decoding.reading import Frame
+    from testbed.observe.decoding.capture_files import Source
+    from testbed.observe.decoding.capture_reader import Frame
+    from testbed.observe.decoding.frame_filter import Filter
 
 Show = Callable[[list["Frame"]], str]
-"""What is printed of frames."""
+"""Formatter of frames."""
 
 
 @click.command("decode", short_help="Print what is in a capture, frame by frame or message by message.")
@@ -41,7 +41,7 @@ def decode_command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Print the frames of a capture: when and where each was seen, what it is, and what it met.
+    """Print the frames of a capture: the time and place of each, its content, and its fate.
 
     \b
     testbed decode results/runs/2026-01-31-1        all captures of a run, in the order of time
@@ -50,100 +50,104 @@ def decode_command(
     testbed decode n1.pcapng --messages             how each message fared
     testbed decode n1.pcapng --message n1/n2/7      message 7 from n1 to n2, frame by frame
 
-    '>' leaves the end that is named, '<' comes to it; behind the frame stands in brackets what it met. Captures of
-    'testbed capture' and of simulated runs are read, and those of other programs: pcapng and pcap.
+    '>' leaves the named end, '<' arrives there; a fate follows the frame in brackets. Captures of 'testbed capture' and
+    of simulated runs can be read, and those of other programs: pcapng and pcap.
 
-    A filter has the conditions that rules have ('testbed inject --help'), without those that count frames; after(1s) is a
-    second behind the first frame. Times of a simulation are seconds since its beginning, others are the clock's.
+    A filter has the conditions of rules ('testbed inject --help'), except those that count frames; after(1s) is one
+    second after the first frame. Times of a simulation are seconds since its beginning, others are the clock's.
     """
-    from testbed.observe.decoding.files import Source
-    from testbed.observe.decoding.filtering import Filter
+    from testbed.observe.decoding.capture_files import Source
+    from testbed.observe.decoding.frame_filter import Filter
 
     if (list_messages or wanted is not None) and (follow or verbose):
-        raise click.UsageError("messages are told when all is read: --follow and --verbose are for frames")
+        raise click.UsageError("messages are printed when everything is read: --follow and --verbose go with frames")
     chosen = Filter(condition) if condition is not None else None
     source = Source(path, follow)
     if list_messages or wanted is not None:
         _print_messages(source, chosen, wanted, as_json)
         return
     show = _facts(source) if as_json else _lines(source, verbose)
-    _print_frames(source, chosen, show, said=not as_json)
+    _print_frames(source, chosen, show, totals=not as_json)
 
 
-def _print_frames(source: Source, chosen: Filter | None, show: Show, said: bool) -> None:
-    """said: the sum is, on standard error."""
-    total = shown = met = 0
+def _print_frames(source: Source, chosen: Filter | None, show: Show, totals: bool) -> None:
+    """Print frames. said: print totals on standard error."""
+    total = printed = met = 0
     try:
-        # Following ends with Ctrl-C, and that is no failure.
+        # Ctrl-C is the regular end of --follow.
         with contextlib.suppress(KeyboardInterrupt) if source.follow else contextlib.nullcontext():
             for frames in source.batches():
                 total += len(frames)
                 if chosen is not None:
-                    frames = chosen.passes(frames)
-                shown += len(frames)
+                    frames = chosen.select(frames)
+                printed += len(frames)
                 met += sum(bool(frame.comment) for frame in frames)
                 if frames:
                     sys.stdout.write(show(frames))
                     sys.stdout.flush()
     finally:
-        if said and total:
-            click.echo(_sum(total, shown, met, chosen is not None), err=True)
-        if source.strange:
-            click.echo(f"warning: {source.strange:,} frames were left out: they are not Ethernet's", err=True)
+        if totals and total:
+            echo(_sum(total, printed, met, chosen is not None), err=True)
+        if source.skipped:
+            echo(f"warning: {source.skipped:,} frames were left out: they are not Ethernet's", err=True)
 
 
 def _print_messages(source: Source, chosen: Filter | None, wanted: str | None, as_json: bool) -> None:
-    """wanted: of which one all is told; None: all in a line each."""
-    from testbed.observe.decoding.messages import Messages, Names
-    from testbed.observe.decoding.showing import Timelines
+    """Print messages. wanted: print this one in full; None: print all, one line each."""
+    from testbed.observe.decoding.frame_output import Timelines
+    from testbed.observe.decoding.message_timelines import Messages, Names
 
     names, lines = Names(source.nics), Timelines(source.nics)
-    messages = Messages(source.nics, lambda one: wanted is not None and names.means(wanted, one))
+    messages = Messages(source.nics, lambda message: wanted is not None and names.matches(wanted, message))
     try:
         for frames in source.batches():
-            messages.take(frames if chosen is None else chosen.passes(frames))
-    finally:  # of a broken capture, what was read
-        found = [one for one in messages.found if wanted is None or names.means(wanted, one)]
+            messages.add(frames if chosen is None else chosen.select(frames))
+    finally:  # also what was read of a broken capture
+        selected = [message for message in messages.found if wanted is None or names.matches(wanted, message)]
         if as_json:
-            sys.stdout.write("".join([_line("message", lines.facts(one, wanted is not None)) for one in found]))
+            sys.stdout.write(
+                "".join([_line("message", lines.facts(message, wanted is not None)) for message in selected])
+            )
         elif wanted is None:
-            sys.stdout.write("".join([f"{line}\n" for line in lines.heads(found)]))
+            sys.stdout.write("".join([f"{line}\n" for line in lines.summaries(selected)]))
         else:
-            sys.stdout.write("\n".join(["".join([f"{line}\n" for line in lines.whole(one)]) for one in found]))
+            sys.stdout.write(
+                "\n".join(["".join([f"{line}\n" for line in lines.details(message)]) for message in selected])
+            )
         sys.stdout.flush()
         if messages.strays and not as_json:
-            click.echo(f"warning: {messages.strays:,} frames are of messages that are not in it, or broken", err=True)
-    if wanted is not None and not found:
-        raise NotFoundError(_which(source, wanted, [names.of(one) for one in messages.found]))
+            echo(f"warning: {messages.strays:,} frames are of messages that are not in it, or broken", err=True)
+    if wanted is not None and not selected:
+        raise NotFoundError(_unknown_message(source, wanted, [names.of(message) for message in messages.found]))
 
 
-def _which(source: Source, wanted: str, there: list[str]) -> str:
-    if not there:
+def _unknown_message(source: Source, wanted: str, names: list[str]) -> str:
+    if not names:
         return f"there are no messages in {source.path}"
     from difflib import get_close_matches
 
-    near = get_close_matches(wanted, there, 1)
+    near = get_close_matches(wanted, names, 1)
     hint = f" — did you mean {near[0]!r}?" if near else ""
-    return f"no message {wanted!r} in {source.path}{hint}; there are {len(there):,}, which --messages lists"
+    return f"no message {wanted!r} in {source.path}{hint}; there are {len(names):,}, which --messages lists"
 
 
-def _sum(total: int, shown: int, met: int, some: bool) -> str:
-    frames = f"{shown:,} of {total:,} frames" if some else f"{total:,} frame{'s' if total > 1 else ''}"
+def _sum(total: int, printed: int, met: int, filtered: bool) -> str:
+    frames = f"{printed:,} of {total:,} frames" if filtered else f"{total:,} frame{'s' if total > 1 else ''}"
     return f"{frames}, {met:,} of them met something" if met else frames
 
 
 def _lines(source: Source, verbose: bool) -> Show:
-    from testbed.observe.decoding.showing import Lines
+    from testbed.observe.decoding.frame_output import Lines
 
     if not verbose:
         return Lines(source.nics).lines
-    from testbed.observe.layers import shown
+    from testbed.observe.format.layers import format_layers
 
-    return Lines(source.nics, shown).lines
+    return Lines(source.nics, format_layers).lines
 
 
 def _facts(source: Source) -> Show:
-    from testbed.observe.decoding.showing import Facts
+    from testbed.observe.decoding.frame_output import Facts
 
     facts = Facts(source.nics)
 
@@ -154,4 +158,30 @@ def _facts(source: Source) -> Show:
 
 
 def _line(kind: str, document: Mapping[str, object]) -> str:
-    return json.dumps({"format": FORMAT, "kind": kind, **document}, ensure_ascii=False) + "\n"
+    return to_json({"format": FORMAT, "kind": kind, **document}) + "\n"
+
+
+@click.command("dissector", short_help="Write a dissector of the protocols for Wireshark.")
+@click.option("-o", "--output", "path", metavar="FILE", help="Write it to this file instead of standard output.")
+def dissector_command(path: str | None) -> None:
+    """Write a dissector in Lua for Wireshark and tshark: all registered protocols, as their Scapy layers define them.
+
+    \b
+    testbed dissector -o testbed.lua
+    wireshark -X lua_script:testbed.lua n1.pcapng
+    tshark -X lua_script:testbed.lua -r n1.pcapng -Y 'emp.type == 3'
+
+    Fields have the names of fault rules and of filters of 'testbed decode'.
+    """
+    from testbed.observe.dissector.lua import generate_dissector
+
+    text, lacking = generate_dissector()
+    for sentence in lacking:
+        click.echo(f"warning: {sentence}", err=True)
+    if path is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TestbedError(f"the dissector cannot be written: {reason_of(error)}") from error

@@ -1,4 +1,4 @@
-"""``validate``, ``topologies``, ``graph`` and ``schema``: descriptions, without touching the machine."""
+"""Commands ``validate``, ``topologies``, ``graph`` and ``schema``: descriptions, without touching the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.options import json_option, print_json
+from testbed.cli.collector import collector_off
+from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.progress_display import counted
 
 if TYPE_CHECKING:
     from testbed.spec.layout import Layout
@@ -17,18 +19,20 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="FILE|NAME")
 @click.option("--toml", "as_toml", is_flag=True, help="Print the description written out in full.")
 @json_option
+@collector_off()
 def validate_command(source: str, as_toml: bool, as_json: bool) -> None:
-    """Check a description and say what it comes to; all its errors at once, with where they are."""
-    from testbed.cluster.status import summary
+    """Check a description and summarize the cluster; all errors at once, each with its place."""
+    from testbed.cluster.records.status import summary
     from testbed.errors import DescriptionError
     from testbed.spec.layout_json import to_json
-    from testbed.spec.loading import load
-    from testbed.spec.resolving import resolve
-    from testbed.spec.writing import to_toml
+    from testbed.spec.loader import load
+    from testbed.spec.resolver import resolve
+    from testbed.spec.toml_writer import to_toml
 
     try:
-        loaded = load(source)
-        layout = resolve(loaded.description)
+        with counted("checking " + source):
+            loaded = load(source)
+            layout = resolve(loaded.description)
     except DescriptionError as error:
         if not as_json:
             raise
@@ -41,9 +45,9 @@ def validate_command(source: str, as_toml: bool, as_json: bool) -> None:
     if as_json:
         print_json("validate", {"valid": True, "origin": loaded.origin, "problems": [], "layout": to_json(layout)})
     elif as_toml:
-        click.echo(to_toml(loaded.description), nl=False)
+        echo(to_toml(loaded.description), nl=False)
     else:
-        click.echo(f"{layout.name} is valid: {summary(layout)}")
+        echo(f"{layout.name} is valid: {summary(layout)}")
 
 
 @click.command("topologies")
@@ -52,37 +56,41 @@ def topologies_command(as_json: bool) -> None:
     """List the clusters that come with testbed; star-N works for any N."""
     from testbed.spec.shipped import topologies
 
-    found = topologies()
+    shipped = topologies()
     if as_json:
-        print_json("topologies", {"topologies": [{"name": name, "purpose": purpose} for name, purpose in found]})
+        print_json("topologies", {"topologies": [{"name": name, "purpose": purpose} for name, purpose in shipped]})
         return
-    width = max(len(name) for name, _ in found)
-    for name, purpose in found:
-        click.echo(f"{name.ljust(width)}  {purpose}")
+    width = max(len(name) for name, _ in shipped)
+    for name, purpose in shipped:
+        echo(f"{name.ljust(width)}  {purpose}")
 
 
 @click.command("graph")
 @click.argument("source", metavar="FILE|NAME")
 @click.option("--dot", is_flag=True, help="Graphviz DOT: testbed graph --dot star-4 | dot -Tsvg > star-4.svg")
 @json_option
+@collector_off()
 def graph_command(source: str, dot: bool, as_json: bool) -> None:
-    """Draw a cluster: a tree in the terminal, or DOT for Graphviz; with --json, all that was derived."""
-    from testbed.spec.drawing import to_dot
+    """Draw a cluster: a tree in the terminal, or DOT for Graphviz; with --json, everything derived from the
+    description."""
+    from testbed.spec.graphviz import to_dot
     from testbed.spec.layout_json import to_json
-    from testbed.spec.loading import load
-    from testbed.spec.resolving import resolve
+    from testbed.spec.loader import load
+    from testbed.spec.resolver import resolve
 
-    layout = resolve(load(source).description)
+    with counted("reading " + source):
+        layout = resolve(load(source).description)
     if as_json:
         print_json("graph", {"layout": to_json(layout)})
     elif dot:
-        click.echo(to_dot(layout), nl=False)
+        echo(to_dot(layout), nl=False)
     else:
         _draw(layout)
 
 
 def _draw(layout: Layout) -> None:
-    """A spanning tree from the first switch (or node); a link that closes a cycle is a leaf marked with an arrow."""
+    """Draw a spanning tree from the first switch (or node); a link that closes a cycle is a leaf marked with an
+    arrow."""
     from rich.console import Console
     from rich.text import Text
     from rich.tree import Tree
@@ -102,17 +110,19 @@ def _draw(layout: Layout) -> None:
         shown.add(start)
         waiting = [(start, root.add(Text(start + kinds.get(start, "") + addresses.get(start, ""))))]
         while waiting:
-            here, branch = waiting.pop()
-            for number, cable, there in neighbours.get(here, []):
+            name, branch = waiting.pop()
+            for number, cable, neighbour in neighbours.get(name, []):
                 if number in drawn:
                     continue
                 drawn.add(number)
-                label = f"{cable}  {there}"
-                if there in shown:
+                label = f"{cable}  {neighbour}"
+                if neighbour in shown:
                     branch.add(Text(f"{label} ↑", style="dim"))
                 else:
-                    shown.add(there)
-                    waiting.append((there, branch.add(Text(label + kinds.get(there, "") + addresses.get(there, "")))))
+                    shown.add(neighbour)
+                    waiting.append(
+                        (neighbour, branch.add(Text(label + kinds.get(neighbour, "") + addresses.get(neighbour, ""))))
+                    )
     Console(highlight=False).print(root)
 
 
@@ -126,15 +136,15 @@ def schema_command(document: str) -> None:
     from testbed.cli.documents import DOCUMENTS, schema_of
 
     if document == "description":
-        from testbed.spec.writing import json_schema
+        from testbed.spec.toml_writer import json_schema
 
-        click.echo(json.dumps(json_schema(), indent=2))
+        echo(json.dumps(json_schema(), indent=2))
     elif document == "scenario":
         from testbed.spec.scenario import json_schema as of_scenarios
 
-        click.echo(json.dumps(of_scenarios(), indent=2))
+        echo(json.dumps(of_scenarios(), indent=2))
     elif document in DOCUMENTS:
-        click.echo(json.dumps(schema_of(document), indent=2))
+        echo(json.dumps(schema_of(document), indent=2))
     else:
         raise click.UsageError(
             f"there is no document {document!r}; there are description, scenario, {', '.join(DOCUMENTS)}"

@@ -1,4 +1,4 @@
-"""``doctor``: what this machine can do, what that means, and how to get what is missing."""
+"""Command ``doctor``: the machine's capabilities, their uses, and how to get missing ones; the list of protocols."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from testbed.cli.options import json_option, print_json
+from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.table_layout import print_table
+from testbed.packages import Offered, clashes, offered_protocols
 
 
 @click.command("doctor")
@@ -17,22 +19,32 @@ def doctor_command(datapaths: bool, as_json: bool) -> None:
     if datapaths:
         _show_datapaths(as_json)
         return
-    from testbed.kernel.probing import probe
+    from testbed.kernel.capability_probe import Ability, probe
 
-    found = probe()
+    problems_found = problems()
+    whole = Ability(
+        "protocols",
+        not problems_found,
+        "; ".join(problems_found) or "no two packages clash",
+        "runs, fates and rules",
+        "",
+    )
+    abilities = [*probe(), whole]
     if as_json:
-        print_json("doctor", {"abilities": [asdict(ability) for ability in found]})
+        print_json("doctor", {"abilities": [asdict(ability) for ability in abilities], "protocols": documents()})
         return
-    width = max(len(ability.name) for ability in found)
-    for ability in found:
+    width = max(len(ability.name) for ability in abilities)
+    for ability in abilities:
         sign = click.style("yes", fg="green") if ability.there else click.style("no ", fg="red")
-        click.echo(f"{sign}  {ability.name.ljust(width)}  {ability.detail}: {ability.meaning}")
+        echo(f"{sign}  {ability.name.ljust(width)}  {ability.detail}: {ability.meaning}")
         if ability.remedy and not ability.there:
-            click.echo(f"     {''.ljust(width)}  to get it: {ability.remedy}")
+            echo(f"     {''.ljust(width)}  to get it: {ability.remedy}")
+    echo()
+    print_protocols()
 
 
 def _show_datapaths(as_json: bool) -> None:
-    """The table by which the ladder chooses."""
+    """Print the table by which datapaths are selected."""
     from testbed.kernel.datapaths import FEATURES, LADDER, TABLE, Fit
 
     carriers = [datapath for datapath in LADDER if datapath != "direct"]
@@ -54,8 +66,40 @@ def _show_datapaths(as_json: bool) -> None:
     colours = {Fit.EXACT: "green", Fit.APPROXIMATE: "yellow", Fit.ABSENT: "red"}
     width = max(len(feature.name) for feature in FEATURES)
     column = max(len(fit.value) for fit in Fit)
-    click.echo("  ".join([" " * width, *(datapath.ljust(column) for datapath in carriers), "for"]).rstrip())
+    echo("  ".join([" " * width, *(datapath.ljust(column) for datapath in carriers), "for"]).rstrip())
     for feature in FEATURES:
         fits = [TABLE[feature.name][datapath].fit for datapath in carriers]
         cells = [click.style(fit.value.ljust(column), fg=colours[fit]) for fit in fits]
-        click.echo("  ".join([feature.name.ljust(width), *cells, feature.meaning]))
+        echo("  ".join([feature.name.ljust(width), *cells, feature.meaning]))
+
+
+def documents() -> list[dict[str, object]]:
+    """Protocols for JSON."""
+    return [asdict(protocol) for protocol in offered_protocols()]
+
+
+def problems() -> list[str]:
+    """Reasons why protocols are unavailable, a sentence each."""
+    broken = [
+        f"protocol {protocol.name} cannot be had: {protocol.problem}"
+        for protocol in offered_protocols()
+        if protocol.problem
+    ]
+    return [*clashes(), *broken]
+
+
+def print_protocols() -> None:
+    rows = [
+        [
+            protocol.name,
+            f"{protocol.package} {protocol.version}".rstrip(),
+            _ethertype(protocol),
+            *map(", ".join, (protocol.modes, protocol.nics, protocol.fabrics)),
+        ]
+        for protocol in offered_protocols()
+    ]
+    print_table(["protocol", "package", "EtherType", "modes", "NICs", "switches"], rows)
+
+
+def _ethertype(protocol: Offered) -> str:
+    return f"0x{protocol.ethertype:04X}" if protocol.ethertype else "" if protocol.problem else "the kernel's own"

@@ -1,7 +1,7 @@
-"""The JSON documents that the command prints, as JSON Schema.
+"""JSON Schemas of the documents printed with ``--json``.
 
-Each has ``format``, the version of its form, and ``kind``, the command. Within a version fields may be added; what is
-there keeps its name and meaning.
+Each document has ``format``, the version of its form, and ``kind``, the command. Within a version fields may be added;
+existing ones keep their names and meanings.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from testbed.cli.options import FORMAT
+from testbed.cli.consoles import FORMAT
 
 Schema: TypeAlias = Mapping[str, object]
 
@@ -92,7 +92,7 @@ _NODE = _object(
 _PORT = _object(number=_NUMBER, link=_TEXT)
 _SWITCH = _object(
     name=_TEXT,
-    kind={"enum": ["ethernet", "myrinet", "atm"]},
+    kind=_TEXT,
     learns=_said(_FLAG, "false: it forwards by the plan"),
     ports=_list(_PORT),
 )
@@ -208,6 +208,18 @@ _FINDING = _object(
     grade=_said({"enum": ["trusted", "undecided", "degraded", "invalid", "failed"]}, "undecided: too little was seen"),
     reason=_TEXT,
 )
+_PROTOCOLS = _list(
+    _object(
+        name=_TEXT,
+        package=_TEXT,
+        version=_TEXT,
+        ethertype=_said(_NUMBER, "0: the kernel's own protocol"),
+        modes=_list(_TEXT),
+        nics=_said(_list(_TEXT), "where its firmware may be: inline, shared"),
+        fabrics=_said(_list(_TEXT), "the kinds of switches that it crosses"),
+        problem=_said(_TEXT, "why it cannot be had, or empty"),
+    )
+)
 _PROBLEM = _object(path=_TEXT, found=_TEXT, expected=_TEXT, suggestion=_TEXT)
 
 DOCUMENTS: Mapping[str, Schema] = {
@@ -219,6 +231,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         dry_run=_FLAG,
         operations=_said(_list(_TEXT), "what was done, or with dry_run would be"),
         impaired=_list(_CARRIER),
+        former=_said(_list(_TEXT), "clusters that are still up from this file, under names that it had before"),
     ),
     "inject": _object(
         cluster=_TEXT,
@@ -261,7 +274,7 @@ DOCUMENTS: Mapping[str, Schema] = {
             ),
             switches=_said(
                 _list({"type": "object"}),
-                "of each repetition, by Myrinet's switch: frames that did not go on there, or not whole, by cause; in "
+                "of each repetition, by modelled switch: frames that did not go on there, or not whole, by cause; in "
                 "namespaces also stops, how often NICs at it were told STOP",
             ),
             commands=_said(_list({"type": "object"}), "of commands: node, command, code, log"),
@@ -394,6 +407,10 @@ DOCUMENTS: Mapping[str, Schema] = {
         workloads=_said({"type": "object"}, "by name: a summary, and the settings with their defaults"),
         protocols=_list(_TEXT),
     ),
+    "protocols": _object(
+        protocols=_PROTOCOLS,
+        problems=_said(_list(_TEXT), "a sentence for each two packages that clash, and for each that cannot be had"),
+    ),
     "event": _object(
         of=_said(_TEXT, "the cluster, or the run's folder"),
         time=_said(_NUMBER, "wall clock, ns"),
@@ -431,12 +448,13 @@ DOCUMENTS: Mapping[str, Schema] = {
     ),
     "doctor": _object(
         abilities=_list(_object(name=_TEXT, there=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT)),
+        protocols=_PROTOCOLS,
     ),
 }
 
 
 def schema_of(kind: str) -> Schema:
-    """The JSON Schema of a document; `kind` is one of DOCUMENTS."""
+    """JSON Schema of a document; `kind` is a key of DOCUMENTS."""
     schema = dict(DOCUMENTS[kind])
     properties = schema["properties"]
     assert isinstance(properties, dict)

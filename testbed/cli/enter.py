@@ -1,4 +1,5 @@
-"""``exec`` and ``shell``: the command becomes the program, so that terminal, signals and exit code are the program's."""
+"""Commands ``exec`` and ``shell``: this process becomes the program, so terminal, signals and exit code are the
+program's."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import sys
 
 import click
 
-from testbed.cli.options import name_option
+from testbed.cli.consoles import echo, name_option
 
 
 @click.command(
@@ -33,14 +34,14 @@ def exec_command(name: str | None, node: str, command: tuple[str, ...]) -> None:
 @click.argument("node")
 def shell_command(name: str | None, node: str) -> None:
     """Open a shell ($SHELL, else /bin/sh) in a node."""
-    os.environ.setdefault("debian_chroot", node)  # what Debian's prompts show of where they are
+    os.environ.setdefault("debian_chroot", node)  # shown by Debian's shell prompts
     _become(name, node, [os.environ.get("SHELL") or "/bin/sh"])
 
 
 def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -> None:
-    from testbed.cluster.programs import become, surroundings
-    from testbed.cluster.state import Store
-    from testbed.spec.selecting import SELECTOR, node_of
+    from testbed.cluster.access.node_programs import become, surroundings
+    from testbed.cluster.records.state import Store
+    from testbed.spec.selection import SELECTOR, node_of
 
     if not command:
         raise click.UsageError("which program? Write: testbed exec NODE -- COMMAND [ARGUMENT]...")
@@ -51,8 +52,8 @@ def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -
     try:
         become(place, command)
     except FileNotFoundError:
-        click.echo(f"testbed: {node}: there is no program {command[0]}", err=True)
+        echo(f"testbed: {node}: there is no program {command[0]}", err=True)
         sys.exit(127)
     except OSError as error:
-        click.echo(f"testbed: {node}: cannot run {command[0]}: {error.strerror}", err=True)
+        echo(f"testbed: {node}: cannot run {command[0]}: {error.strerror}", err=True)
         sys.exit(126)

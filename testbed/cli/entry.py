@@ -1,4 +1,4 @@
-"""Where the command begins: Ctrl-C before it has imported itself ends it with a sentence, too."""
+"""Entry point of the command: Ctrl-C during its imports ends it with a sentence, too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command."""
     try:
         from testbed.cli.main import main as run
 

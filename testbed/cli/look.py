@@ -1,4 +1,4 @@
-"""``status``: what a running cluster looks like."""
+"""Command ``status``: nodes, links and counters of running clusters."""
 
 from __future__ import annotations
 
@@ -8,50 +8,53 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.options import json_option, name_option, print_json
-from testbed.errors import TestbedError
+from testbed.cli.consoles import cluster_argument, cluster_named, echo, json_option, name_option, print_json
+from testbed.errors import TestbedError, reason_of
 from testbed.spec.layout_json import impairment_to_json
-from testbed.spec.selecting import SELECTOR
+from testbed.spec.selection import SELECTOR
 
 if TYPE_CHECKING:
-    from testbed.cluster.injections import Injection
-    from testbed.cluster.shared_nics import SharedNics
-    from testbed.cluster.status import AgentStatus, ClusterStatus, Direction, LinkStatus
+    from testbed.cluster.faults.injections import Injection
+    from testbed.cluster.records.status import AgentStatus, ClusterStatus, Direction, LinkStatus
+    from testbed.cluster.services.shared_nics import SharedNics
     from testbed.spec.layout import Impairment
 
 
 @click.command("status")
+@cluster_argument
 @name_option
 @json_option
-def status_command(name: str | None, as_json: bool) -> None:
-    """Show the nodes, links and counters of a cluster that is up; without --name, of all."""
-    from testbed.cluster.state import Store
-    from testbed.cluster.status import status
+def status_command(cluster: str | None, name: str | None, as_json: bool) -> None:
+    """Show the nodes, links and counters of a cluster that is up; without a name, of all."""
+    from testbed.cluster.records.state import Store
+    from testbed.cluster.records.status import status
 
-    store = Store()
-    names = [store.existing(name)] if name is not None else store.names()
-    found: list[ClusterStatus] = []
+    store, wanted = Store(), cluster_named(cluster, name)
+    names = [store.existing(wanted)] if wanted is not None else store.names()
+    statuses: list[ClusterStatus] = []
     failures: list[TestbedError] = []
-    for each in names:
+    for cluster_name in names:
         try:
-            found.append(status(store.choose(each)))
-        except TestbedError as error:  # the others are to be seen all the same
+            statuses.append(status(store.choose(cluster_name)))
+        except TestbedError as error:  # the other clusters are still shown
             failures.append(error)
+        except OSError as error:
+            failures.append(TestbedError(f"cluster {cluster_name} cannot be examined: {reason_of(error)}"))
     if as_json:
-        print_json("status", {"clusters": [_document(each) for each in found]})
+        print_json("status", {"clusters": [_document(shown) for shown in statuses]})
     elif not names:
-        click.echo("no cluster is up; 'testbed up star-4' brings one up")
+        echo("no cluster is up; 'testbed up star-4' brings one up")
     else:
-        for shown in found:
+        for shown in statuses:
             _print(shown)
     if failures:
         raise failures[0]
 
 
-def _document(found: ClusterStatus) -> Mapping[str, object]:
-    state = found.state
-    by_end = {(end.owner, end.port): each.link.name for each in found.links for end in (each.link.a, each.link.b)}
-    seen = {node.name: node for node in found.nodes}
+def _document(status: ClusterStatus) -> Mapping[str, object]:
+    state = status.state
+    by_end = {(end.owner, end.port): link.link.name for link in status.links for end in (link.link.a, link.link.b)}
+    seen = {node.name: node for node in status.nodes}
     return {
         "name": state.name,
         "origin": state.origin,
@@ -93,28 +96,28 @@ def _document(found: ClusterStatus) -> Mapping[str, object]:
         ],
         "links": [
             {
-                "name": each.link.name,
-                "tags": list(each.link.tags),
-                "a": str(each.link.a),
-                "b": str(each.link.b),
-                "datapath": each.datapath,
-                "notes": list(state.notes.get(each.link.name, ())),
-                "there": each.there,
-                "up": each.up,
-                "forward": _direction(each.forward, each.forward_impairment),
-                "backward": _direction(each.backward, each.backward_impairment),
+                "name": link.link.name,
+                "tags": list(link.link.tags),
+                "a": str(link.link.a),
+                "b": str(link.link.b),
+                "datapath": link.datapath,
+                "notes": list(state.notes.get(link.link.name, ())),
+                "there": link.there,
+                "up": link.up,
+                "forward": _direction(link.forward, link.forward_impairment),
+                "backward": _direction(link.backward, link.backward_impairment),
             }
-            for each in found.links
+            for link in status.links
         ],
         "shared": _shared(state.nics),
         "injected": [
             {
-                "number": one.number,
-                "what": one.what,
-                "links": sorted(one.links),
-                "seconds_left": _left(one) if one.until else None,
+                "number": injection.number,
+                "what": injection.what,
+                "links": sorted(injection.links),
+                "seconds_left": _left(injection) if injection.until else None,
             }
-            for one in state.injected
+            for injection in state.injected
         ],
     }
 
@@ -145,44 +148,39 @@ def _direction(direction: Direction, impairment: Impairment) -> Mapping[str, obj
     }
 
 
-def _print(found: ClusterStatus) -> None:
-    """The cluster as a tree: each node with its NICs, each with its link and what went through it."""
-    from testbed.cluster.status import summary
+def _print(status: ClusterStatus) -> None:
+    """Print the cluster as a tree: nodes with their NICs, each with its link and counters."""
+    from testbed.cluster.records.status import summary
 
-    state = found.state
+    state = status.state
     age = _duration(time.time() - state.created)
     ends = "until taken down" if state.lasting else f"until process {state.owner.pid} ends"
-    click.echo(f"{state.name} ({state.origin}): {summary(state.layout)}, up for {age}, {ends}")
+    echo(f"{state.name} ({state.origin}): {summary(state.layout)}, up for {age}, {ends}")
     if state.phase != "up":
         mend = "'testbed gc' removes it" if state.abandoned else "'testbed up' puts it right, 'testbed down' removes it"
         at_work = (
             f"process {state.owner.pid} is {state.phase} it" if state.owner.alive else f"left {state.phase}: {mend}"
         )
-        click.echo(f"   {at_work}")
-    elif not (state.steward is not None and state.steward.alive):
-        if "relay" in state.datapaths.values():
-            click.echo(
-                "   its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again"
-            )
-        if state.nics is not None:
-            click.echo("   the agents of its NICs are GONE, and nobody can attach: 'testbed up' starts them again")
+        echo(f"   {at_work}")
+    for sentence in status.missing if state.phase == "up" else ():
+        echo(f"   {sentence}")
     by_end: dict[tuple[str, str], LinkStatus] = {}
-    for link in found.links:
+    for link in status.links:
         by_end[link.link.a.owner, link.link.a.port] = link
         by_end[link.link.b.owner, link.link.b.port] = link
     rows: list[tuple[str, str, str, str]] = []
-    seen = {node.name: node for node in found.nodes}
+    seen = {node.name: node for node in status.nodes}
     for node in state.layout.nodes:
-        there = seen[node.name]
-        programs = f"  {len(there.programs)} running" if there.programs else ""
-        programs += f"  {_agent_in_words(there.agent)}" if there.agent is not None else ""
+        node_status = seen[node.name]
+        programs = f"  {len(node_status.programs)} running" if node_status.programs else ""
+        programs += f"  {_agent_in_words(node_status.agent)}" if node_status.agent is not None else ""
         name = f"{node.name}{_tags(node.tags)}"
-        first = f"{name}{programs}" if there.there else f"{name}  GONE"
+        first = f"{name}{programs}" if node_status.there else f"{name}  GONE"
         if not node.nics:
             rows.append((first, "", "", ""))
         for number, nic in enumerate(node.nics):
             rows.append(_nic_row(first if number == 0 else "", node.name, nic.name, nic.addresses, by_end))
-    trunks = [link for link in found.links if _is_trunk(found, link)]
+    trunks = [link for link in status.links if _is_trunk(status, link)]
     for link in trunks:
         rows.append(
             (
@@ -196,25 +194,25 @@ def _print(found: ClusterStatus) -> None:
     for number, row in enumerate(rows):
         branch = "└─" if number == len(rows) - 1 else "├─"
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
-        click.echo(f"{branch} {cells}  {row[3]}".rstrip())
+        echo(f"{branch} {cells}  {row[3]}".rstrip())
     if state.nics is not None:
-        each = f"{state.nics.functions} functions" if state.nics.functions > 1 else "1 function"
-        click.echo(f"   NICs shared for {state.nics.protocol}, {each} each, until process {state.nics.owner.pid} ends")
-    for one in state.injected:
-        left = f", {_duration(_left(one))} left" if one.until else ""
-        click.echo(f"   injected {one.number}: {one.what}{left}")
+        functions = f"{state.nics.functions} functions" if state.nics.functions > 1 else "1 function"
+        echo(f"   NICs shared for {state.nics.protocol}, {functions} each, until process {state.nics.owner.pid} ends")
+    for injection in state.injected:
+        left = f", {_duration(_left(injection))} left" if injection.until else ""
+        echo(f"   injected {injection.number}: {injection.what}{left}")
 
 
 def _agent_in_words(agent: AgentStatus) -> str:
-    """ "agent 4711, 2 attached"."""
+    """Format an agent: ``agent 4711, 2 attached``."""
     if not agent.pid:
         return "agent GONE"
-    said = f"agent {agent.pid}, {len(agent.hosts)} attached"
-    return f"{said}, {agent.lost} frames lost" if agent.lost else said
+    words = f"agent {agent.pid}, {len(agent.hosts)} attached"
+    return f"{words}, {agent.lost} frames lost" if agent.lost else words
 
 
-def _is_trunk(found: ClusterStatus, link: LinkStatus) -> bool:
-    switches = {switch.name for switch in found.state.layout.switches}
+def _is_trunk(status: ClusterStatus, link: LinkStatus) -> bool:
+    switches = {switch.name for switch in status.state.layout.switches}
     return link.link.a.owner in switches and link.link.b.owner in switches
 
 
@@ -225,26 +223,28 @@ def _nic_row(
     link = by_end.get((node, nic))
     if link is None:
         return first, f"{nic} {shown}", "", ""
-    mine, other = (link.link.a, link.link.b) if link.link.a.owner == node else (link.link.b, link.link.a)
+    mine, peer = (link.link.a, link.link.b) if link.link.a.owner == node else (link.link.b, link.link.a)
     out, back = (link.forward, link.backward) if mine is link.link.a else (link.backward, link.forward)
-    return first, f"{nic} {shown} -- {other}{_tags(link.link.tags)}", _condition(link), _traffic(out, back)
+    return first, f"{nic} {shown} -- {peer}{_tags(link.link.tags)}", _condition(link), _traffic(out, back)
 
 
 def _tags(tags: Sequence[str]) -> str:
-    """As selectors have them: " @client @rack1"."""
+    """Format tags as selectors: ``" @client @rack1"``."""
     return "".join(f" {SELECTOR}{tag}" for tag in tags)
 
 
 def _condition(link: LinkStatus) -> str:
-    """ "up", and what is in force: "up, by relay: delay 2ms, loss 5%"."""
+    """Format a link's state and impairments: ``up, by relay: delay 2ms, loss 5%``."""
     condition = "up" if link.up else "down" if link.there else "GONE"
     if link.datapath == "direct":
         return condition
-    from testbed.cluster.injecting import described
+    from testbed.cluster.faults.fault_injection import described
 
     forward, backward = [
-        described({key: value for key, value in impairment_to_json(one).items() if key != "rules"}, one.rules)
-        for one in (link.forward_impairment, link.backward_impairment)
+        described(
+            {key: value for key, value in impairment_to_json(impairment).items() if key != "rules"}, impairment.rules
+        )
+        for impairment in (link.forward_impairment, link.backward_impairment)
     ]
     what = forward if forward == backward else f"-> {forward or 'nothing'}; <- {backward or 'nothing'}"
     return f"{condition}, by {link.datapath}: {what}"

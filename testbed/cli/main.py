@@ -1,4 +1,4 @@
-"""The command ``testbed``: its sub-commands, imported when they are called, and how errors end it."""
+"""Command ``testbed``: its sub-commands, imported when called, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from types import FrameType
 
 import click
 
+from testbed.cli.collector import PROCESS
+from testbed.cli.consoles import echo
 from testbed.errors import TestbedError, reason_of
 
-# sub-command -> (module, what `testbed --help` says of it): a module is imported only when its command is called.
+# sub-command -> (module, summary in `testbed --help`). A module is imported only when its command is called.
 _COMMANDS = {
-    "up": ("life", "Bring a cluster up, or make the difference to a changed file."),
-    "down": ("life", "Take a cluster down."),
-    "gc": ("life", "Remove what clusters left whose owner has died."),
+    "up": ("lifecycle_commands", "Bring a cluster up, or make the difference to a changed file."),
+    "down": ("lifecycle_commands", "Take a cluster down."),
+    "gc": ("lifecycle_commands", "Remove what clusters left whose owner has died."),
     "status": ("look", "Show nodes, links and counters of a cluster that is up."),
     "top": ("top", "Watch a cluster: nodes, links, faults, events; inject by keys."),
-    "inject": ("faults", "Impair links of a running cluster: delay, loss, rate, rules."),
-    "link": ("faults", "Pull cables out and plug them in again."),
-    "partition": ("faults", "Let nothing pass between groups of nodes."),
-    "load": ("faults", "Use up processors, fill links."),
-    "heal": ("faults", "Lift what was injected."),
-    "run": ("run", "Run a workload, or commands, on the nodes of a cluster."),
-    "scenario": ("scenario", "Check a scenario of faults."),
-    "runs": ("run", "List runs, show one, list workloads and protocols."),
-    "report": ("report", "Make one HTML file of runs: verdict, plots, tables."),
+    "inject": ("fault_commands", "Impair links of a running cluster: delay, loss, rate, rules."),
+    "link": ("fault_commands", "Pull cables out and plug them in again."),
+    "partition": ("fault_commands", "Let nothing pass between groups of nodes."),
+    "load": ("fault_commands", "Use up processors, fill links."),
+    "heal": ("fault_commands", "Lift what was injected."),
+    "run": ("run_command", "Run a workload, or commands, on the nodes of a cluster."),
+    "scenario": ("scenario_commands", "Check a scenario of faults."),
+    "runs": ("run_command", "List runs, show one, list workloads and protocols."),
+    "report": ("report_command", "Make one HTML file of runs: verdict, plots, tables."),
     "compare": ("compare", "Tell whether one run is better or worse than another."),
     "reproduce": ("reproduce", "Compare what a paper has published with what comes out here."),
     "replay": ("replay", "Run a failed run again with the same fates, in either mode."),
     "check-run": ("replay", "Look through the history of a run again."),
     "check": ("check", "Measure what links do, and judge it: trusted, degraded or invalid."),
-    "capture": ("capture", "Capture frames of links, with what they met."),
+    "capture": ("capture_command", "Capture frames of links, with what they met."),
     "decode": ("decode", "Print what is in a capture, frame by frame or message by message."),
-    "dissector": ("dissector", "Write a dissector of the protocols for Wireshark."),
-    "events": ("events", "Show what was done to a cluster and what happened to it."),
-    "nics": ("nics", "Share the NICs of a cluster, for scripts that attach."),
+    "dissector": ("decode", "Write a dissector of the protocols for Wireshark."),
+    "events": ("event_commands", "Show what was done to a cluster and what happened to it."),
+    "nics": ("lifecycle_commands", "Share the NICs of a cluster, for scripts that attach."),
     "exec": ("enter", "Run a program in a node."),
     "ssh": ("ssh", "Have an sshd in every node; log in to one."),
     "shell": ("enter", "Open a shell in a node."),
@@ -62,7 +64,7 @@ exec and shell end with the program's own code, 126 or 127 if it cannot start.""
 
 
 class _Commands(click.Group):
-    """A group that knows its commands' names and help without importing them."""
+    """Group of commands with names and summaries known without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
@@ -103,33 +105,32 @@ def testbed() -> None:
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does: what it had begun is rolled back."""
-    click.echo(f"testbed: ended by {signal.Signals(number).name}", err=True)
+    """Exit on SIGTERM or SIGHUP as on Ctrl-C: unfinished work is rolled back."""
+    echo(f"testbed: ended by {signal.Signals(number).name}", err=True)
     raise SystemExit(128 + number)
 
 
 def main() -> None:
-    """The entry point: a user's mistake is a sentence and an exit code, never a traceback."""
+    """Run the command: a user's mistake ends in a sentence and an exit code, never in a traceback."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if (
-            signal.getsignal(number) is not signal.SIG_IGN
-        ):  # nohup: what we become must not end with the terminal either
+        # Under nohup, an exec'ed program must not end with the terminal either.
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
     try:
-        code = testbed.main(standalone_mode=False)  # the code of a command that ended by click's Exit, else None
+        code = testbed.main(standalone_mode=False, obj=PROCESS)  # the code of click's Exit, else None
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
-        click.echo("testbed: interrupted", err=True)
+        echo("testbed: interrupted", err=True)
         sys.exit(130)
     except TestbedError as error:
-        click.echo(f"testbed: {error}", err=True)
+        echo(f"testbed: {error}", err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # `testbed status | head`: nobody reads on
+    except BrokenPipeError:  # `testbed status | head`: the reader has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        click.echo(f"testbed: {reason_of(error)}", err=True)
+        echo(f"testbed: {reason_of(error)}", err=True)
         sys.exit(1)

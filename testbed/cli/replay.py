@@ -1,4 +1,4 @@
-"""``replay`` and ``check-run``: a run's fates once more, and its history looked through once more."""
+"""Commands ``replay`` and ``check-run``: repeat a run's fates, or check its history again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from testbed.cli.options import json_option, print_json
+from testbed.cli.consoles import echo, json_option, print_json
 from testbed.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from testbed.controller.checkers.report import Report
-    from testbed.controller.replaying import Repetition, Replayed
-    from testbed.controller.shrinking import Shrunk
+    from testbed.controller.checkers.check_report import Report
+    from testbed.controller.replay.delta_debugging import Shrunk
+    from testbed.controller.replay.replays import Repetition, Replayed
 
 _FAILED = 10
 _SHOWN = 20  # fates
@@ -47,27 +47,27 @@ def replay_command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Run what is in a run's folder again, and say whether the same check fails again.
+    """Repeat a recorded run, and report whether the same check fails again.
 
     \b
     testbed replay results/runs/20250101-120000-star-4-random
     testbed replay results/runs/20250101-120000-star-4-random --shrink --mode sim
 
-    The fates come from the run's log; where it is not whole (in namespaces without --fates the kernel may decide some, and
-    tells none) and beside a scenario, from the seed. Exit code 10: a check, or the run, has failed again or otherwise; 0:
-    nothing has.
+    The fates come from the run's log; where it is incomplete (in namespaces without --fates the kernel may decide some,
+    and reports none) and beside a scenario, from the seed. Exit code 10: a check, or the run, has failed, as before or
+    otherwise; 0: nothing has.
     """
-    from testbed.controller.replaying import fewest, repetition, replayed
+    from testbed.controller.replay.replays import find_fewest, read_repetition, replay_repetition
 
-    one = repetition(folder, number or 0)
+    original = read_repetition(folder, number or 0)
     few = None
     if shrink:
-        few = fewest(one, runs)
+        few = find_fewest(original, runs)
         if not as_json:
-            _print_few(one, few, runs)
-        given = one.few
-    where = mode or ("live" if one.run.asked["mode"] == "sim" else "sim")
-    again = replayed(one, where, given, output)
+            _print_few(original, few, runs)
+        given = original.few
+    where = mode or ("live" if original.run.asked["mode"] == "sim" else "sim")
+    again = replay_repetition(original, where, given, output)
     if as_json:
         shrunk = {} if few is None else {
             "shrunk": {"fates": len(few.causes), "runs": few.trials, "minimal": few.minimal, "log": str(given)}
@@ -75,7 +75,7 @@ def replay_command(
         print_json(
             "replay",
             {
-                "folder": str(folder), "repetition": one.number, "mode": again.mode, "same": again.same,
+                "folder": str(folder), "repetition": original.number, "mode": again.mode, "same": again.same,
                 "before": sorted(again.before), "now": sorted(again.now), "error": again.error, "fates": again.fates,
                 **shrunk,
             },
@@ -90,8 +90,8 @@ def replay_command(
 @json_option
 @click.pass_context
 def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
-    """Check what each application of a run sent, received and was told: nothing lost, nothing twice, order, content, errors,
-    progress, recovery. The run's folder must have a history. Exit code 10: a check has failed."""
+    """Check what each application of a run sent, received and was told: nothing lost, nothing twice, order, content,
+    errors, progress, recovery. The run's folder must have a history. Exit code 10: a check has failed."""
     from testbed.controller.checkers.runs import check_again
     from testbed.observe.recorded import recorded
 
@@ -101,13 +101,13 @@ def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
     else:
         for number, report in enumerate(reports, 1):
             if len(reports) > 1:
-                click.echo(f"repetition {number}:")
-            click.echo(report.in_words())
+                echo(f"repetition {number}:")
+            echo(report.in_words())
     ctx.exit(_FAILED if any(report.failed for report in reports) else 0)
 
 
-def tell_checks(place: Path) -> None:
-    """What the checks of a run have come to, on standard error; and the command that runs again what has failed."""
+def print_checks(place: Path) -> None:
+    """Print the result of a run's checks on standard error, with the command that repeats a failed run."""
     from testbed.controller.checkers.promises import LOST
     from testbed.controller.checkers.runs import written_reports
     from testbed.observe.recorded import recorded
@@ -116,21 +116,21 @@ def tell_checks(place: Path) -> None:
     reports = written_reports(run)
     for number, report in enumerate(reports, 1):
         if report.failed or report.ambiguities:
-            click.echo(f"checks of repetition {number}:" if len(reports) > 1 else "checks:", err=True)
-            click.echo(_indented(report), err=True)
-    if reports and not any(one.failed for one in reports):
-        messages = sum(one.checks[LOST].checked for one in reports)
-        click.echo(f"checks: nothing wrong with {messages:,} messages", err=True)
-    if run.asked.get("form") and (run.status == "failed" or any(one.failed for one in reports)):
-        other = "live" if run.asked["mode"] == "sim" or not _simulated(run.asked["protocol"]) else "sim"
-        number = next((at for at, one in enumerate(reports, 1) if one.failed), len(reports))
+            echo(f"checks of repetition {number}:" if len(reports) > 1 else "checks:", err=True)
+            echo(_indented(report), err=True)
+    if reports and not any(report.failed for report in reports):
+        messages = sum(report.checks[LOST].checked for report in reports)
+        echo(f"checks: nothing wrong with {messages:,} messages", err=True)
+    if run.asked.get("form") and (run.status == "failed" or any(report.failed for report in reports)):
+        other_mode = "live" if run.asked["mode"] == "sim" or not _simulated(run.asked["protocol"]) else "sim"
+        number = next((at for at, report in enumerate(reports, 1) if report.failed), len(reports))
         which = f" --repetition {number}" if len(reports) > 1 else ""
-        click.echo(f"again in {other}: testbed replay {shlex.quote(str(place))}{which} --mode {other}", err=True)
+        echo(f"again in {other_mode}: testbed replay {shlex.quote(str(place))}{which} --mode {other_mode}", err=True)
 
 
 def _simulated(protocol: str) -> bool:
-    """Whether a simulation has it: the kernel's own are in namespaces only."""
-    from testbed.controller.running import protocol_of
+    """Whether the protocol can be simulated: the kernel's own exist in namespaces only."""
+    from testbed.controller.runs.runner import protocol_of
 
     try:
         protocol_of(protocol, "sim")
@@ -143,33 +143,33 @@ def _indented(report: Report) -> str:
     return "\n".join(f"  {line}" for line in report.in_words().splitlines())
 
 
-def _print_few(one: Repetition, few: Shrunk[str], runs: int) -> None:
+def _print_few(original: Repetition, few: Shrunk[str], runs: int) -> None:
     enough = "each of them is needed" if few.minimal else f"more runs than {runs} might find fewer"
     count = len(few.causes)
-    what = "fate" if one.scenario is None else "fault"
+    what = "fate" if original.scenario is None else "fault"
     causes = f"1 {what} is" if count == 1 else f"{count} {what}s are"
-    click.echo(f"{causes} enough to fail so, found in {few.trials} runs of at most {runs}; {enough}: {one.few}")
+    echo(f"{causes} enough to fail so, found in {few.trials} runs of at most {runs}; {enough}: {original.few}")
     for sentence in few.causes[:_SHOWN]:
-        click.echo(f"  {sentence}")
+        echo(f"  {sentence}")
     if count > _SHOWN:
-        click.echo(f"  and {count - _SHOWN} more")
+        echo(f"  and {count - _SHOWN} more")
 
 
 def _print_replayed(again: Replayed) -> None:
     by = f"{again.fates} fates of the log" if again.fates >= 0 else "the fates that the seed gives"
-    given = f", {again.given} of which were met" if again.given >= 0 else ""
-    click.echo(f"what had failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
-    click.echo(f"what fails in {again.mode}, with {by}{given}: {', '.join(sorted(again.now)) or 'nothing'}")
+    met = f", {again.given} of which were met" if again.given >= 0 else ""
+    echo(f"what had failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
+    echo(f"what fails in {again.mode}, with {by}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
     if again.error:
-        click.echo(f"  {_in_a_line(again.error)}")
+        echo(f"  {_in_a_line(again.error)}")
     if again.before and again.now:
-        click.echo("the same check has failed again" if again.same else "it has failed in another way")
+        echo("the same check has failed again" if again.same else "it has failed in another way")
     elif again.before:
-        click.echo("it has not failed again")
+        echo("it has not failed again")
 
 
 def _in_a_line(error: str) -> str:
-    """What went wrong; of a traceback its node and its last line, which says that."""
+    """Summarize an error in one line; of a traceback its node and its last line."""
     lines = error.strip().splitlines()
     where, traced, _ = lines[0].partition("Traceback (most recent call last)")
     return where + lines[-1] if traced else lines[0]

@@ -1,4 +1,4 @@
-"""``reproduce``: what a paper has published beside what comes out here."""
+"""Command ``reproduce``: compare a paper's published results with our measurements."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.options import json_option, print_json
+from testbed.cli.consoles import echo, json_option, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from testbed.controller.reproducing import Reproduction
-    from testbed.controller.running import Mode
+    from testbed.controller.reproduction import Reproduction
+    from testbed.controller.runs.runner import Mode
 
 _NOT_REPRODUCED = 10
 
@@ -50,16 +50,16 @@ def reproduce_command(
     A calibrated row has chosen a constant of the profile; all others are predictions, with their errors. Exit code 10: a
     calibrated row is off by more than 3 %, or a shape is broken.
     """
-    from testbed.controller.reproducing import reproduce
+    from testbed.controller.reproduction import reproduce
 
-    found = reproduce(protocol, mode=mode, dilate=dilate, profile=profile, runs=runs, follow=_follow)
+    reproduction = reproduce(protocol, mode=mode, dilate=dilate, profile=profile, runs=runs, follow=_follow)
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", err=True, nl=False)
     if as_json:
-        print_json("reproduce", _document(found))
+        print_json("reproduce", _document(reproduction))
     else:
-        _print(found)
-    ctx.exit(_NOT_REPRODUCED if found.failures else 0)
+        _print(reproduction)
+    ctx.exit(_NOT_REPRODUCED if reproduction.failures else 0)
 
 
 def _follow(what: str) -> None:
@@ -67,69 +67,74 @@ def _follow(what: str) -> None:
         click.echo(f"\r{what}\x1b[K", err=True, nl=False)
 
 
-def _print(found: Reproduction) -> None:
-    from testbed.cli.tables import print_table
-    from testbed.observe.quantities import cell, heading
+def _print(reproduction: Reproduction) -> None:
+    from testbed.cli.table_layout import print_table
+    from testbed.observe.format.quantities import format_value, heading
 
-    paper = found.paper
-    click.echo(f"{paper.authors}: {paper.title}, {paper.published}")
+    paper = reproduction.paper
+    echo(f"{paper.authors}: {paper.title}, {paper.published}")
     constants = f"{paper.constants} calibrated constant" + ("s" if paper.constants != 1 else "")
-    click.echo(f"cluster {paper.cluster}, profile {found.profile.name}, with {constants}\n")
-    systems = list(dict.fromkeys(name for one in found.rows for name in one.row.others))
+    echo(f"cluster {paper.cluster}, profile {reproduction.profile.name}, with {constants}\n")
+    systems = list(dict.fromkeys(name for reproduced in reproduction.rows for name in reproduced.row.others))
     print_table(
         ["", "paper", "ours", "error", "", *(f"paper: {name}" for name in systems)],
         [
             [
-                one.row.name,
-                f"{one.row.paper:g} {one.row.unit}",
-                f"{one.ours:.4g} {one.row.unit}",
-                f"{one.error:+.1%}",
-                "calibrated" if one.row.calibrated else "predicted",
-                *(f"{one.row.others[name]:g} {one.row.unit}" if name in one.row.others else "" for name in systems),
+                reproduced.row.name,
+                f"{reproduced.row.paper:g} {reproduced.row.unit}",
+                f"{reproduced.ours:.4g} {reproduced.row.unit}",
+                f"{reproduced.error:+.1%}",
+                "calibrated" if reproduced.row.calibrated else "predicted",
+                *(
+                    f"{reproduced.row.others[name]:g} {reproduced.row.unit}" if name in reproduced.row.others else ""
+                    for name in systems
+                ),
             ]
-            for one in found.rows
+            for reproduced in reproduction.rows
         ],
     )
-    if found.predicts:
-        click.echo(f"\nmedian error of the predicted rows: {found.median_error:.1%}\n")
-    for table, rows in found.tables:
-        click.echo(f"\n{table.name}: {table.source}")
-        told = [row for row in rows if any(key in row for key in table.columns)]
+    if reproduction.predicts:
+        echo(f"\nmedian error of the predicted rows: {reproduction.median_error:.1%}\n")
+    for table, rows in reproduction.tables:
+        echo(f"\n{table.name}: {table.source}")
+        shown_rows = [row for row in rows if any(key in row for key in table.columns)]
         print_table(
             [heading(key) for key in table.columns],
-            ([cell(key, row.get(key)) for key in table.columns] for row in told),
+            ([format_value(key, row.get(key)) for key in table.columns] for row in shown_rows),
         )
-    if found.tables:
-        click.echo()
-    for shape in found.shapes:
+    if reproduction.tables:
+        echo()
+    for shape in reproduction.shapes:
         word = click.style("holds", fg="green") if shape.holds else click.style("broken", fg="red")
-        click.echo(f"{word}: {shape.shape.name} ({shape.detail})")
-    for one in paper.unmatched:
-        click.echo(f"no row: {one.value}: {one.why}")
-    for sentence in found.failures:
-        click.echo(f"{click.style('not reproduced', fg='red')}: {sentence}")
+        echo(f"{word}: {shape.shape.name} ({shape.detail})")
+    for unmatched in paper.unmatched:
+        echo(f"no row: {unmatched.value}: {unmatched.why}")
+    for sentence in reproduction.failures:
+        echo(f"{click.style('not reproduced', fg='red')}: {sentence}")
 
 
-def _document(found: Reproduction) -> Mapping[str, object]:
-    from testbed.controller.profiles import in_words
+def _document(reproduction: Reproduction) -> Mapping[str, object]:
+    from testbed.controller.runs.profiles import profile_values
 
     rows = [
-        {"name": one.row.name, "paper": one.row.paper, "ours": one.ours, "unit": one.row.unit, "error": one.error,
-         "calibrated": one.row.calibrated, "source": one.row.source, "meaning": one.row.meaning,
-         "others": dict(one.row.others)}
-        for one in found.rows
+        {"name": reproduced.row.name, "paper": reproduced.row.paper, "ours": reproduced.ours,
+         "unit": reproduced.row.unit, "error": reproduced.error, "calibrated": reproduced.row.calibrated,
+         "source": reproduced.row.source, "meaning": reproduced.row.meaning, "others": dict(reproduced.row.others)}
+        for reproduced in reproduction.rows
     ]  # fmt: skip
     return {
-        "protocol": found.protocol,
-        "paper": f"{found.paper.authors}: {found.paper.title}, {found.paper.published}",
-        "cluster": found.paper.cluster,
-        "profile": in_words(found.profile),
+        "protocol": reproduction.protocol,
+        "paper": f"{reproduction.paper.authors}: {reproduction.paper.title}, {reproduction.paper.published}",
+        "cluster": reproduction.paper.cluster,
+        "profile": profile_values(reproduction.profile),
         "rows": rows,
-        "median_error": found.median_error,
+        "median_error": reproduction.median_error,
         "tables": [
-            {"name": one.name, "source": one.source, "columns": list(one.columns), "rows": list(rows)}
-            for one, rows in found.tables
+            {"name": table.name, "source": table.source, "columns": list(table.columns), "rows": list(rows)}
+            for table, rows in reproduction.tables
         ],
-        "shapes": [{"name": one.shape.name, "holds": one.holds, "detail": one.detail} for one in found.shapes],
-        "failures": found.failures,
+        "shapes": [
+            {"name": shape.shape.name, "holds": shape.holds, "detail": shape.detail} for shape in reproduction.shapes
+        ],
+        "failures": reproduction.failures,
     }

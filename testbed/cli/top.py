@@ -1,4 +1,4 @@
-"""``top``: a cluster while it runs, on a whole screen, with keys to make its links worse."""
+"""Command ``top``: a full-screen view of a running cluster, with keys to inject faults."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.options import chosen, cluster_argument, json_option, name_option, print_json
+from testbed.cli.consoles import cluster_argument, cluster_named, json_option, name_option, print_json
 
 if TYPE_CHECKING:
-    from testbed.cluster.state import Store
+    from testbed.cluster.records.state import Store
     from testbed.observe.live.snapshot import Snapshot
 
-_LEAST = 0.1  # s between two looks
-_WIDE = 200  # characters of what is printed where no terminal is
+_MIN = 0.1  # s between two looks
+_WIDE = 200  # columns where there is no terminal
 
 
 @click.command("top", short_help="Watch a cluster: nodes, links, faults, events; inject by keys.")
@@ -27,8 +27,8 @@ _WIDE = 200  # characters of what is printed where no terminal is
 @name_option
 @json_option
 def top_command(cluster: str | None, interval: str, once: bool, name: str | None, as_json: bool) -> None:
-    """Watch a cluster in the terminal: nodes with their programs, links with what is declared and injected and what went
-    through and was lost, faults, events.
+    """Watch a cluster in the terminal: nodes with their programs, links with declared and injected impairments, traffic
+    and drops, faults, events.
 
     \b
     arrows, j, k  select     i    inject on the selected link or node: --loss 5% --delay 2ms
@@ -37,25 +37,25 @@ def top_command(cluster: str | None, interval: str, once: bool, name: str | None
 
     Without a terminal, with --once or with --json one snapshot is printed.
     """
-    from testbed.cluster.state import Store
+    from testbed.cluster.records.state import Store
 
     seconds = _seconds(interval)
-    store, wanted = Store(), chosen(cluster, name)
+    store, wanted = Store(), cluster_named(cluster, name)
     if once or as_json or not _terminal():
         _print_once(store, wanted, seconds, as_json=as_json)
         return
     from rich.console import Console
 
-    from testbed.cli.screen.watching import watch
-    from testbed.observe.live.gathering import Gathering
+    from testbed.cli.screen.live_view import watch
+    from testbed.observe.live.snapshots import SnapshotSampler
 
     if wanted is not None or store.names():
-        store.existing(wanted)  # which one is to be said, and said right; only where none is up one is waited for
-    gathering = Gathering(store, wanted)
+        store.existing(wanted)  # raises for an unknown or ambiguous name; waits only if no cluster is up
+    sampler = SnapshotSampler(store, wanted)
     try:
-        watch(gathering, seconds, Console(), sys.stdin.fileno())
+        watch(sampler, seconds, Console(), sys.stdin.fileno())
     finally:
-        gathering.close()
+        sampler.close()
 
 
 def _terminal() -> bool:
@@ -76,19 +76,19 @@ def _print_once(store: Store, name: str | None, seconds: float, *, as_json: bool
 
 
 def _snapshot(store: Store, name: str | None, seconds: float) -> Snapshot:
-    """Of two looks, so that there are rates. NotFoundError says why there is nothing to be seen."""
+    """Take a snapshot with rates, from two looks. Raises NotFoundError with the reason if there is none."""
     from testbed.errors import NotFoundError
-    from testbed.observe.live.gathering import Gathering
     from testbed.observe.live.snapshot import Absent
+    from testbed.observe.live.snapshots import SnapshotSampler
 
     name = store.existing(name)
-    gathering = Gathering(store, name)
+    sampler = SnapshotSampler(store, name)
     try:
-        gathering.look()
-        time.sleep(seconds)  # what is measured is what happens meanwhile
-        snapshot = gathering.look()
+        sampler.look()
+        time.sleep(seconds)  # the interval that the rates cover
+        snapshot = sampler.look()
     finally:
-        gathering.close()
+        sampler.close()
     if isinstance(snapshot, Absent):
         raise NotFoundError(snapshot.why)
     return snapshot
@@ -101,6 +101,6 @@ def _seconds(interval: str) -> float:
         seconds = parse_duration(interval) / 1e9
     except UnitError as error:
         raise click.BadParameter(str(error), param_hint="--interval") from error
-    if seconds < _LEAST:
-        raise click.BadParameter(f"at least {1000 * _LEAST:.0f}ms", param_hint="--interval")
+    if seconds < _MIN:
+        raise click.BadParameter(f"at least {1000 * _MIN:.0f}ms", param_hint="--interval")
     return seconds

@@ -1,1 +1,2 @@
-"""A cluster's life: plan, bring up, converge, run programs in it, tear down, collect garbage; its state and its keeper."""
+"""The life of a cluster: plan, bring up, converge, run programs, take down, collect garbage; its state and its
+services."""

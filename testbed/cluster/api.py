@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import Progress, silent
-from testbed.cluster.running import RunningCluster
-from testbed.cluster.state import Store
+from testbed.cluster.records.state import Store
+from testbed.cluster.running_cluster import RunningCluster
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 if TYPE_CHECKING:
     from testbed.kernel.datapaths import Asked
@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 def _program() -> str:
-    """Where a cluster made in Python comes from: the program that makes it."""
+    """The origin of a cluster made in Python: the program that makes it."""
     return f"python:{os.path.abspath(sys.argv[0])}" if sys.argv and sys.argv[0] else "python"
 
 
@@ -45,15 +45,18 @@ class Cluster(Description):
     ) -> RunningCluster:
         """Bring the cluster up.
 
-        It ends with ``down()``, with the ``with`` block, or with this process, however that dies. With `keep` it stays
-        until it is taken down, as if the command had brought it up, and is converged when it is up already.
+        It ends with ``down()``, with the ``with`` block, or with this process, however the process dies. With `keep`,
+        it stays until it is taken down, like a cluster from the command line; a cluster that is already up is
+        converged.
 
-        name: by default the description's own; unless it is kept, made unique by this process's number, so that tests in
-        parallel do not meet. origin: with `keep`, what tells this cluster from another of the same name, usually its
-        file; this program's path if not said. datapath: who shall carry impaired links; the ladder decides if not said.
-        fates: a file to which the relay appends every fate that is not a pass; `inject` can replay it. Unless a datapath is
-        asked for, the relay then carries all that is impaired. Raises TestbedError: UnsupportedError before anything is
-        touched, ConflictError for a name in use, KernelError after a failure that has been rolled back.
+        name: default: the description's name; without `keep`, this process's number is appended so that parallel tests
+        do not collide. origin: with `keep`, distinguishes this cluster from others of the same name, usually its file;
+        default: this program's path. datapath: who carries impaired links; by default, the best datapath available.
+        fates: a file to which the relay appends every fate that is not a pass, for replay by `inject`; unless a
+        datapath is requested, the relay then carries all impaired links.
+
+        Raises TestbedError: UnsupportedError before anything changes, ConflictError for a name in use, KernelError
+        after a failure that was rolled back.
         """
         if name is None:
             name = self.name if keep else f"{self.name[:40]}-{os.getpid()}-{next(_numbers)}"

@@ -1,17 +1,20 @@
-"""Bringing a cluster up as whoever asks: as root here and now, without root inside a user namespace of its own."""
+"""Bring a cluster up with the caller's rights: directly as root, otherwise in a user namespace."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.cluster import keeper, lifecycle, removal
-from testbed.cluster.lifecycle import Outcome, Progress, Wish, silent
-from testbed.cluster.requirements import check_supported
-from testbed.cluster.state import Store
+from testbed.cluster import lifecycle, removal
+from testbed.cluster.lifecycle import DesiredState, Outcome, Progress, silent
+from testbed.cluster.plan.host_requirements import check_supported
+from testbed.cluster.records.state import State, Store
+from testbed.cluster.services import namespace_holder
+from testbed.errors import UnreadableStateError
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import identity
 from testbed.spec.layout import Impairment, Layout
@@ -33,24 +36,24 @@ def bring_up(
     asked: Asked = "auto",
     log: str = "",
 ) -> Outcome:
-    """Bring a cluster up or converge it; the arguments and errors are those of `lifecycle.up`."""
+    """Bring a cluster up or converge it; arguments and errors are those of `lifecycle.up`."""
     if not os.path.isfile(origin):
         layout = _with_files_from(Path.cwd(), layout)
-    wish = Wish(name, layout, origin, lasting, identity(), asked=asked, log=log)
+    wish = DesiredState(name, layout, origin, lasting, identity(), asked=asked, log=log)
     act = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
     if userns.is_root():
         return act(wish, progress=progress)
     state = store.read(name)
     running = state if state is not None and not state.abandoned else None
     if running is not None and running.origin != origin and replace_other and not dry_run:
-        check_supported(layout)  # what cannot be brought up does not cost the other its life
+        check_supported(layout)  # fail before the other cluster is removed
         removal.down(store, name)
         running = None
     if running is not None and running.keeper is not None:
         return userns.call_inside(running.keeper.pid, partial(act, replace(wish, keeper=running.keeper)))
     if dry_run:
         return act(wish)
-    holder = keeper.hold_user_namespace(store.root, name, lasting=lasting)
+    holder = namespace_holder.hold_user_namespace(store.root, name, lasting=lasting)
     try:
         return userns.call_inside(holder.pid, partial(act, replace(wish, keeper=holder)))
     except BaseException:
@@ -58,9 +61,36 @@ def bring_up(
         raise
 
 
+def former_names(store: Store, layout: Layout, origin: str) -> list[str]:
+    """List running clusters of this file under a name that the file used to have.
+
+    Clusters whose name was chosen on the command line are not included.
+    """
+    if not os.path.isfile(origin):
+        return []
+    states = (readable(store, name) for name in store.names())
+    return [
+        state.name
+        for state in states
+        if state is not None
+        and (state.origin, state.name) == (origin, state.layout.name)
+        and state.name != layout.name
+        and state.lasting
+    ]
+
+
+def readable(store: Store, name: str) -> State | None:
+    with contextlib.suppress(UnreadableStateError):
+        return store.read(name)
+    return None
+
+
 def _with_files_from(base: Path, layout: Layout) -> Layout:
-    """With whole paths of tables and traces. Where a description is no file its relative paths begin where its author is
-    now; whoever changes the cluster later, the steward for one, is elsewhere."""
+    """Make the paths of tables and traces absolute.
+
+    A description that is no file has paths relative to its author's working directory; later changes, such as the
+    supervisor's, run elsewhere.
+    """
 
     def placed(impairment: Impairment) -> Impairment:
         jitter_file, rate_trace = (
@@ -68,5 +98,7 @@ def _with_files_from(base: Path, layout: Layout) -> Layout:
         )
         return replace(impairment, jitter_file=jitter_file, rate_trace=rate_trace)
 
+    if not any(side.jitter_file or side.rate_trace for link in layout.links for side in (link.forward, link.backward)):
+        return layout
     links = (replace(link, forward=placed(link.forward), backward=placed(link.backward)) for link in layout.links)
     return replace(layout, links=tuple(links))

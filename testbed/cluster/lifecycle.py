@@ -1,4 +1,4 @@
-"""Up: where a cluster begins and changes. Its end is in `removal`."""
+"""Bring clusters up, converge and change them. `removal` takes them down."""
 
 from __future__ import annotations
 
@@ -11,40 +11,46 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.cluster import carrying, cutting, keeper, names, removal
-from testbed.cluster.applying import Workshop, taken
-from testbed.cluster.deciding import Decisions, decide
-from testbed.cluster.injections import Injection, follow
-from testbed.cluster.operations import Operation
-from testbed.cluster.ownership import Mark
-from testbed.cluster.planning import Existing, plan
-from testbed.cluster.requirements import check_supported
-from testbed.cluster.shared_nics import SharedNics, shared_devices
-from testbed.cluster.state import PATIENCE, State, Store, file_source
-from testbed.cluster.treatments import Treatments
-from testbed.errors import ConflictError, KernelError, TestbedError, reason_of
-from testbed.kernel import cgroups, namespaces, processes, survey
-from testbed.kernel.files import make_directory, remove_file, write_in_place
+from testbed.cluster import removal
+from testbed.cluster.faults import cuts
+from testbed.cluster.faults.injections import Injection, follow
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.host_requirements import check_supported
+from testbed.cluster.plan.link_decisions import Decisions, decide
+from testbed.cluster.plan.netlink_executor import NetlinkExecutor, taken
+from testbed.cluster.plan.operations import AwaitCarrier, Divert, Operation, RemoveDevice, Undivert
+from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.treatments import Treatments
+from testbed.cluster.records.ownership import Mark
+from testbed.cluster.records.state import PATIENCE, State, Store, file_source
+from testbed.cluster.services import namespace_holder, relay_client
+from testbed.cluster.services.shared_nics import SharedNics, shared_devices
+from testbed.errors import ConflictError, KernelError, NotFoundError, TestbedError, reason_of
+from testbed.kernel import cgroups, daemons, namespaces, processes, rtnl_dump
+from testbed.kernel.filesystem import make_directory, remove_file, write_in_place
 from testbed.kernel.processes import Identity
 from testbed.kernel.signals import undisturbed
-from testbed.runtime import events
+from testbed.runtime import event_log
 from testbed.spec.layout import Layout
 
 if TYPE_CHECKING:
     from testbed.kernel.datapaths import Asked
 
-Progress = Callable[[int, int], None]  # how many operations are done, of how many
+Progress = Callable[[int, int], None]  # operations done, operations in total
 
 
 def silent(done: int, total: int) -> None:
-    """No progress shown."""
+    """Show no progress."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A cluster as somebody wants it up. owner: the process that asks; the cluster ends with it unless it is lasting.
-    keeper: the process that already holds namespaces for it (rootless). asked: who shall carry its impaired links. log: the
-    file to which the relay writes fates, or empty."""
+class DesiredState:
+    """The state that a cluster is to reach.
+
+    owner: the requesting process; unless the cluster is lasting, it ends with this process. keeper: the process that
+    already holds its namespaces (rootless). asked: the requested datapath of impaired links. log: the file to which the
+    relay writes fates, or empty.
+    """
 
     name: str
     layout: Layout
@@ -58,7 +64,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The state now, and the operations that led to it (of a dry run: that would lead to it)."""
+    """The resulting state, and the operations that led to it (in a dry run: that would)."""
 
     state: State
     operations: tuple[Operation, ...]
@@ -66,16 +72,16 @@ class Outcome:
 
 def up(
     store: Store,
-    wish: Wish,
+    wish: DesiredState,
     *,
     replace_other: bool = False,
     dry_run: bool = False,
     progress: Progress = silent,
 ) -> Outcome:
-    """Bring a cluster up, or converge the one of that name to the layout.
+    """Bring a cluster up, or converge the cluster of that name to the layout.
 
-    It succeeds whole or not at all: what a failure left is rolled back, and KernelError says at which operation and why.
-    ConflictError when the name belongs to another file's cluster and `replace_other` is not given.
+    The change succeeds completely or is rolled back; KernelError names the operation that failed and why. Raises
+    ConflictError if the name belongs to a cluster of another file and `replace_other` is not set.
     """
     check_supported(wish.layout)
     with (
@@ -88,7 +94,7 @@ def up(
         _refuse_taken_names(wish, known)
         injected = follow(before.layout, wish.layout, before.injected) if before else ()
         decisions = decide(
-            wish.layout, injected, wish.asked, _base(wish.origin), wish.log, carrying.known_texts(store, wish.name)
+            wish.layout, injected, wish.asked, _base(wish.origin), wish.log, relay_client.known_texts(store, wish.name)
         )
         state = _intent(wish, before, injected, decisions)
         if dry_run:
@@ -109,37 +115,38 @@ def up(
 
 
 def _tell_of_dropped(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
-    """An event for each injection that went with the last of its links."""
+    """Record an event for each injection that was dropped with the last of its links."""
     if before is None:
         return
     numbers = {injection.number for injection in kept}
     for one in before.injected:
         if one.number not in numbers:
             reason = "the description has its links no more"
-            events.record(store.directory(before.name), "heal", number=one.number, what=one.what, reason=reason)
+            event_log.record(store.directory(before.name), "heal", number=one.number, what=one.what, reason=reason)
 
 
 def still_shared(state: State) -> SharedNics | None:
-    """How a cluster's NICs are shared, unless the process has ended whose wish it was."""
+    """How the cluster's NICs are shared; None once the owner of the sharing has ended."""
     return state.nics if state.nics is not None and state.nics.owner.alive else None
 
 
 def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> Outcome:
-    """Inject into a running cluster, or heal it: `edit` makes its new injections of its state. share: makes of that how its
-    NICs are shared. What these raise ends it.
+    """Inject into a running cluster, or heal it: `edit` maps the state to its new injections.
 
-    What cannot be carried out leaves everything as it was. NotFoundError, ConflictError; what `decide` raises;
-    KernelError.
+    share: maps the state to its new NIC sharing. An exception from either cancels the change. A change that cannot be
+    carried out leaves everything as before. Raises NotFoundError, ConflictError, KernelError, and as `decide`.
     """
     with store.locked(name, PATIENCE):
         before = store.choose(name)
+        if before.ended:
+            raise NotFoundError(before.ended)
         if before.abandoned or before.phase not in ("up", "changing"):
             raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
         wish = _as_it_is(before, before.owner)
         injected = edit(before)
         issued = max([before.issued, *(injection.number for injection in injected)])
         decisions = decide(
-            wish.layout, injected, wish.asked, _base(wish.origin), wish.log, carrying.known_texts(store, wish.name)
+            wish.layout, injected, wish.asked, _base(wish.origin), wish.log, relay_client.known_texts(store, wish.name)
         )
         state = replace(_intent(wish, before, injected, decisions), issued=issued, nics=share(before))
         try:
@@ -161,10 +168,10 @@ def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> O
     return Outcome(state, tuple(operations))
 
 
-def _as_it_is(state: State, owner: Identity) -> Wish:
-    """The wish for a cluster as it has been brought up."""
-    named = state.namespaces.get(names.WIRE, "").startswith(f"{namespaces.NAMES}/")
-    return Wish(
+def _as_it_is(state: State, owner: Identity) -> DesiredState:
+    """The desired state that matches a running cluster."""
+    named = state.namespaces.get(namespace_names.WIRE, "").startswith(f"{namespaces.NAMES}/")
+    return DesiredState(
         state.name,
         state.layout,
         state.origin,
@@ -181,7 +188,7 @@ Share = Callable[[State], SharedNics | None]
 
 
 def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
-    """Lift injections, without numbers all; those that were lifted."""
+    """Lift these injections, or all if no numbers are given; return those lifted."""
     lifted: list[Injection] = []
 
     def without(state: State) -> tuple[Injection, ...]:
@@ -191,42 +198,41 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
     alter(store, name, without)
     for injection in lifted:
         for program in injection.programs:
-            processes.end(program)
+            daemons.end(program, namespace_names.LOAD, name)
         links = sorted(injection.links)
-        events.record(store.directory(name), "heal", number=injection.number, what=injection.what, links=links)
+        event_log.record(store.directory(name), "heal", number=injection.number, what=injection.what, links=links)
     return tuple(lifted)
 
 
 def stop_sharing(store: Store, name: str) -> None:
-    """The NICs are shared no more, where their owner has ended."""
+    """End the sharing of NICs whose owner has ended."""
     alter(store, name, lambda state: state.injected)
-
-
-_DUTIES = carrying.Duties(heal, stop_sharing)
 
 
 def _settled(
     store: Store, state: State, decisions: Decisions, operations: list[Operation]
 ) -> tuple[list[Operation], State]:
-    """After the kernel's part of a change, if it had one."""
+    """Finish a change after its kernel operations, if it had any: engage the relay, write the state."""
     state = replace(state, phase="up", previous=None)
-    state = replace(state, steward=carrying.engage(store, state, decisions.orders, _DUTIES).steward)
+    relay_client.engage(store, state, decisions.orders)
     store.write(state)
     return operations, state
 
 
 def _cables_alone(store: Store, intent: State, before: State, decisions: Decisions) -> list[Operation] | None:
-    """Where nothing changes but which cables are pulled out, the operations that have done that; None where there is more
-    to do, or what was left half-way to repair."""
+    """Apply a change that only pulls or plugs cables; return its operations.
+
+    None if more has to change, or an interrupted change needs repair.
+    """
     if before.phase != "up" or intent.datapaths != before.datapaths:
         return None
-    links, path = cutting.moved(before.injected, intent.injected), before.namespaces.get(names.WIRE, "")
-    if not links or not _is_at(path, before.inodes.get(names.WIRE, 0)):
+    links, path = cuts.moved(before.injected, intent.injected), before.namespaces.get(namespace_names.WIRE, "")
+    if not links or not _is_at(path, before.inodes.get(namespace_names.WIRE, 0)):
         return None
-    with Workshop(before.name, lambda key: key, named=False) as workshop:
-        workshop.paths[names.WIRE] = path
-        route = workshop.open(names.WIRE).route
-        operations = cutting.operations(before.layout, decisions.treatments, links, partial(survey.named, route))
+    with NetlinkExecutor(before.name, lambda key: key, named=False) as workshop:
+        workshop.paths[namespace_names.WIRE] = path
+        route = workshop.open(namespace_names.WIRE).route
+        operations = cuts.operations(before.layout, decisions.treatments, links, partial(rtnl_dump.named, route))
         if operations is not None:
             store.write(intent)
             workshop.apply(operations, lambda _: None)
@@ -234,7 +240,7 @@ def _cables_alone(store: Store, intent: State, before: State, decisions: Decisio
 
 
 def _relay_alone(before: State, decisions: Decisions) -> bool:
-    """Whether the relay carries all that is impaired, before and after, so that the kernel has nothing to change."""
+    """Whether the relay carries all impaired links before and after, so that the kernel state stays unchanged."""
     after = {link: treatment.datapath for link, treatment in decisions.treatments.items() if treatment.spliced}
     return (
         after == dict(before.datapaths)
@@ -245,7 +251,7 @@ def _relay_alone(before: State, decisions: Decisions) -> bool:
 
 
 def _in_pieces(treatments: Treatments) -> dict[str, tuple[bool, bool]]:
-    """The directions on which the offloads of who sends are on."""
+    """The directions on which the senders' offloads stay on."""
     return {link: treatment.pieces for link, treatment in treatments.items() if any(treatment.pieces)}
 
 
@@ -254,12 +260,12 @@ def _down(state: State) -> set[str]:
 
 
 def _base(origin: str) -> Path:
-    """Where relative paths in a description begin: at its file, or where we are."""
+    """The directory that relative paths in a description refer to: its file's, or the working directory."""
     return Path(origin).parent if os.path.isfile(origin) else Path.cwd()
 
 
-def _usable(store: Store, wish: Wish, *, replace_other: bool, dry_run: bool) -> State | None:
-    """The cluster of that name if it can be converged; None if there is none (any more)."""
+def _usable(store: Store, wish: DesiredState, *, replace_other: bool, dry_run: bool) -> State | None:
+    """The existing cluster of that name if it can be converged, else None."""
     state = store.read(wish.name)
     if state is None:
         return None
@@ -283,33 +289,33 @@ def _usable(store: Store, wish: Wish, *, replace_other: bool, dry_run: bool) -> 
     return None
 
 
-def _by_name(wish: Wish) -> bool:
-    """Whether the namespaces get names: those of a held cluster only where a keeper's mount namespace hides them."""
+def _by_name(wish: DesiredState) -> bool:
+    """Whether namespaces get names. A held cluster gets them only in its holder's mount namespace, which hides them."""
     return wish.lasting or wish.keeper is not None
 
 
-def _refuse_taken_names(wish: Wish, known: bool) -> None:
-    """ConflictError when a name that the cluster needs is another's, before anything is made that would be undone.
+def _refuse_taken_names(wish: DesiredState, known: bool) -> None:
+    """Raise ConflictError, before anything is created, if a name that the cluster needs is taken.
 
-    known: the cluster had a state; then what bears its mark is what it has, or what a dry run would have removed first.
+    known: the cluster had a state; then objects with its mark are its own, or would have been removed first (dry run).
     """
     if not _by_name(wish):
         return
     there = set(namespaces.names())
     for key in _keys(wish.layout):
-        name = names.namespace(wish.name, key)
+        name = namespace_names.namespace(wish.name, key)
         if name in there and not (known and removal.is_ours(name, wish.name)):
             raise ConflictError(taken(name))
 
 
 def _keys(layout: Layout) -> list[str]:
-    return [names.WIRE, *(node.name for node in layout.nodes)]
+    return [namespace_names.WIRE, *(node.name for node in layout.nodes)]
 
 
-def _intent(wish: Wish, before: State | None, injected: tuple[Injection, ...], decisions: Decisions) -> State:
-    """The state that is written before the first operation: all that may come to exist is in it."""
+def _intent(wish: DesiredState, before: State | None, injected: tuple[Injection, ...], decisions: Decisions) -> State:
+    """The state to write before the first operation: it contains everything that may come to exist."""
     keys = _keys(wish.layout) if _by_name(wish) else []
-    paths = {key: str(namespaces.NAMES / names.namespace(wish.name, key)) for key in keys}
+    paths = {key: str(namespaces.NAMES / namespace_names.namespace(wish.name, key)) for key in keys}
     return State(
         name=wish.name,
         origin=wish.origin,
@@ -328,27 +334,26 @@ def _intent(wish: Wish, before: State | None, injected: tuple[Injection, ...], d
         issued=before.issued if before else 0,
         datapaths={link: one.datapath for link, one in decisions.treatments.items() if one.spliced},
         notes=decisions.notes,
-        steward=before.steward if before else None,
         nics=still_shared(before) if before else None,
     )
 
 
 @contextmanager
-def _workshop(wish: Wish) -> Iterator[Workshop]:
+def _workshop(wish: DesiredState) -> Iterator[NetlinkExecutor]:
     def alias(key: str) -> str:
         return str(Mark(wish.name, key, wish.lasting, wish.owner))
 
-    with Workshop(wish.name, alias, named=_by_name(wish)) as workshop:
+    with NetlinkExecutor(wish.name, alias, named=_by_name(wish)) as workshop:
         workshop.make_space(len(wish.layout.nodes) + 1)
         yield workshop
 
 
-def _existing(workshop: Workshop, wish: Wish, before: State | None) -> Existing:
-    """What the kernel has of the cluster: what bears its mark, whatever the state says."""
+def _existing(workshop: NetlinkExecutor, wish: DesiredState, before: State | None) -> Existing:
+    """Read the cluster's kernel objects: those that bear its mark, whatever the state says."""
     if before is None:
         return Existing()
     if _by_name(wish):
-        found = {names.key_of(name): str(namespaces.NAMES / name) for name in removal.own_names(wish.name)}
+        found = {namespace_names.key_of(name): str(namespaces.NAMES / name) for name in removal.own_names(wish.name)}
     else:
         found = dict(before.namespaces)  # held by the keeper
     for key, path in found.items():
@@ -366,14 +371,14 @@ def _existing(workshop: Workshop, wish: Wish, before: State | None) -> Existing:
 
 
 def _treatments(state: State) -> Treatments:
-    """How its links were carried, as far as that can be told: a file that they need may be gone."""
+    """How the links were carried, as far as known: a file that they need may be gone."""
     with suppress(TestbedError):
         return decide(state.layout, state.injected, state.asked, _base(state.origin)).treatments
     return {}
 
 
-def _limits(wish: Wish) -> dict[str, tuple[float, int]]:
-    """The limits that the kernel has, by node; the wished ones, where it has what it makes of them."""
+def _limits(wish: DesiredState) -> dict[str, tuple[float, int]]:
+    """The limits in the kernel, by node. Where the kernel rounds a requested limit, the requested one is returned."""
     wished = {node.name: (node.cpu_share, node.memory) for node in wish.layout.nodes}
     found = {}
     for group in cgroups.of_cluster(wish.name):
@@ -384,12 +389,12 @@ def _limits(wish: Wish) -> dict[str, tuple[float, int]]:
 
 
 @contextmanager
-def _guard(store: Store, wish: Wish, *, dry_run: bool) -> Iterator[keeper.Guard | None]:
-    """The keeper of a held cluster, from before the first change; it ends at once when the cluster does not come up."""
+def _guard(store: Store, wish: DesiredState, *, dry_run: bool) -> Iterator[namespace_holder.Guard | None]:
+    """Start the holder of a held cluster before the first change; end it if the cluster does not come up."""
     if _by_name(wish) or dry_run:
         yield None
         return
-    guard = keeper.guard(store.root, wish.name)
+    guard = namespace_holder.guard(store.root, wish.name)
     try:
         yield guard
     except BaseException:
@@ -401,12 +406,12 @@ def _guard(store: Store, wish: Wish, *, dry_run: bool) -> Iterator[keeper.Guard 
 
 def _carry_out(
     store: Store,
-    wish: Wish,
+    wish: DesiredState,
     state: State,
     before: State | None,
     decisions: Decisions,
     progress: Progress,
-    guard: keeper.Guard | None = None,
+    guard: namespace_holder.Guard | None = None,
 ) -> tuple[list[Operation], State]:
     store.write(state)
     _write_places(store, state)
@@ -415,23 +420,36 @@ def _carry_out(
     with _workshop(wish) as workshop:
         existing, whole = _existing(workshop, wish, before), shared_devices(wish.layout, state.nics)
         operations = plan(wish.layout, existing, decisions.treatments, decisions.files, whole)
-        replugging = carrying.Replugging(store, workshop, before, state, decisions.orders)
+        replugging = relay_client.Replugging(store, workshop, before, state, decisions.orders)
         with _names_ready(store) if _by_name(wish) else nullcontext():
-            workshop.apply(operations, lambda done: progress(done, len(operations)))
+            last = _ending(operations, len(operations), (AwaitCarrier, Divert))
+            removing = _ending(operations, last, RemoveDevice)
+            taps = [at for at, operation in enumerate(operations) if isinstance(operation, Undivert) and operation.tap]
+            late = min([removing, *taps])
+            workshop.apply(operations[:late], lambda done: progress(done, len(operations)))
+            replugging.release()
+            workshop.apply(operations[late:last], lambda done: progress(late + done, len(operations)))
         paths, holder = workshop.paths, state.keeper
         if guard is not None:
             holder = guard.identity
             paths = guard.hold(workshop.descriptors())
         state = replace(state, phase="up", namespaces=paths, inodes=workshop.inodes, keeper=holder, previous=None)
-        engaged = carrying.engage(store, state, decisions.orders, _DUTIES)
-        state = replace(state, steward=engaged.steward)
-        replugging.tell(engaged.unclaimed)
+        relay_client.engage(store, state, decisions.orders)
+        workshop.apply(operations[last:], lambda done: progress(last + done, len(operations)))
+        replugging.tell(workshop.early, workshop.lost)
     store.write(state)
     return operations, state
 
 
+def _ending(operations: list[Operation], end: int, kind: type[object] | tuple[type[object], ...]) -> int:
+    """The index at which the uninterrupted run of operations of a kind that ends at `end` begins."""
+    while end and isinstance(operations[end - 1], kind):
+        end -= 1
+    return end
+
+
 def _drop_unfinished(before: State | None) -> None:
-    """Remove the names that a change that was killed had begun to make or to take away: the plan sees no namespace there."""
+    """Remove names that a killed change had begun to make or remove; the plan sees no namespace there."""
     for path in before.namespaces.values() if before else ():
         name = os.path.basename(path)
         if path == str(namespaces.NAMES / name) and namespaces.is_unfinished(name):
@@ -439,7 +457,7 @@ def _drop_unfinished(before: State | None) -> None:
 
 
 def _end_programs_of_lost_nodes(before: State | None) -> None:
-    """End the programs of nodes whose namespace somebody has taken away: they would run on unseen beside the new one."""
+    """End programs of nodes whose namespace name was removed: they would run on unseen beside the new namespace."""
     inodes = before.inodes if before else {}
     lost = {inode for key, inode in inodes.items() if before and not _is_at(before.namespaces.get(key, ""), inode)}
     if before and lost:
@@ -451,7 +469,7 @@ def _is_at(path: str, inode: int) -> bool:
 
 
 def _roll_back(store: Store, state: State, before: State | None, error: BaseException) -> None:
-    """After a failure: what was, or nothing."""
+    """Restore the previous state after a failure, or remove the cluster if there was none."""
     try:
         if before is None:
             removal.remove(store, state, grace=0)
@@ -463,12 +481,12 @@ def _roll_back(store: Store, state: State, before: State | None, error: BaseExce
             before.asked,
             _base(before.origin),
             before.log,
-            carrying.known_texts(store, before.name),
+            relay_client.known_texts(store, before.name),
         )
         halfway = replace(
             before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths
         )
-        # Whoever kills this, too, must leave a state with all that may exist.
+        # If this is killed as well, the state must still list everything that may exist.
         intent = _intent(wish, before, before.injected, decisions)
         intent = replace(intent, namespaces=state.namespaces, previous=state.layout)
         _carry_out(store, wish, intent, halfway, decisions, silent)
@@ -481,17 +499,17 @@ def _roll_back(store: Store, state: State, before: State | None, error: BaseExce
 
 @contextmanager
 def _tidied_after_failure(store: Store) -> Iterator[None]:
-    """After a failure, when the lock has been let go: remove the places that clusters share if nothing is left in them."""
+    """After a failure, once the lock is released, remove the shared directories if they are empty."""
     try:
         yield
     except BaseException:
-        with suppress(TestbedError):  # the failure itself is to be told
+        with suppress(TestbedError):  # report the original failure
             removal.tidy(store)
         raise
 
 
 def _write_places(store: Store, state: State) -> None:
-    """The files that programs in the nodes are shown."""
+    """Write the files that programs in the nodes see."""
     directory = store.directory(state.name)
     write_in_place(directory / "hosts", _hosts(state.layout))
     for node in state.layout.nodes:
@@ -503,7 +521,7 @@ def _write_places(store: Store, state: State) -> None:
     wanted = {file_source(node.name, target) for node in state.layout.nodes for target in node.files}
     for found in sorted(directory.glob("files/*/*")):
         if str(found.relative_to(directory)) not in wanted:
-            remove_file(found)  # a program that has it bound keeps what it saw
+            remove_file(found)  # programs that have it bind-mounted keep its content
 
 
 def _hosts(layout: Layout) -> str:
@@ -517,7 +535,7 @@ def _hosts(layout: Layout) -> str:
 
 @contextmanager
 def _names_ready(store: Store) -> Iterator[None]:
-    """Keep /run/netns as names need it while they are being made; a `down` elsewhere may want to tidy it away."""
+    """Keep /run/netns set up while names are being made; a concurrent `down` may try to remove it."""
     while True:
         if not namespaces.names_ready():
             with store.root_locked(exclusive=True):

@@ -1,4 +1,4 @@
-"""Removing a cluster, or what is left of one: its processes, namespaces, groups, keeper and state, in this order."""
+"""Remove a cluster or its remains: processes, namespaces, groups, namespace holder and state, in this order."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from testbed.cluster import names
-from testbed.cluster.ownership import Mark
-from testbed.cluster.state import PATIENCE, State, Store
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.records.ownership import Mark
+from testbed.cluster.records.state import PATIENCE, State, Store
 from testbed.errors import ConflictError, KernelError, UnreadableStateError
-from testbed.kernel import cgroups, namespaces, processes
-from testbed.kernel.files import empty
+from testbed.kernel import cgroups, daemons, namespaces, processes
+from testbed.kernel.filesystem import empty, remove_file
 from testbed.kernel.userns import is_root
+from testbed.runtime.relay.orders import Places
+from testbed.runtime.supervision import end_all
 
 GRACE = 1.0  # seconds that a node's processes get between SIGTERM and SIGKILL
 
 
 def down(store: Store, name: str, grace: float = GRACE) -> None:
-    """Take a cluster down: end its programs, remove everything that was made for it."""
+    """Take a cluster down: end its programs and remove everything made for it."""
     with store.locked(name, PATIENCE):
         try:
             state = store.read(name)
@@ -36,38 +38,47 @@ def down(store: Store, name: str, grace: float = GRACE) -> None:
 
 
 def _remover(state: State) -> processes.Identity:
-    """Who is the owner from now on: a held cluster keeps its own, whose death ends the cluster anyway."""
+    """The owner during removal. A held cluster keeps its own: it ends with that process anyway."""
     return processes.identity() if state.lasting else state.owner
 
 
 def remove(store: Store, state: State, grace: float = GRACE) -> None:
-    """Remove a cluster; its lock must be held. What is not the cluster's own is left alone, whatever its name.
+    """Remove a cluster whose lock is held. Objects of others stay, whatever their names.
 
-    The state goes last: whoever kills this half-way leaves enough for the next to go on. Its directory is removed with the
-    lock, and the keeper of a held cluster by `let_go` after that: it does the rest if its process dies before.
+    The state goes last, so that an interrupted removal can be resumed. The directory goes with the lock. `let_go` then
+    ends the holder of a held cluster; until then, the holder completes the removal if this process dies.
     """
-    if state.steward is not None:
-        processes.end(state.steward)  # first: it would start the relay again
+    if state.phase != "removing":
+        store.write(replace(state, phase="removing"))
+    _end_services(store.directory(state.name))
     _remove_objects(store, state.name, state.inodes.values(), grace, named=state.lasting)
-    if state.keeper is not None and state.lasting:
-        processes.end(state.keeper)
+    if state.lasting:
+        daemons.end(state.keeper, namespace_names.KEEPER, state.name)
     empty(store.directory(state.name))
 
 
+def _end_services(directory: Path) -> None:
+    """End supervisor, relay and agents. Each restarts the others as long as orders or the state require them."""
+    remove_file(Places(directory).orders)
+    end_all(directory)
+
+
 def let_go(state: State) -> None:
-    """End the keeper of a held cluster that has been removed, and with it the namespaces."""
-    if state.keeper is not None and not state.lasting:
-        processes.end(state.keeper)
+    """End the namespace holder of a removed held cluster, and with it the namespaces."""
+    if not state.lasting:
+        daemons.end(state.keeper, namespace_names.KEEPER, state.name)
 
 
 def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
-    """Remove what bears the mark of a cluster whose state cannot be read; its lock must be held."""
+    """Remove everything marked as a cluster's whose state is unreadable; its lock must be held."""
+    _end_services(store.directory(cluster))
     _remove_objects(store, cluster, (), grace, named=True)
+    daemons.end_all(namespace_names.KEEPER, cluster)
     empty(store.directory(cluster))
 
 
 def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: float, *, named: bool) -> None:
-    """Programs, groups, and, where the cluster's namespaces have names, these. inodes: those that were recorded."""
+    """Remove a cluster's programs, groups and namespace names, if it has names. inodes: of the recorded namespaces."""
     ours = own_names(cluster) if named else []
     paths = [str(namespaces.NAMES / name) for name in ours]
     there = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}
@@ -79,15 +90,19 @@ def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: fl
 
 
 def own_names(cluster: str) -> list[str]:
-    """The names in /run/netns that are this cluster's. They are known by the mark in the namespace: neither the name nor
-    the inode would do, for somebody may have taken ours away and made another, which gets the same inode."""
+    """This cluster's names in /run/netns, recognised by the mark in the namespace.
+
+    Name and inode do not suffice: another program may have replaced the namespace by one that reuses the inode.
+    """
     if not is_root():
         return []
-    return [name for name in namespaces.names() if names.cluster_of(name) == cluster and is_ours(name, cluster)]
+    return [
+        name for name in namespaces.names() if namespace_names.cluster_of(name) == cluster and is_ours(name, cluster)
+    ]
 
 
 def is_ours(name: str, cluster: str) -> bool:
-    """Whether /run/netns/`name`, a name that this cluster would use, was made by testbed for it, or was never finished."""
+    """Whether testbed made /run/netns/`name` for this cluster, or left it unfinished."""
     return namespaces.is_unfinished(name) or _bears_mark(str(namespaces.NAMES / name), cluster)
 
 
@@ -100,10 +115,10 @@ def _bears_mark(path: str, cluster: str) -> bool:
 
 
 def end_programs(cluster: str, inodes: Iterable[int], grace: float = GRACE, hosts: Path | None = None) -> None:
-    """End the programs in a cluster's namespaces, given by their inodes; KernelError when some do not end.
+    """End the programs in a cluster's namespaces, given by inode; KernelError if some survive.
 
-    An inode may be another namespace's by now. As root we ask the namespace itself whether it bears the cluster's mark; an
-    ordinary user cannot look into one, but there every program of ours is known by `hosts`.
+    An inode may have been reused. As root, the namespace's mark is checked; an unprivileged user cannot enter the
+    namespace, and recognises the programs by `hosts`.
     """
 
     def belongs(path: str) -> bool:
@@ -116,15 +131,15 @@ def end_programs(cluster: str, inodes: Iterable[int], grace: float = GRACE, host
 
 
 def remove_name(name: str, grace: float = GRACE) -> None:
-    """Remove one namespace that has a name, with the processes in it."""
+    """Remove a named namespace and the processes in it."""
     path = str(namespaces.NAMES / name)
     if namespaces.is_namespace(path):
-        end_programs(names.cluster_of(name), [os.stat(path).st_ino], grace)
+        end_programs(namespace_names.cluster_of(name), [os.stat(path).st_ino], grace)
     namespaces.remove_name(name)
 
 
 def tidy(store: Store) -> None:
-    """Remove the places that clusters share when nothing is left in them."""
+    """Remove the directories that clusters share if they are empty."""
     with contextlib.suppress(ConflictError), store.root_locked(exclusive=True, patience=10):
         if is_root():
             namespaces.drop_empty_names()

@@ -1,1 +1,1 @@
-"""Whether what a cluster's links do is what was asked of them: measuring, judging, verdicts."""
+"""Measure, check and judge a cluster's links: verdicts, probes, checkers, and the runs that they belong to."""

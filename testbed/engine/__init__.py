@@ -1,1 +1,1 @@
-"""Time: what happens when, on a clock that is given. Pure: it touches neither Linux nor a clock of its own."""
+"""Event loop, tasks and resources on a clock that is passed in. Pure: no access to Linux, and no clock of its own."""

@@ -1,6 +1,6 @@
-"""Queues between tasks: who waits first is served first, on both ends.
+"""Queues between tasks, with first-come-first-served waiting at both ends.
 
-An item goes from the putter's hand into the getter's if one waits, so that none can step in between.
+If a getter waits, an item goes from the putter directly to it, so that no other task can take the item in between.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Generic, TypeVar
 
-from testbed.engine.awaiting import Awaited
+from testbed.engine.waitables import Awaited
 
 T = TypeVar("T")
 
 
 class _Place(Generic[T]):
-    """One task's place in the line at one end of a queue."""
+    """A task's place among those that wait at one end of a queue."""
 
     __slots__ = ("_callback", "_line", "_what", "done", "item")
 
@@ -36,7 +36,7 @@ class _Place(Generic[T]):
             self._callback(self)
 
     def leave(self) -> None:
-        """The task is here no more: when it has not been served, nobody must serve it."""
+        """Give up the place, if it has not been served."""
         if not self.done:
             self._line.remove(self)
 
@@ -48,7 +48,7 @@ class _Place(Generic[T]):
 
 
 class Queue(Generic[T]):
-    """First in, first out. capacity: how many items it holds at most; None: any number."""
+    """A FIFO queue. capacity: the maximum of items; None: any number."""
 
     __slots__ = ("_getters", "_items", "_putters", "capacity", "name")
 
@@ -65,7 +65,7 @@ class Queue(Generic[T]):
         return len(self._items)
 
     def offer(self, item: T) -> bool:
-        """Put it now; False, and nothing has happened, when there is no room."""
+        """Put an item without waiting; False, and nothing has changed, when there is no room."""
         if self._getters:
             getter = self._getters.popleft()
             getter.item = item
@@ -77,7 +77,7 @@ class Queue(Generic[T]):
         return True
 
     def take(self) -> T:
-        """Get one now. IndexError when there is none."""
+        """Get an item without waiting. IndexError when there is none."""
         item = self._items.popleft()
         if self._putters:
             putter = self._putters.popleft()
@@ -86,7 +86,7 @@ class Queue(Generic[T]):
         return item
 
     async def put(self, item: T) -> None:
-        """Wait until there is room for it."""
+        """Put an item, waiting until there is room."""
         if self.offer(item):
             return
         place = _Place(self._putters, f"room in queue {self.name!r}")
@@ -97,7 +97,7 @@ class Queue(Generic[T]):
             place.leave()
 
     async def get(self) -> T:
-        """Wait for an item. A task that is interrupted while it waits has taken none."""
+        """Get an item, waiting for one. A task that is interrupted while it waits has taken none."""
         if self._items:
             return self.take()
         place: _Place[T] = _Place(self._getters, f"an item of queue {self.name!r}")

@@ -1,12 +1,12 @@
-"""Sources of chance: each component has its own, which follows from the run's seed and the component's name alone.
+"""Random sources: each component has its own, determined by the run's seed and the component's name alone.
 
-So what one component draws hangs neither on how many others there are nor on what they draw. A source is SplitMix64
-(Steele, Lea, Flood, OOPSLA 2014), started at a hash of seed and name; the steps are those of `testbed.wire.hashing`:
+So a component's draws depend neither on the number of other components nor on their draws. A source is SplitMix64 (Steele,
+Lea, Flood, OOPSLA 2014), started at a hash of seed and name; the steps are those of `testbed.fates.fate_hash`:
 
     start = absorb over: 0, seed, number of bytes in the name, the name in little-endian words of eight, SOURCE
     n-th word = mix64(start + n * GOLDEN)                                                       n = 1, 2, 3, ...
 
-Integers and what is made of them are the same on every machine; `exponential` is as exact as the machine's logarithm.
+Integers, and all draws made of them, are equal on every machine; `exponential` is as exact as the machine's logarithm.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import math
 from collections.abc import MutableSequence, Sequence
 from typing import Final, TypeVar
 
-from testbed.wire.hashing import FIRST, GOLDEN, MASK, SECOND, absorb
+from testbed.fates.fate_hash import FIRST, GOLDEN, MASK, SECOND, absorb
 
 T = TypeVar("T")
 
 SOURCE: Final = 0x736F_7572_6365
-"""Sets a component's draws apart from the fates of a link of its name: "source" in ASCII."""
+"""Separates a component's draws from the fates of a link of the same name: "source" in ASCII."""
 
 _WORDS: Final = 1 << 64
 
@@ -34,18 +34,18 @@ class Source:
         self._state = start
 
     def word(self) -> int:
-        """64 random bits."""
+        """Draw 64 random bits."""
         self._state = word = (self._state + GOLDEN) & MASK
         word = ((word ^ (word >> 30)) * FIRST) & MASK
         word = ((word ^ (word >> 27)) * SECOND) & MASK
         return word ^ (word >> 31)
 
     def random(self) -> float:
-        """From 0 up to, but not including, 1: a multiple of 2^-53."""
+        """Draw a multiple of 2^-53 from 0 up to, but not including, 1."""
         return (self.word() >> 11) * 2.0**-53
 
     def below(self, bound: int) -> int:
-        """0 to bound - 1, all of them equally often. bound: 1 to 2^64."""
+        """Draw 0 to bound - 1, uniformly. bound: 1 to 2^64."""
         if not 1 <= bound <= _WORDS:
             raise ValueError(f"no number of 64 bits is drawn below {bound}")
         # Lemire, "Fast Random Integer Generation in an Interval", 2019: draws that would come once too often are redrawn.
@@ -60,21 +60,21 @@ class Source:
         return low + (high - low) * self.random()
 
     def exponential(self, mean: float) -> float:
-        """The time to the next of events that come at random, `mean` apart on average."""
+        """Draw the time to the next event of a Poisson process whose events are `mean` apart."""
         return -mean * math.log(1.0 - self.random())
 
     def choice(self, of: Sequence[T]) -> T:
-        """One of them. ValueError when there is none."""
+        """Draw one item. ValueError when there is none."""
         return of[self.below(len(of))]
 
     def shuffle(self, items: MutableSequence[T]) -> None:
-        """Into random order, in place (Fisher and Yates)."""
+        """Shuffle in place (Fisher and Yates)."""
         for last in range(len(items) - 1, 0, -1):
             other = self.below(last + 1)
             items[last], items[other] = items[other], items[last]
 
     def sample(self, of: Sequence[T], count: int) -> list[T]:
-        """So many different ones, in random order. ValueError when there are not so many."""
+        """Draw `count` different items, in random order. ValueError when there are fewer."""
         if not 0 <= count <= len(of):
             raise ValueError(f"{count} cannot be drawn from {len(of)}")
         left = list(of)
@@ -85,7 +85,7 @@ class Source:
 
 
 def source(seed: int, name: str) -> Source:
-    """The source of the component of that name. seed: 0 to 2^64 - 1."""
+    """Make the source of the component of that name. seed: 0 to 2^64 - 1."""
     if not 0 <= seed <= MASK:
         raise ValueError(f"the seed {seed} is not a number of 64 bits")
     text = name.encode()

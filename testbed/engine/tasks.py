@@ -1,10 +1,10 @@
-"""Tasks: coroutines that a loop carries on. Written as ``async def``, run without asyncio.
+"""Tasks: coroutines that a loop runs. Written as ``async def``, run without asyncio.
 
-A coroutine says to its task what it waits for by what it yields: a time (an int, nanoseconds: `Loop.sleep`), or anything
-`Awaited`. When that is done the task is woken: it goes on when what runs now has returned, in the order of waking. So a
+A coroutine yields to its task what it waits for: a time (an int, nanoseconds: `Loop.sleep`), or anything `Awaited`. When
+that is done the task is woken: it runs after the present callback or step has returned, in the order of waking. So a
 callback never runs a task inside itself, and no chain of tasks that wake each other grows the stack.
 
-It is interrupted (cancelled, or out of time) only where it waits. What has been done before the interruption came is
+A task is interrupted (cancelled, or by a timeout) only where it waits. A result that came before the interruption is
 delivered first: an item handed to a task is never lost.
 """
 
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
 from heapq import heappush
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from testbed.engine.awaiting import Awaited, CancelledError, Event, Waitable
+from testbed.engine.tracebacks import chain_of, program_line, suspended
+from testbed.engine.waitables import Awaited, CancelledError, Event, Stacked, Waitable
 
 if TYPE_CHECKING:
     from testbed.engine.loop import Loop
@@ -22,20 +24,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Work = Coroutine[Awaited | int, None, T]
-"""What ``async def`` makes, as far as a loop can carry it on."""
+"""A coroutine that a loop can run."""
+
+_JUST: Final = 1_000_000  # ns after a poll, within which a task that runs is reported as polling
 
 _BEGINNING: Final = Event("its turn to begin")
 
 
 class Task(Waitable, Generic[T]):
-    """One coroutine on its way. ``await task`` gives its result or raises what ended it.
+    """A coroutine that a loop runs. ``await task`` returns its result or raises its error.
 
-    An exception that nobody awaits when it is raised ends the loop's run, with the task's name in a note.
+    An exception that no task awaits when it is raised ends the loop's run, with the task's name in a note.
     """
 
     __slots__ = (
-        "_cancel", "_coroutine", "_error", "_loop", "_pending", "_result", "_send", "_thrown", "_waiting", "_woken",
-        "number", "sequence", "service",
+        "_cancel", "_coroutine", "_error", "_loop", "_pending", "_poll", "_result", "_send", "_thrown", "_waiting", "_woken",
+        "number", "polled", "sequence", "service",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, coroutine: Work[T], name: str, number: int, service: bool) -> None:
@@ -44,14 +48,17 @@ class Task(Waitable, Generic[T]):
         self.service = service
         """Whether it may wait for ever."""
         self.sequence = 0
-        """Which entry of the loop's heap wakes it; 0: none."""
+        """Sequence number of the entry in the loop's heap that wakes it; 0: none."""
+        self.polled: int | None = None
+        """When it polled last."""
         self._loop = loop
         self._coroutine = coroutine
         self._send = coroutine.send
         self._woken = loop.woken
         self._waiting: Awaited | int | None = _BEGINNING  # None: it runs, or has been woken
-        self._thrown: CancelledError | None = None  # what it is woken with
-        self._pending: list[CancelledError] = []  # what comes where it waits next
+        self._poll: Awaited | int | None = None  # what it has awaited where it polled last
+        self._thrown: CancelledError | None = None  # raised in it when it runs again
+        self._pending: list[CancelledError] = []  # interruptions for when it waits next
         self._cancel: CancelledError | None = None
         self._result: T
         self._error: BaseException | None = None
@@ -59,17 +66,48 @@ class Task(Waitable, Generic[T]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether it has ended because it was asked to."""
+        """Whether it has ended because it was cancelled."""
         return self._error is not None and self._error is self._cancel
 
     @property
     def waits_for(self) -> str:
-        """A phrase for it, empty where it waits for nothing."""
+        """A phrase for what it waits for, empty where it does not wait."""
         waiting = self._waiting
         return "" if waiting is None else f"{waiting} ns" if isinstance(waiting, int) else str(waiting)
 
+    @property
+    def doing(self) -> str:
+        """Description of its state, the end of a sentence that begins with its name, with the line of its program; if it
+        waits for another task, also that one's."""
+        phrases: list[str] = []
+        task: Task[Any] = self
+        seen = {self.number}
+        while True:
+            line = program_line(task.frames())
+            phrases.append(task._verb + (f", at {line}" if line else ""))
+            if not isinstance(task._waiting, Task) or task._waiting.number in seen:
+                return "; that one ".join(phrases)
+            task = task._waiting
+            seen.add(task.number)
+
+    @property
+    def _verb(self) -> str:
+        waiting = self._waiting
+        if waiting is None:
+            just_polled = self.polled is not None and self._loop.now() - self.polled < _JUST
+            return "polls" if just_polled else "has its turn"
+        if isinstance(waiting, int):
+            return f"sleeps, for {max(0, waiting - self._loop.now()):,} ns more"
+        return "polls" if waiting.done else f"waits for {waiting}"
+
+    def frames(self) -> list[FrameType]:
+        """Return the stack of where it waits, or polled last, the innermost frame last; of a running coroutine, none of its
+        frames."""
+        waiting = self._waiting if self._waiting is not None else self._poll
+        return suspended(self._coroutine) + (waiting.frames() if isinstance(waiting, Stacked) else [])
+
     def result(self) -> T:
-        """What its coroutine has returned; raises what has ended it, CancelledError too."""
+        """Return the coroutine's result, or raise the error that ended it, CancelledError too."""
         if not self.done:
             raise RuntimeError(f"task {self.name!r} has not ended: it has no result")
         if self._error is not None:
@@ -77,7 +115,7 @@ class Task(Waitable, Generic[T]):
         return self._result
 
     def cancel(self) -> None:
-        """Raise CancelledError in it, where it waits or will wait next. One that has not begun never will."""
+        """Raise CancelledError in it, where it waits or will wait next. One that has not begun never begins."""
         if self._cancel is None:
             self._cancel = CancelledError(f"task {self.name!r} was cancelled")
         self.interrupt(self._cancel)
@@ -90,23 +128,31 @@ class Task(Waitable, Generic[T]):
             self._pending.append(error)
 
     def spare(self, error: CancelledError) -> None:
-        """It need not be interrupted by this error any more."""
+        """Withdraw an interruption that has not been raised yet."""
         if error in self._pending:
             self._pending.remove(error)
 
-    def close(self) -> None:
-        """End it where it waits, without the loop: its ``finally`` blocks run, and they cannot wait."""
-        self._coroutine.close()
-        self._end(CancelledError(f"task {self.name!r} was closed"))
+    def close(self) -> list[object]:
+        """End it where it waits, without the loop: its ``finally`` blocks run, and they cannot wait. Return its coroutines
+        that wait all the same: keep a reference to them, since freeing would resume them."""
+        chain = chain_of(self._coroutine)
+        try:
+            self._coroutine.close()
+        except Exception:
+            if not any(_is_alive(coroutine) for coroutine in chain):
+                raise
+        finally:
+            self._end(CancelledError(f"task {self.name!r} was closed"))
+        return [coroutine for coroutine in chain if _is_alive(coroutine)]
 
     def wake(self, awaited: object) -> None:
-        """What it waits for is done. Nothing happens if it waits for something else by now."""
+        """Wake it if it still waits for this, which is done."""
         if awaited is self._waiting:
             self._waiting = None
             self._woken.append(self)
 
     def call(self, _now: int) -> None:
-        """Carry the coroutine on until it waits again. For the loop only."""
+        """Run the coroutine until it waits again. For the loop only."""
         loop = self._loop
         loop.current = self
         self._waiting = None
@@ -131,6 +177,8 @@ class Task(Waitable, Generic[T]):
             heappush(loop.heap, (awaited, sequence, None, self))
         elif awaited.done:  # type: ignore[union-attr]  # isinstance, which mypy could follow, takes longer
             self._waiting = awaited
+            self.polled = loop.now()
+            self._poll = awaited
             if not self._pending:
                 loop.give_way(self, awaited)
         else:
@@ -146,11 +194,11 @@ class Task(Waitable, Generic[T]):
         self.sequence = 0
         self._waiting = None
         self._thrown = error
-        if waiting is not _BEGINNING:  # else it has its place among those that go on
+        if waiting is not _BEGINNING:  # else it is among the woken tasks already
             self._woken.append(self)
 
     def _heard(self, error: BaseException) -> bool:
-        """End with that error; whether it was asked for, or somebody awaits it."""
+        """End with that error; return whether it was the cancellation, or another task awaits this one."""
         awaited = bool(self._callbacks) and isinstance(error, (Exception, CancelledError))
         self._end(error)
         return awaited or error is self._cancel
@@ -171,3 +219,7 @@ class Task(Waitable, Generic[T]):
 
     def __str__(self) -> str:
         return f"the end of task {self.name!r}"
+
+
+def _is_alive(coroutine: object) -> bool:
+    return any(getattr(coroutine, name, None) is not None for name in ("cr_frame", "gi_frame", "ag_frame"))

@@ -1,4 +1,4 @@
-"""Everything that touches Linux: namespaces, netlink, mounts, processes, cgroups, and probing what the kernel can do."""
+"""All access to Linux: namespaces, netlink, mounts, processes, cgroups, packet sockets, BPF, and capability probes."""
 
 from testbed.kernel.lean_imports import import_leanly
 

@@ -1,6 +1,6 @@
-"""bpf(2): maps and programs of the kernel's BPF machine, made, found by number, and run on a frame.
+"""Create, look up and run maps and programs of the kernel's BPF machine by bpf(2).
 
-What is made lives as long as a file descriptor, or a filter that uses it, does. Failures are OSError with what was tried.
+A map or program lives as long as a file descriptor or a filter refers to it. Failures are OSError with the operation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361
 _LOG_BYTES: Final = 1 << 20
 _BATCH: Final = 1024  # entries read from a map by one call
 _INFO_BYTES: Final = 256  # more than any kernel tells of a map or a program
-_MOST_MAPS: Final = 64  # of one program
+_MAX_MAPS: Final = 64  # of one program
 
 _MAP_INFO: Final = struct.Struct("=IIIIII16s")  # type, id, key and value size, most entries, flags, name
 _PROGRAM_INFO: Final = struct.Struct("=II8sIIQQQIIQ16s")
@@ -43,7 +43,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class VerifierError(OSError):
-    """The kernel's verifier does not accept a program. log: what it said."""
+    """The kernel's verifier rejects a program. log: the verifier's log."""
 
     def __init__(self, code: int, name: str, log: str) -> None:
         self.log = log
@@ -52,7 +52,7 @@ class VerifierError(OSError):
 
 
 def _call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:
-    """attributes: as the kernel's union bpf_attr has them; an array is written to by the kernel."""
+    """Call bpf(2). attributes: a packed union bpf_attr; the kernel writes into an array. what: the operation, for errors."""
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, f"{what}: the number of bpf(2) on {platform.machine()} is not known here")
@@ -67,7 +67,7 @@ def _call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char], what: s
 
 @dataclass(slots=True)
 class _Open:
-    """An open descriptor of something in the kernel."""
+    """An open descriptor of a BPF object."""
 
     descriptor: int
 
@@ -84,7 +84,7 @@ class _Open:
 
 @dataclass(slots=True)
 class Map(_Open):
-    """A table in the kernel. Keys and values are bytes of fixed sizes; an array's keys are numbers from 0, in 4 bytes."""
+    """A BPF map. Keys and values are bytes of fixed sizes; an array's keys are indexes from 0, in 4 bytes."""
 
     name: str
     key_size: int
@@ -95,7 +95,7 @@ class Map(_Open):
         return self
 
     def lookup(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value of a key, or None."""
         value = ctypes.create_string_buffer(self.value_size)
         try:
             self._element(_MAP_LOOKUP_ELEM, key, ctypes.addressof(value), 0, "look up in")
@@ -106,19 +106,19 @@ class Map(_Open):
         return value.raw
 
     def update(self, key: bytes, value: bytes, flags: int = 0) -> None:
-        """flags: BPF_NOEXIST or 0."""
+        """Set the value of a key. flags: BPF_NOEXIST or 0."""
         self._check(len(value) == self.value_size, "value")
         buffer = ctypes.create_string_buffer(value, self.value_size)
         self._element(_MAP_UPDATE_ELEM, key, ctypes.addressof(buffer), flags, "write to")
         announce(f"bpf update {self.name}")
 
     def delete(self, key: bytes) -> None:
-        """Raises FileNotFoundError for a key that is not there."""
+        """Remove a key. Raises FileNotFoundError for one that is not there."""
         self._element(_MAP_DELETE_ELEM, key, 0, 0, "delete from")
         announce(f"bpf delete {self.name}")
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """All entries. One that is added meanwhile may be missing."""
+        """Iterate over all entries. One that is added meanwhile may be missing."""
         keys = ctypes.create_string_buffer(_BATCH * self.key_size)
         values = ctypes.create_string_buffer(_BATCH * self.value_size)
         place = ctypes.create_string_buffer(max(self.key_size, 4))
@@ -159,7 +159,7 @@ class Map(_Open):
 
 @dataclass(slots=True)
 class Loaded(_Open):
-    """A program in the kernel. maps: the numbers of those that it uses."""
+    """A program in the kernel. maps: the ids of the maps that it uses."""
 
     id: int
     name: str
@@ -170,7 +170,10 @@ class Loaded(_Open):
 
 
 def make_map(kind: Literal["hash", "array"], name: str, key_size: int, value_size: int, most: int) -> Map:
-    """Sizes in bytes; a hash takes memory for what is in it, an array (key_size 4) for all its `most` values at once."""
+    """Create a map for up to `most` entries; key_size and value_size in bytes.
+
+    A hash takes memory for the entries that it has, an array (key_size 4) for all of them at once.
+    """
     number, flags = (_MAP_TYPE_HASH, _NO_PREALLOC) if kind == "hash" else (_MAP_TYPE_ARRAY, 0)
     attributes = struct.pack("=IIIIIII16s", number, key_size, value_size, most, flags, 0, 0, _name(name))
     descriptor = _call(_MAP_CREATE, attributes, f"make the map {name}")
@@ -181,7 +184,7 @@ def make_map(kind: Literal["hash", "array"], name: str, key_size: int, value_siz
 def load_classifier(code: bytes, name: str) -> Loaded:
     """Load a program for a traffic-control filter (BPF_PROG_TYPE_SCHED_CLS). code: see `bpf_assembler`.
 
-    Raises VerifierError with the verifier's words, or OSError.
+    Raises VerifierError with the verifier's log, or OSError.
     """
     try:
         descriptor = _load(code, name)
@@ -218,7 +221,7 @@ def _load(code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None
 
 
 def _verifier_log(code: bytes, name: str) -> str:
-    """What the verifier says of a program that it has refused."""
+    """Load a program that was rejected once more, for the verifier's log."""
     log = ctypes.create_string_buffer(_LOG_BYTES)
     try:
         os.close(_load(code, name, log))
@@ -228,7 +231,7 @@ def _verifier_log(code: bytes, name: str) -> str:
 
 
 def program_by_id(number: int) -> Loaded:
-    """A program that is in the kernel, whoever loaded it. Raises FileNotFoundError when there is none of that number."""
+    """Open a program in the kernel by its id, whoever loaded it. Raises FileNotFoundError when there is none."""
     descriptor = _call(_PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the program {number}")
     try:
         return _described_program(descriptor)
@@ -238,7 +241,7 @@ def program_by_id(number: int) -> Loaded:
 
 
 def map_by_id(number: int) -> Map:
-    """The same for a map."""
+    """Open a map in the kernel by its id, whoever created it. Raises FileNotFoundError when there is none."""
     descriptor = _call(_MAP_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the map {number}")
     try:
         info = ctypes.create_string_buffer(_INFO_BYTES)
@@ -251,9 +254,9 @@ def map_by_id(number: int) -> Map:
 
 
 def _described_program(descriptor: int) -> Loaded:
-    numbers = (ctypes.c_uint32 * _MOST_MAPS)()
+    numbers = (ctypes.c_uint32 * _MAX_MAPS)()
     info = ctypes.create_string_buffer(_INFO_BYTES)
-    _PROGRAM_INFO.pack_into(info, 0, 0, 0, b"", 0, 0, 0, 0, 0, 0, _MOST_MAPS, ctypes.addressof(numbers), b"")
+    _PROGRAM_INFO.pack_into(info, 0, 0, 0, b"", 0, 0, 0, 0, 0, 0, _MAX_MAPS, ctypes.addressof(numbers), b"")
     _ask(descriptor, info)
     fields = _PROGRAM_INFO.unpack_from(info)
     return Loaded(descriptor, fields[1], fields[11].rstrip(b"\0").decode(), tuple(numbers[: fields[9]]))
@@ -266,7 +269,7 @@ def _ask(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """result: what the program returned, as a number with sign. duration: ns for one frame, the mean of all repeats."""
+    """A test run of a program. result: its return value, signed. duration: ns for one frame, the mean of all repeats."""
 
     result: int
     duration: int
@@ -276,7 +279,7 @@ _RUN: Final = struct.Struct("=IIIIQQIIIIQQIII4x")
 
 
 def run_on(program: Loaded, frame: bytes, repeat: int = 1) -> Run:
-    """Run a classifier on a frame (14 bytes at least) without any interface; what it does to maps stays done."""
+    """Run a classifier on a frame (14 bytes at least) without an interface; its changes to maps stay."""
     data = ctypes.create_string_buffer(frame, len(frame))
     packed = _RUN.pack(program.descriptor, 0, len(frame), 0, ctypes.addressof(data), 0, repeat, *[0] * 8)
     attributes = ctypes.create_string_buffer(packed, _RUN.size)
@@ -286,5 +289,5 @@ def run_on(program: Loaded, frame: bytes, repeat: int = 1) -> Run:
 
 
 def _name(name: str) -> bytes:
-    """At most 15 letters, digits, '_' and '.'; the kernel refuses others."""
+    """Encode an object's name. The kernel takes at most 15 letters, digits, '_' and '.'."""
     return name.encode()[:15]

@@ -1,9 +1,9 @@
-"""Programs for the kernel's BPF machine, written in Python: there is no compiler on the machine.
+"""Assembler for the kernel's BPF machine; no compiler is needed.
 
-Ten registers of 64 bits (R1 to R5 are lost in a call, R6 to R9 stay, R10 points behind the program's stack of 512
-bytes). Every method of `Program` appends one operation; jumps name labels, and maps are named too, until `assemble`
-puts offsets and file descriptors in. The encoding is that of RFC 9669, "BPF Instruction Set Architecture"; what maps and
-helper functions are is in the kernel's include/uapi/linux/bpf.h.
+There are ten registers of 64 bits (R1 to R5 are lost in a call, R6 to R9 are kept, R10 points behind the program's stack
+of 512 bytes). Every method of `Program` appends one operation; jumps refer to labels and loads to maps by name, until
+`assemble` fills in offsets and file descriptors. The encoding is that of RFC 9669, "BPF Instruction Set Architecture";
+maps and helper functions are those of the kernel's include/uapi/linux/bpf.h.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 
 class Register(Enum):
-    """A register of the machine. R0 is a call's result and the program's."""
+    """A register. R0 holds the result of a call and of the program."""
 
     R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = range(11)
 
@@ -24,7 +24,7 @@ class Register(Enum):
 R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = Register
 
 Operand: TypeAlias = "Register | int"
-"""What an operation takes on its right: a register, or a number of 32 bits with sign."""
+"""The right operand of an operation: a register, or a signed number of 32 bits."""
 
 Size = Literal[1, 2, 4, 8]
 Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
@@ -46,13 +46,13 @@ _CALL, _EXIT = 0x85, 0x95
 _TO_BIG_ENDIAN: Final = 0xDC
 _FETCH: Final = 0x01
 _COMPARE_EXCHANGE: Final = 0xF0 | _FETCH
-# What a 64-bit constant stands for, in its source register: the kernel's BPF_PSEUDO_MAP_FD and BPF_PSEUDO_MAP_VALUE.
+# The kind of a 64-bit constant, in its source register: the kernel's BPF_PSEUDO_MAP_FD and BPF_PSEUDO_MAP_VALUE.
 _PLAIN, _MAP, _MAP_VALUE = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. label: where it jumps to. map_name: the map whose descriptor its immediate becomes."""
+    """One instruction. label: its jump target. map_name: the map whose descriptor becomes its immediate."""
 
     opcode: int
     destination: int = 0
@@ -77,23 +77,24 @@ class Program:
         return len(self._instructions)
 
     def new_label(self, hint: str) -> str:
-        """A name that no other label of this program has."""
+        """Return a name that no other label of this program has."""
         self._made += 1
         return f"{hint}.{self._made}"
 
     def label(self, name: str) -> None:
-        """Jumps to `name` go to the next instruction."""
+        """Place a label in front of the next instruction."""
         if name in self._labels:
             raise ValueError(f"there are two labels {name!r}")
         self._labels[name] = len(self._instructions)
 
     def assemble(self, maps: Mapping[str, int]) -> bytes:
-        """The encoded program. maps: name -> file descriptor."""
+        """Encode the program. maps: name -> file descriptor."""
         code = bytearray()
-        for place, one in enumerate(self._instructions):
-            offset = self._distance(place, one.label) if one.label else one.offset
-            immediate = maps[one.map_name] if one.map_name else one.immediate
-            code += _ENCODING.pack(one.opcode, one.source << 4 | one.destination, offset, immediate)
+        for place, instruction in enumerate(self._instructions):
+            offset = self._distance(place, instruction.label) if instruction.label else instruction.offset
+            immediate = maps[instruction.map_name] if instruction.map_name else instruction.immediate
+            registers = instruction.source << 4 | instruction.destination
+            code += _ENCODING.pack(instruction.opcode, registers, offset, immediate)
         return bytes(code)
 
     def _distance(self, place: int, label: str) -> int:
@@ -119,11 +120,11 @@ class Program:
         self._arithmetic("mul", to, operand)
 
     def mod(self, to: Register, operand: Operand) -> None:
-        """Of unsigned numbers."""
+        """Divide as unsigned numbers and keep the remainder."""
         self._arithmetic("mod", to, operand)
 
     def and_(self, to: Register, operand: Operand) -> None:
-        """A negative number is extended with ones."""
+        """Combine by bitwise and; a negative number is sign-extended."""
         self._arithmetic("and", to, operand)
 
     def or_(self, to: Register, operand: Operand) -> None:
@@ -136,15 +137,15 @@ class Program:
         self._arithmetic("lsh", to, operand)
 
     def rsh(self, to: Register, operand: Operand) -> None:
-        """Of an unsigned number."""
+        """Shift to the right as an unsigned number."""
         self._arithmetic("rsh", to, operand)
 
     def big_endian(self, to: Register, bits: Literal[16, 32, 64]) -> None:
-        """The number whose `bits` lowest bits were loaded from bytes in network order; the bits above become 0."""
+        """Convert the lowest `bits` bits from network order; the bits above become 0."""
         self._append(Instruction(_TO_BIG_ENDIAN, to.value, immediate=bits))
 
     def constant(self, to: Register, number: int) -> None:
-        """An unsigned number of 64 bits."""
+        """Load an unsigned number of 64 bits."""
         if not 0 <= number < 1 << 64:
             raise ValueError(f"{number} is not an unsigned number of 64 bits")
         self._wide(to, _PLAIN, _signed(number & 0xFFFF_FFFF), _signed(number >> 32))
@@ -152,36 +153,36 @@ class Program:
     # Memory. The address is base + offset.
 
     def load(self, to: Register, base: Register, offset: int, size: Size) -> None:
-        """Zero-extended."""
+        """Load from memory, zero-extended."""
         self._append(Instruction(_LDX | _SIZES[size] | _MEMORY, to.value, base.value, offset))
 
     def store(self, base: Register, offset: int, operand: Operand, size: Size) -> None:
-        """A number is sign-extended."""
+        """Store to memory; a number is sign-extended."""
         if isinstance(operand, Register):
             self._append(Instruction(_STX | _SIZES[size] | _MEMORY, base.value, operand.value, offset))
         else:
             self._append(Instruction(_ST | _SIZES[size] | _MEMORY, base.value, 0, offset, _checked(operand)))
 
     def atomic_add(self, base: Register, offset: int, operand: Register) -> None:
-        """Adds to a 64-bit number that other processors add to as well."""
+        """Add atomically to a 64-bit number in memory."""
         self._append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset))
 
     def fetch_add(self, base: Register, offset: int, operand: Register) -> None:
-        """The same; operand becomes what stood there before."""
+        """Add atomically to a 64-bit number in memory; operand becomes the number before."""
         self._append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset, _FETCH))
 
     def compare_exchange(self, base: Register, offset: int, new: Register) -> None:
-        """If R0 stands there, new is put there. R0 becomes what stood there before."""
+        """Replace the 64-bit number in memory by `new` if it equals R0. R0 becomes the number before."""
         self._append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, new.value, offset, _COMPARE_EXCHANGE))
 
     # Maps.
 
     def map(self, to: Register, name: str) -> None:
-        """A map, as helper functions take it."""
+        """Load a map as helper functions take it."""
         self._wide(to, _MAP, 0, 0, name)
 
     def map_value(self, to: Register, name: str, offset: int = 0) -> None:
-        """The address within the one value of an array."""
+        """Load an address within the only value of an array."""
         self._wide(to, _MAP_VALUE, 0, offset, name)
 
     # Flow.
@@ -190,7 +191,7 @@ class Program:
         self._append(Instruction(_JMP, label=label))
 
     def jump_if(self, left: Register, comparison: Comparison, right: Operand, label: str) -> None:
-        """A negative number is compared as the unsigned one with the same 64 bits."""
+        """Jump if the unsigned comparison holds; a negative number is sign-extended to 64 bits first."""
         opcode = _JMP | _COMPARISONS[comparison]
         if isinstance(right, Register):
             self._append(Instruction(opcode | _FROM_REGISTER, left.value, right.value, label=label))
@@ -198,7 +199,7 @@ class Program:
             self._append(Instruction(opcode, left.value, immediate=_checked(right), label=label))
 
     def call(self, helper: int) -> None:
-        """A helper function of the kernel, by its number: arguments in R1 to R5, result in R0."""
+        """Call a helper function of the kernel by its number: arguments in R1 to R5, result in R0."""
         self._append(Instruction(_CALL, immediate=helper))
 
     def exit(self) -> None:
@@ -212,7 +213,7 @@ class Program:
             self._append(Instruction(opcode, to.value, immediate=_checked(operand)))
 
     def _wide(self, to: Register, meaning: int, low: int, high: int, map_name: str = "") -> None:
-        """A constant of 64 bits takes the place of two instructions."""
+        """Append a constant of 64 bits, which takes two instructions."""
         self._append(Instruction(_CONSTANT64, to.value, meaning, immediate=low, map_name=map_name))
         self._append(Instruction(0, immediate=high))
 

@@ -1,8 +1,8 @@
-"""CPU shares and memory limits of nodes, by cgroup v2. Version 1 has no group that one process may be put in as a whole.
+"""CPU shares and memory limits of nodes, by cgroup v2. In version 1 each controller has a hierarchy of its own.
 
-The groups lie directly below the root of the hierarchy. Which controllers groups there may use is the machine's own
-setting (cgroup.subtree_control): it also decides how everything else on the machine shares its CPUs, so it is never
-changed here; a refusal says what to write where.
+The groups lie directly below the root of the hierarchy. The machine's cgroup.subtree_control says which controllers they
+may use. It also decides how everything else on the machine shares its CPUs, so it is never changed here; a refusal says
+what to write where.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.kernel.changes import announce
-from testbed.kernel.files import make_directory, remove_directory, write_setting
+from testbed.kernel.filesystem import make_directory, remove_directory, write_setting
 
 PREFIX = "netns-testbed."
 
-# Microseconds. A group gets its share anew in each period; the kernel allows no share below a millisecond in a period,
-# and no period above a second. So a small share needs a long period.
+# Microseconds. A group gets its quota anew in each period; the kernel allows no quota below a millisecond and no period
+# above a second. So a small share needs a long period.
 _PERIOD = 100_000  # the kernel's default
 _LONGEST_PERIOD = 1_000_000
-_LEAST_QUOTA = 1_000
-_LEAST_SHARE = _LEAST_QUOTA / _LONGEST_PERIOD
+_MIN_QUOTA = 1_000
+_MIN_SHARE = _MIN_QUOTA / _LONGEST_PERIOD
 
-_PATIENCE = 5.0  # seconds for what was killed to be gone
+_PATIENCE = 5.0  # seconds for killed processes to be gone
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The cgroup v2 tree: where it is mounted, the controllers that it has, and those that its groups may use."""
+    """The cgroup v2 tree. path: its mount point. controllers: those that it has. enabled: those its groups may use."""
 
     path: Path
     controllers: frozenset[str]
-    given: frozenset[str]
+    enabled: frozenset[str]
 
 
 def hierarchy() -> Hierarchy | None:
-    """Where cgroup v2 is mounted, None where it is not."""
+    """Return the mounted cgroup v2 tree, None where there is none."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         if after.split(" ")[0] == "cgroup2":
@@ -57,30 +57,30 @@ def _words(path: Path) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Why something cannot be had, and how to get it."""
+    """The reason why something is not available, and how to get it."""
 
     reason: str
     remedy: str
 
 
 def lack(needed: frozenset[str]) -> Lack | None:
-    """Why groups of ours cannot use these controllers on this machine; None when they can."""
-    found = hierarchy()
+    """Return why nodes' groups cannot use these controllers on this machine; None when they can."""
+    tree = hierarchy()
     boot = "boot with systemd.unified_cgroup_hierarchy=1 (Debian and Ubuntu have it since 2021)"
-    if found is None:
+    if tree is None:
         return Lack("cgroup version 2 is not mounted on this machine", boot)
-    where = f"cgroup version 2 on this machine ({found.path})"
-    if absent := needed - found.controllers:
+    where = f"cgroup version 2 on this machine ({tree.path})"
+    if absent := needed - tree.controllers:
         return Lack(f"{where} has no {_and_no(absent)} controller to give", boot)
-    if not os.access(found.path, os.W_OK):
-        if os.statvfs(found.path).f_flag & os.ST_RDONLY:
-            return Lack(f"{where} is mounted read-only", f"'mount -o remount,rw {found.path}' as root")
+    if not os.access(tree.path, os.W_OK):
+        if os.statvfs(tree.path).f_flag & os.ST_RDONLY:
+            return Lack(f"{where} is mounted read-only", f"'mount -o remount,rw {tree.path}' as root")
         return Lack(f"{where} is not writable for this user", "run as root")
-    if withheld := needed - found.given:
-        wish = " ".join(f"+{name}" for name in sorted(withheld))
+    if withheld := needed - tree.enabled:
+        added = " ".join(f"+{name}" for name in sorted(withheld))
         return Lack(
             f"{where} gives groups no {_and_no(withheld)} controller",
-            f"have root run 'echo {wish} >{found.path}/cgroup.subtree_control', which testbed does not do by itself "
+            f"have root run 'echo {added} >{tree.path}/cgroup.subtree_control', which testbed does not do by itself "
             "because it changes how all that runs here shares the machine",
         )
     return None
@@ -91,27 +91,26 @@ def _and_no(controllers: frozenset[str]) -> str:
 
 
 def refusal(cpu_share: float, memory: int) -> str:
-    """Why this machine cannot limit a node so; empty when it can."""
-    if 0 < cpu_share < _LEAST_SHARE:
-        return f"the least CPU share that the kernel can keep is {_LEAST_SHARE:g} cores"
+    """Return why this machine cannot limit a node so, empty when it can. cpu_share in cores, memory in bytes."""
+    if 0 < cpu_share < _MIN_SHARE:
+        return f"the least CPU share that the kernel can keep is {_MIN_SHARE:g} cores"
     needed = frozenset(name for name, value in (("cpu", cpu_share), ("memory", memory)) if value)
-    found = lack(needed) if needed else None
-    return f"{found.reason}: {found.remedy}" if found else ""
+    missing = lack(needed) if needed else None
+    return f"{missing.reason}: {missing.remedy}" if missing else ""
 
 
 def group(cluster: str, node: str) -> Path:
-    """The path of a node's group; call only where `refusal` is empty."""
-    found = hierarchy()
-    if found is None:
+    """Return the path of a node's group; call only where `refusal` is empty."""
+    tree = hierarchy()
+    if tree is None:
         raise FileNotFoundError("cgroup version 2 is not mounted")
-    return found.path / f"{PREFIX}{cluster}.{node}"
+    return tree.path / f"{PREFIX}{cluster}.{node}"
 
 
 def make(path: Path, cpu_share: float, memory: int) -> None:
     """Make a node's group, or change its limits. cpu_share in cores, memory in bytes, 0 for no limit.
 
-    Memory means main memory, as a node's own would be: a limited node gets no swap, so that its limit is the same on a
-    machine that has some.
+    A limited node gets no swap, so that its limit means the same on machines with and without swap.
     """
     make_directory(path)
     settings = {
@@ -120,24 +119,24 @@ def make(path: Path, cpu_share: float, memory: int) -> None:
         "memory.swap.max": "0" if memory else "max",
     }
     for name, value in settings.items():
-        if (path / name).exists():  # what is not there was not asked for; see `refusal`
+        if (path / name).exists():  # a controller that is not enabled was not asked for; see `refusal`
             write_setting(f"{path}/{name}", value)
 
 
 def _quota(cpu_share: float) -> tuple[int, int]:
-    period = _PERIOD if cpu_share * _PERIOD >= _LEAST_QUOTA else _LONGEST_PERIOD
+    period = _PERIOD if cpu_share * _PERIOD >= _MIN_QUOTA else _LONGEST_PERIOD
     return round(cpu_share * period), period
 
 
 def limits(path: Path) -> tuple[float, int]:
-    """A group's limits as the kernel has them: cores and bytes, 0 for none."""
+    """Read a group's limits from the kernel: cores and bytes, 0 for none."""
     quota, _, period = _setting(path / "cpu.max").partition(" ")
     memory = _setting(path / "memory.max")
     return (0.0 if quota == "max" else int(quota) / int(period)), (0 if memory == "max" else int(memory))
 
 
 def kept(cpu_share: float, memory: int) -> tuple[float, int]:
-    """What the kernel makes of limits: it counts whole microseconds and whole pages."""
+    """Round limits (cores, bytes) as the kernel does: to whole microseconds of a period and whole pages."""
     quota, period = _quota(cpu_share)
     page = os.sysconf("SC_PAGE_SIZE")
     return quota / period, memory // page * page
@@ -151,23 +150,23 @@ def _setting(path: Path) -> str:
 
 
 def take_in(path: Path, pids: list[int]) -> None:
-    """Put running processes into a group. What they have used of their memory so far is not counted there."""
+    """Put running processes into a group. Memory that they have taken before is not counted there."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             write_setting(f"{path}/cgroup.procs", str(pid))
 
 
 def members(path: Path) -> list[int]:
-    """The processes in a group and in groups that they have made below it."""
-    found = []
+    """List the processes in a group and in the groups that they have made below it."""
+    pids = []
     for directory in _tree(path):
         with contextlib.suppress(OSError):
-            found += [int(line) for line in (directory / "cgroup.procs").read_text().split()]
-    return found
+            pids += [int(line) for line in (directory / "cgroup.procs").read_text().split()]
+    return pids
 
 
 def _tree(path: Path) -> list[Path]:
-    """A group and all below it, the deepest first."""
+    """List a group and all below it, the deepest first."""
     return [Path(directory) for directory, _, _ in os.walk(path, topdown=False)]
 
 
@@ -175,7 +174,7 @@ def remove(path: Path) -> bool:
     """Remove a group that has no process left, if it is there; False when it has one."""
     deadline = time.monotonic() + _PATIENCE
     while not all(remove_directory(directory) for directory in _tree(path)):
-        # A process that has ended may keep its group for an instant after everybody was told.
+        # A process that has ended may keep its group for an instant after its parent was told.
         if members(path) or time.monotonic() > deadline:
             return False
         time.sleep(0.005)
@@ -183,7 +182,8 @@ def remove(path: Path) -> bool:
 
 
 def end(path: Path) -> bool:
-    """Kill whatever is left in a group, and remove it: a program that has left its node for good is known by this only."""
+    """Kill the processes left in a group, and remove it; False when one is left. Only its group tells of a program that
+    has left its node's namespaces."""
     deadline = time.monotonic() + _PATIENCE
     while (left := members(path)) and time.monotonic() < deadline:
         for pid in left:
@@ -195,25 +195,25 @@ def end(path: Path) -> bool:
 
 
 def of_cluster(cluster: str) -> list[Path]:
-    """The groups of a cluster's nodes that exist and are ours to change: none are an ordinary user's."""
+    """List the existing groups of a cluster's nodes that this process may change; none for an ordinary user."""
     return [path for path in _ours() if _names(path)[0] == cluster]
 
 
 def node_of(path: Path) -> str:
-    """The node that a group is for."""
+    """Return the name of the node that a group is for."""
     return _names(path)[1]
 
 
 def clusters() -> set[str]:
-    """The names of clusters that have groups."""
+    """Return the names of the clusters that have groups."""
     return {_names(path)[0] for path in _ours()}
 
 
 def _ours() -> list[Path]:
-    found = hierarchy()
-    if found is None or not os.access(found.path, os.W_OK):
+    tree = hierarchy()
+    if tree is None or not os.access(tree.path, os.W_OK):
         return []
-    return sorted(found.path.glob(f"{PREFIX}*.*"))
+    return sorted(tree.path.glob(f"{PREFIX}*.*"))
 
 
 def _names(path: Path) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""Every state-changing system call is announced here, after it was made.
+"""Announcements of state-changing system calls, each made after the call.
 
-Progress bars count the announcements, a trace prints them, and the tests kill a process after each one in turn. Whoever
-adds a system call that changes the machine announces it; a test compares the announcements with what strace sees.
+Progress bars count the announcements, a trace prints them, and the tests kill a process after each one in turn. Every
+new system call that changes the machine must be announced; a test compares the announcements with strace's output.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _observers: list[Observer] = []
 
 
 def announce(change: str) -> None:
-    """Tell the observers that `change` ("mount /run/netns/a.n1") has been made."""
+    """Tell the observers that a change ("mount /run/netns/a.n1") has been made."""
     for observer in _observers:
         observer(change)
 
 
 def silence() -> None:
-    """Let go of all observers: in a forked process they are the parent's."""
+    """Drop all observers: in a forked process they are the parent's."""
     _observers.clear()
 
 

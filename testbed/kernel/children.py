@@ -1,4 +1,4 @@
-"""Functions in forked children: what one does to its own namespaces ends with it."""
+"""Calls of functions in forked children, whose changes to their own namespaces end with them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from testbed.errors import TestbedError
+from testbed.kernel.signals import fork
 
 T = TypeVar("T")
 
@@ -19,9 +20,9 @@ _END: Final = b"\n"
 
 
 def in_child(function: Callable[[], T]) -> T:
-    """Call `function` in a child process. Its result, or its TestbedError or OSError, comes back by pickle."""
+    """Call a function in a child process; return its result, or raise its TestbedError or OSError (both by pickle)."""
     reader, writer = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         os.close(reader)
         _answer(writer, function)
@@ -34,14 +35,14 @@ def in_child(function: Callable[[], T]) -> T:
 
 
 class Companion(Generic[T]):
-    """A function that runs beside this process, in a child, until it is told to end, or this process ends."""
+    """A function that runs in a child beside this process until it is told to end, or this process ends."""
 
     def __init__(self, function: Callable[[Callable[[], None], int], T]) -> None:
-        """function(begun, stop): it calls begun() when it is ready, which is when this returns, and ends when the descriptor
-        `stop` can be read. Raises its TestbedError or OSError if it ends by one before it is ready."""
+        """Start function(begun, stop) and return once it has called begun(); it must end when the descriptor `stop` is
+        readable. Raises its TestbedError or OSError if it fails before that."""
         stop, self._stop = os.pipe()
         self._answers, answer = os.pipe()
-        self._child = os.fork()
+        self._child = fork()
         if self._child == 0:
             os.close(self._stop)
             os.close(self._answers)
@@ -54,27 +55,27 @@ class Companion(Generic[T]):
         os.close(stop)
         os.close(answer)
         try:
-            said = os.read(self._answers, len(_BEGUN))
+            first = os.read(self._answers, len(_BEGUN))
         except BaseException:
             self._close()
             raise
-        if said != _BEGUN:
+        if first != _BEGUN:
             with open(self._answers, "rb", closefd=False) as rest:
-                answered = said + rest.read()
+                answer_bytes = first + rest.read()
             self._close()
-            _result(answered)
+            _result(answer_bytes)
             raise TestbedError("a child process ended before it was ready")
 
     def end(self) -> T:
-        """Tell it to end, and wait for its result; its TestbedError or OSError is raised."""
+        """Tell the function to end, and wait for its result; its TestbedError or OSError is raised."""
         with contextlib.suppress(BrokenPipeError):  # it has ended already
-            os.write(self._stop, _END)  # a forked process may have this end, too: closing it would not tell
+            os.write(self._stop, _END)  # closing is not enough: a forked process may hold this end, too
         try:
             with open(self._answers, "rb", closefd=False) as answers:
-                answered = answers.read()
+                answer = answers.read()
         finally:
             self._close()
-        result: T = _result(answered)
+        result: T = _result(answer)
         return result
 
     def _close(self) -> None:
@@ -86,14 +87,14 @@ class Companion(Generic[T]):
 def _result(answer: bytes) -> Any:
     if not answer:
         raise TestbedError("a helper process died; what it said is above")
-    good, value = pickle.loads(answer)  # written by our own child
-    if not good:
+    succeeded, value = pickle.loads(answer)  # written by our own child
+    if not succeeded:
         raise value
     return value
 
 
 def _answer(writer: int, function: Callable[[], T]) -> None:
-    """The child's side; does not return."""
+    """Call the function in the child and write its answer; does not return."""
     try:
         try:
             answer = pickle.dumps((True, function()))
@@ -101,7 +102,7 @@ def _answer(writer: int, function: Callable[[], T]) -> None:
             answer = pickle.dumps((False, error))
         with open(writer, "wb") as answers:
             answers.write(answer)
-    except BaseException:  # noqa: BLE001  whatever it is, nothing of the parent's code may run on in the child
+    except BaseException:  # noqa: BLE001  none of the parent's code may run on in the child
         traceback.print_exc()
         os._exit(1)
     os._exit(0)

@@ -1,5 +1,5 @@
-"""Processes that live on when the one that needed them has ended: forked, executing nothing else, so that they cost no
-start of an interpreter."""
+"""Daemons: forked processes that outlive the one that started them. They do not execute anything, which saves the start
+of an interpreter."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from testbed.errors import TestbedError
 from testbed.kernel import processes, syscalls
 from testbed.kernel.changes import announce, silence
+from testbed.kernel.signals import undisturbed
 
 _READY = b"ready"
 _PAST_EVERY_DESCRIPTOR = 2**31 - 1  # close_range(2) does the work, in one call
@@ -25,31 +26,51 @@ def start(
     prepare: Callable[[], None],
     stay: Callable[[], None],
     log: str = os.devnull,
+    mark: str = "",
 ) -> processes.Identity:
-    """Fork a process called `name` that runs `prepare` and, when that has gone well, lives for as long as `stay` does.
+    """Fork a daemon called `name` that runs `prepare` and, if that succeeds, `stay` until it returns.
 
-    kept: descriptors that it keeps of ours. log: the file to which it writes the traceback of what it did not expect.
-    A TestbedError or OSError of `prepare` is raised here.
+    kept: our descriptors that it keeps. log: the file for the traceback of an unexpected error. mark: for `is_marked`,
+    such as the name of its cluster. A TestbedError or OSError of `prepare` is raised here.
     """
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        _live(name, {*kept, writer}, writer, prepare, stay, log)
-    os.close(writer)
+    child = 0
     try:
+        with undisturbed():  # until the child's pid is known
+            child = os.fork()
+            if child == 0:
+                os.close(reader)
+                _live(name, {*kept, writer}, writer, prepare, stay, log, mark)
+            os.close(writer)
         with open(reader, "rb") as answers:
             announce(f"start {name} {child}")
             answer = answers.read()
     except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         raise
     if answer != _READY:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child, 0)
         raise pickle.loads(answer) if answer else TestbedError(f"the process {name} died at its start")
     return processes.identity(child)
+
+
+def become(name: str, prepare: Callable[[], None], stay: Callable[[], None], log: str) -> None:
+    """Turn this process, which was started for nothing else, into a daemon; it ends silently when `prepare` fails with a
+    TestbedError or OSError. Does not return."""
+    status = 1
+    try:
+        _leave_terminal(name, (), log)
+        with contextlib.suppress(TestbedError, OSError):
+            prepare()
+            stay()
+            status = 0
+    except BaseException:  # noqa: BLE001  as in `_live`
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(status)
 
 
 def _live(
@@ -59,12 +80,15 @@ def _live(
     prepare: Callable[[], None],
     stay: Callable[[], None],
     log: str,
+    mark: str,
 ) -> None:
-    """The process's life; does not return."""
+    """Run the forked daemon; does not return."""
     status = 1
-    gc.freeze()  # our parent's objects are not looked through: that would copy every page of them, and free it at our end
+    gc.freeze()  # a collection of the parent's objects would copy every page of them
     try:
         _leave_terminal(name, kept, log)
+        if mark:
+            os.memfd_create(_marked(name, mark), os.MFD_CLOEXEC)  # open for as long as we live
         try:
             prepare()
         except (TestbedError, OSError) as error:
@@ -74,14 +98,53 @@ def _live(
         os.close(writer)
         stay()
         status = 0
-    except BaseException:  # noqa: BLE001  the last line of a process: whatever it is, nothing of the parent's code may run on
+    except BaseException:  # noqa: BLE001  none of the parent's code may run on in the child
         os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(status)
 
 
+def is_marked(process: processes.Identity, name: str, mark: str) -> bool:
+    """Whether a process runs that `start` has begun under that name and mark.
+
+    Pid and start time come from a file that may be damaged or forged, and may be another process's. The mark is a memfd
+    that the daemon holds: no other process has one by chance.
+    """
+    if not process.alive:
+        return False
+    descriptors = f"/proc/{process.pid}/fd"
+    try:
+        numbers = os.listdir(descriptors)
+    except OSError:  # it has ended, or is another user's
+        return False
+    return any(_target(f"{descriptors}/{number}") == f"/memfd:{_marked(name, mark)} (deleted)" for number in numbers)
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:  # closed meanwhile
+        return ""
+
+
+def end(process: processes.Identity | None, name: str, mark: str) -> None:
+    """Kill a daemon of ours, by name and mark, and wait until it has ended. Any other process is left alone."""
+    if process is not None and is_marked(process, name, mark):
+        processes.end(process)
+
+
+def end_all(name: str, mark: str) -> None:
+    """Kill all daemons of that name and mark."""
+    for pid in processes.everyone():
+        end(processes.identity(pid), name, mark)
+
+
+def _marked(name: str, mark: str) -> str:
+    return f"{name}:{mark}"
+
+
 def _leave_terminal(name: str, kept: Collection[int], log: str) -> None:
-    """Let go of all that belongs to the process that we were forked from: its terminal, its files, its signal handlers."""
+    """Detach from the parent process: its observers, terminal, signal handlers, descriptors and directory."""
     silence()
     os.setsid()
     syscalls.name_process(name)
@@ -90,18 +153,18 @@ def _leave_terminal(name: str, kept: Collection[int], log: str) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _close_all_but(kept)  # first: our parent may have had no descriptor left for what follows
-    nowhere = os.open("/dev/null", os.O_RDWR)
-    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for standard, given in ((0, nowhere), (1, nowhere), (2, written)):
-        os.dup2(given, standard)
-    for given in (nowhere, written):
-        if given > 2:
-            os.close(given)
+    null = os.open("/dev/null", os.O_RDWR)
+    log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for standard, descriptor in ((0, null), (1, null), (2, log_file)):
+        os.dup2(descriptor, standard)
+    for descriptor in (null, log_file):
+        if descriptor > 2:
+            os.close(descriptor)
     os.chdir("/")
 
 
 def _close_all_but(kept: Collection[int]) -> None:
-    """Close every descriptor but the standard ones and these, without opening one to list them."""
+    """Close every descriptor but the standard ones and these, without opening one for a listing."""
     first = 3
     for number in sorted(number for number in kept if number > 2):
         os.closerange(first, number)

@@ -1,14 +1,14 @@
-"""Who carries a link's frames: what each datapath does exactly, approximately or not at all, and the ladder between them.
+"""Datapath selection: which features of an impairment each datapath does exactly, approximately or not at all.
 
-`TABLE` says it feature by feature; the semantics suite reads it, ``doctor`` prints it, and `choose` climbs with it: the
-first datapath that does exactly all that both directions ask for. Nothing approximate is taken unless it is asked for by
-name, and then the choice says what is approximate and by how much.
+`TABLE` lists every feature; the semantics suite reads it, ``doctor`` prints it, and `choose` takes the first datapath of
+`LADDER` that does exactly all that both directions ask for. An approximate datapath is taken only if it is asked for by
+name; the choice then says what is approximate and by how much.
 
-Exact means: what `testbed.wire` decides is decided so here, frames leaving late by no more than the kernel's timer or the
-relay's lateness; for what is left to chance, with the same probability, independent of all else. Which frames chance
-meets is the same only where "repeatable fates" is exact.
+Exact means: frames have the fates that `testbed.fates` decides, and leave late by no more than the kernel's timer or the
+relay's lateness. Random events have the same probability and are independent; they hit the same frames only where
+"repeatable fates" is exact.
 
-Nothing here asks the kernel: what a machine can do comes as `Abilities`, which `abilities` finds by trying.
+This module does not ask the kernel: a machine's abilities come as `Abilities`, which `capabilities` probes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Fit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something that a direction may be asked for. used: whether an impairment asks for it; properties that none asks
-    for, such as that fates repeat, are never used. chance: it is left to chance, and so needs a seed to repeat."""
+    """A feature of an impaired direction. used: whether an impairment asks for it; never for properties that no impairment
+    asks for, such as repeatable fates. chance: it is random, and so needs a seed to repeat."""
 
     name: str
     meaning: str
@@ -52,8 +52,8 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One datapath's way with one feature. reason: why it is so. bound: of an approximation, in words; figure: the same
-    in numbers for an impairment."""
+    """How one datapath does one feature. reason: why. bound: of an approximation, in words; figure: the bound in numbers
+    for an impairment."""
 
     fit: Fit
     reason: str
@@ -63,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How a datapath does what an impairment asks for; bound: with numbers where there are any."""
+    """How a datapath does one feature of an impairment. bound: with numbers where there are any."""
 
     feature: str
     datapath: Datapath
@@ -77,11 +77,11 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What this machine can do, for this user. reasons: name of what is missing -> why.
+    """Abilities of this machine for this user. reasons: name of a missing ability -> why.
 
-    netem: there is one. netem_seed: it takes a seed. netem_duplicate: one interface may duplicate while another has a
-    netem. size_table: a discipline takes a table of frame sizes. tbf, bpf: the shaper, the classifier that loses frames.
-    relay: packet sockets.
+    netem: it is available. netem_seed: netem takes a seed. netem_duplicate: one interface may duplicate while another has
+    a netem. size_table: a discipline takes a table of frame sizes. tbf: the shaper. bpf: the loss classifier. relay:
+    packet sockets, and filters that divert frames to them.
     """
 
     netem: bool = False
@@ -94,13 +94,13 @@ class Abilities:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def lack(self, name: str) -> str:
-        """Why it is missing."""
+        """Return why an ability is missing."""
         return self.reasons.get(name, "this machine does not have it")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A datapath; notes: what it does approximately, or why those before it in the ladder were not taken."""
+    """A datapath. notes: what it does approximately, or why those before it in the ladder were not taken."""
 
     datapath: Datapath
     notes: tuple[str, ...] = ()
@@ -341,24 +341,24 @@ TABLE: Final[Mapping[str, Mapping[Datapath, Entry]]] = MappingProxyType(
         for name in NAMES
     }
 )
-"""Feature -> datapath -> how it does it."""
+"""Feature -> datapath -> how it does the feature."""
 
 
 def judge(datapath: Datapath, impairment: Impairment) -> list[Judgement]:
-    """How a datapath does all that an impairment asks for, in the table's order. Nothing asked for: an empty list."""
-    found = []
+    """List how a datapath does each feature that an impairment asks for, in the table's order."""
+    judgements = []
     for feature in FEATURES:
         if not feature.used(impairment):
             continue
         entry = TABLE[feature.name][datapath]
         figure = entry.figure(impairment) if entry.figure is not None else ""
         bound = f"{entry.bound}: {figure}" if figure else entry.bound
-        found.append(Judgement(feature.name, datapath, entry.fit, entry.reason, bound))
-    return found
+        judgements.append(Judgement(feature.name, datapath, entry.fit, entry.reason, bound))
+    return judgements
 
 
 Refusal: TypeAlias = Callable[[Impairment], str]
-"""Why a classifier cannot be made for an impairment's losses, empty if it can."""
+"""Returns why a classifier cannot be made for an impairment's losses, empty if it can."""
 
 
 def choose(
@@ -368,10 +368,10 @@ def choose(
     asked: Asked = "auto",
     refusal: Refusal = lambda _: "",
 ) -> Choice:
-    """Who carries a link with these impairments.
+    """Choose the datapath of a link with these impairments.
 
-    refusal: of the BPF classifier, for what depends on more than the kind of loss (how long a pattern is). Raises
-    UnsupportedError when the one that is asked for cannot do it here, or none can.
+    refusal: of the BPF classifier, for limits beyond the kind of loss (how long a pattern is). Raises UnsupportedError
+    when the datapath that is asked for cannot carry the link here, or none can.
     """
     if asked != "auto":
         obstacles, approximations = _against(asked, forward, backward, abilities, refusal)
@@ -384,7 +384,7 @@ def choose(
         obstacles, approximations = _against(datapath, forward, backward, abilities, refusal)
         if not obstacles and not approximations:
             return Choice(datapath, tuple(passed))
-        if datapath != "direct":  # that impairments need something between the ends goes without saying
+        if datapath != "direct":  # it carries no impairment at all, which needs no note
             why = _listed(obstacles) if obstacles else f"only approximately: {_listed(_names(approximations))}"
             passed.append(f"{datapath} not taken: {why}")
     raise UnsupportedError("no datapath can carry this here: " + "; ".join(passed))
@@ -393,7 +393,7 @@ def choose(
 def _against(
     datapath: Datapath, forward: Impairment, backward: Impairment, abilities: Abilities, refusal: Refusal
 ) -> tuple[list[str], list[str]]:
-    """What speaks against a datapath: what it cannot do, or this machine cannot; and what it does approximately."""
+    """Return the obstacles to a datapath (features that it or this machine lacks) and its approximations."""
     obstacles: list[str] = []
     approximations: list[str] = []
     for impairment in (forward, backward):
@@ -415,7 +415,7 @@ def _against(
 
 
 def _missing(datapath: Datapath, impairment: Impairment, abilities: Abilities, refusal: Refusal) -> list[str]:
-    """What this machine lacks of what a datapath needs for an impairment."""
+    """List why this machine lacks what a datapath needs for an impairment."""
     needs: list[str] = []
     if datapath == "relay":
         needs = ["relay"]
@@ -429,19 +429,19 @@ def _missing(datapath: Datapath, impairment: Impairment, abilities: Abilities, r
         needs += ["tbf"] if impairment.rate else []
         shaped = impairment.minimum_frame or impairment.overhead or impairment.cell_size
         needs += ["size_table"] if impairment.rate and shaped and abilities.tbf else []
-    found = [abilities.lack(need) for need in needs if not getattr(abilities, need)]
-    if datapath == "tc" and not found and _losses(impairment) and (why := refusal(impairment)):
-        found.append(why)
-    return found
+    lacks = [abilities.lack(need) for need in needs if not getattr(abilities, need)]
+    if datapath == "tc" and not lacks and _losses(impairment) and (why := refusal(impairment)):
+        lacks.append(why)
+    return lacks
 
 
 def _once(phrases: list[str]) -> list[str]:
-    """Both directions mostly say the same."""
+    """Drop repeated phrases: both directions mostly have the same ones."""
     return list(dict.fromkeys(phrases))
 
 
 def _names(phrases: list[str]) -> list[str]:
-    """What is approximate, without how."""
+    """Return the features of approximations, without their reasons."""
     return [phrase.partition(" is approximate")[0] for phrase in phrases]
 
 

@@ -1,29 +1,26 @@
-"""A packet socket for one EtherType, one frame per call: what lies under a NIC whose firmware runs in this process.
+"""Packet socket for one EtherType, one frame per call: the wire of a NIC whose firmware runs in this process.
 
-The kernel's own traffic on the interface never comes here: it costs such a NIC nothing. Sending waits where the interface
-takes no more for a moment; receiving never does. `testbed.kernel.packets` is for who takes everything, in batches.
+The kernel's own traffic on the interface does not come here, and so costs such a NIC nothing. Sending blocks while the
+interface takes no more; receiving never blocks. `testbed.kernel.packet_socket` takes all frames, in batches.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import socket
 import struct
 import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from testbed.kernel.offloads import SIOCETHTOOL
-from testbed.kernel.packets import HEADROOM
+from protocols.core.firmware import Buffer
+from testbed.engine.failures import HEADER, too_long
+from testbed.kernel.carrier import DOWN, has_carrier
+from testbed.kernel.packet_socket import HEADROOM
 
 BUFFER: Final = 8 << 20
 """Bytes of frames, with the kernel's overhead for each, that may wait while a program computes."""
 
-DOWN: Final = (errno.ENETDOWN, errno.ENXIO, errno.ENODEV)
-"""Why nothing comes or goes while an interface is down or gone."""
-
-_ETHTOOL_GLINK: Final = 0x0A
 _SOL_PACKET: Final = 263
 _PACKET_STATISTICS: Final = 6
 _PACKET_IGNORE_OUTGOING: Final = 23
@@ -35,16 +32,19 @@ _COUNTS: Final = struct.Struct("II")  # struct tpacket_stats: frames, of which d
 
 
 class FrameSocket:
-    """Frames of one EtherType on an interface of the caller's network namespace.
+    """A packet socket for frames of one EtherType on an interface of the caller's network namespace.
 
     mtu: the interface's, in bytes. OSError when there is no such interface. `socket` is for the loop that reads it:
     ``socket.recv(longest, MSG_DONTWAIT)``.
     """
 
-    __slots__ = ("_device", "dropped", "longest", "socket", "taken")
+    __slots__ = ("_device", "_lost", "_mtu", "_takes", "dropped", "longest", "send", "socket", "taken")
 
     def __init__(self, device: str, ethertype: int, mtu: int, buffer: int = BUFFER) -> None:
         self._device = device
+        self._mtu = mtu
+        self._takes: Mapping[bytes, tuple[str, int]] = {}
+        self._lost: dict[str, tuple[int, int]] = {}  # by whom: how many frames too long for it were sent, the longest
         self.longest = mtu + HEADROOM
         self.taken = 0
         """Frames that came and found room, up to the last `look`."""
@@ -62,6 +62,36 @@ class FrameSocket:
         except BaseException:
             self.socket.close()
             raise
+        self.send: Callable[[Buffer], int] = self.socket.send
+        """Raises OSError, of which `is_down` says more."""
+
+    def note_lengths(self, takes: Mapping[bytes, tuple[str, int]]) -> None:
+        """Count frames that are too long for their receiver: `lost`. takes: MAC address -> the node's name, its MTU."""
+        self._takes = takes
+        self.send = self._send_noted
+
+    def _send_noted(self, frame: Buffer) -> int:
+        name, mtu = self._takes.get(bytes(frame[:6]), ("", 0))
+        if name and len(frame) > mtu + HEADER:
+            count, longest = self._lost.get(name, (0, 0))
+            self._lost[name] = count + 1, max(longest, len(frame))
+        return self.socket.send(frame)
+
+    def lost(self) -> list[str]:
+        """Return a sentence for each node that cannot take frames that were sent to it."""
+        mtus = dict(self._takes.values())
+        return [
+            f"{count} frames to {name}, of up to {longest} bytes, are lost there: its MTU, {mtus[name]}, lets it take "
+            f"{mtus[name] + HEADER}"
+            for name, (count, longest) in self._lost.items()
+        ]
+
+    def is_down(self, error: OSError, size: int) -> bool:
+        """Whether sending a frame of that size failed because the interface or its peer is down. Raises ValueError for a
+        frame that exceeds the MTU."""
+        if error.errno == errno.EMSGSIZE and size > self._mtu + HEADER:
+            raise too_long(size, self._mtu) from error
+        return error.errno in DOWN or not self.has_carrier()
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -70,39 +100,32 @@ class FrameSocket:
         self.socket.close()
 
     def has_carrier(self) -> bool:
-        """Whether something that is up is at the interface's other end. What is sent while nothing is finds no buffers
-        (ENOBUFS) until the kernel's link watch has noticed, up to a second later; the driver knows at once."""
-        answer = ctypes.create_string_buffer(struct.pack("II", _ETHTOOL_GLINK, 0))
-        request = struct.pack("16sP16x", self._device.encode(), ctypes.addressof(answer))  # struct ifreq
-        try:
-            fcntl.ioctl(self.socket, SIOCETHTOOL, request)
-        except OSError:  # the interface is gone
-            return False
-        return bool(struct.unpack_from("II", answer)[1])
+        """Whether the interface's peer is up."""
+        return has_carrier(self.socket.fileno(), self._device)
 
     def stamp(self) -> None:
-        """Let the kernel note when each frame comes: `stamped`."""
+        """Let the kernel stamp each frame with its time of arrival: `stamped`."""
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
     def stamped(self) -> list[tuple[int, bytes]]:
-        """All frames that have come, each with the time at which it did, in nanoseconds of the monotonic clock."""
-        found: list[tuple[int, bytes]] = []
-        behind = time.time_ns() - time.monotonic_ns()  # stamps are of the other clock, which may be set meanwhile
+        """Receive all frames that wait, each with its time of arrival in nanoseconds of the monotonic clock."""
+        frames: list[tuple[int, bytes]] = []
+        behind = time.time_ns() - time.monotonic_ns()  # stamps are of the wall clock, which may be set meanwhile
         while True:
             try:
-                frame, told, _, _ = self.socket.recvmsg(self.longest, _STAMP_ROOM, socket.MSG_DONTWAIT)
+                frame, control, _, _ = self.socket.recvmsg(self.longest, _STAMP_ROOM, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return found
-            except OSError as error:  # told once to a socket whose interface was set down
+                return frames
+            except OSError as error:  # reported once by a socket whose interface was set down
                 if error.errno not in DOWN:
                     raise
                 continue
-            seconds, nanoseconds = _TIMESPEC.unpack_from(told[0][2])
-            found.append((seconds * 1_000_000_000 + nanoseconds - behind, frame))
+            seconds, nanoseconds = _TIMESPEC.unpack_from(control[0][2])
+            frames.append((seconds * 1_000_000_000 + nanoseconds - behind, frame))
 
     def look(self) -> None:
-        """Bring the counts up to date."""
+        """Update the counts."""
         counts = self.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _COUNTS.size)
-        came, dropped = _COUNTS.unpack(counts)  # the kernel begins at 0 again whenever it is asked
-        self.taken += came - dropped
+        received, dropped = _COUNTS.unpack(counts)  # reading resets the kernel's counts to 0
+        self.taken += received - dropped
         self.dropped += dropped

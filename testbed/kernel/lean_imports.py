@@ -1,7 +1,7 @@
-"""Importing some modules of a package without all that its ``__init__`` imports.
+"""Import of some modules of a package without running its ``__init__``.
 
 pyroute2's imports all of pyroute2, which takes longer than bringing a small cluster up; we need the classes of five
-messages. Whoever asks the package for anything else, now or later, gets the whole one.
+messages. Access to any other attribute of the package runs its ``__init__`` after all.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import Final
 
 _PUBLIC: Final = ("__all__", "__version__")
-"""Of the names that Python asks modules for, those that a package's author gives."""
+"""Dunder names that a package's author defines; Python asks modules for others by itself."""
 
 
 class _Lean(ModuleType):
-    """A package that has not been initialised, and is when somebody asks for what no submodule is."""
+    """A package that is not initialised until an attribute is asked for that is no submodule."""
 
     def __getattr__(self, name: str) -> object:
         spec = self.__spec__
@@ -31,7 +31,8 @@ class _Lean(ModuleType):
 
 
 def import_leanly(package: str) -> None:
-    """Let its modules be imported without it, unless it has been imported already. Nothing where there is none."""
+    """Let a package's modules be imported without its ``__init__``, unless that has run already or there is no such
+    package."""
     if package in sys.modules:
         return
     spec = importlib.util.find_spec(package)

@@ -1,15 +1,15 @@
-"""Losing frames without netem: the loss program on the incoming hook of an interface, and reading what it has counted.
+"""Loss classifier: the loss program on the ingress hook of an interface, which loses frames without netem, and its counters.
 
-Life of a classifier: `load` puts the program and its maps into the kernel, `attach` is the request that hooks it in (in
-place of the one before: there is no instant without), then it can be closed: the filter holds it until `detach`, or until
-the hook or the interface goes. The filter's name says what it decides (`name_of`), so that whoever looks at the hook can
-compare without opening anything. Another process finds the counters from the filter: its dump gives the program's number,
-the program its maps' numbers; nothing is pinned to a file.
+Life of a classifier: `load` puts the program and its maps into the kernel, and `attach` is the request that hooks it in,
+atomically in place of the one before. Then it can be closed: the filter holds it until `detach`, or until the hook or the
+interface goes. The filter's name is a digest of what it loses (`name_of`), so that a reader of the hook can compare
+without opening anything. Another process finds the counters from the filter: its dump has the program's id, the program
+its maps' ids; nothing is pinned to a file.
 
-Every load begins to count frames from 1 again, as `wire.direction` does when what decides fates changes; keep the one
-that is there for any other change. Only the counters can be handed on (`counters`).
+Every load counts frames from 1 again, as `fates.stage` does when the impairment that decides fates changes; for any other
+change keep the classifier in place. Only the counters can be handed on (`counters`).
 
-It needs CAP_BPF and CAP_NET_ADMIN over the whole machine: there is none in a user namespace.
+It needs CAP_BPF and CAP_NET_ADMIN over the whole machine, and so does not work in a user namespace.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from testbed.errors import KernelError, PermissionDeniedError, UnsupportedError
+from testbed.fates import fate_hash
+from testbed.fates.flows import Flow
+from testbed.fates.header_fields import Field, Fields
+from testbed.fates.headers import standard_fields
 from testbed.kernel import bpf, syscalls, userns
 from testbed.kernel.children import in_child
-from testbed.kernel.loss_program import COUNTERS, WORD, GuardedField, Losses, Telling, loss_program
+from testbed.kernel.loss_program import COUNTERS, WORD, FlowKey, GuardedField, Losses, loss_program
 from testbed.kernel.netlink import RequestError, RouteSocket, attributes
-from testbed.kernel.survey import NLM_F_REQUEST_DUMP, RTM_GETTFILTER, TC_H_CLSACT_INGRESS, TCA_KIND, TCA_OPTIONS
+from testbed.kernel.rtnl_dump import NLM_F_REQUEST_DUMP, RTM_GETTFILTER, TC_H_CLSACT_INGRESS, TCA_KIND, TCA_OPTIONS
 from testbed.spec.layout import Impairment
 from testbed.spec.losses import parse_pattern
-from testbed.wire import hashing
-from testbed.wire.fields import Field, Fields
-from testbed.wire.flows import Flow
-from testbed.wire.headers import standard_fields
 
-MOST_FLOWS: Final = 16_384
-"""Flows of one direction that are told apart: a table of 256 KiB, and about 100 bytes for each that there is."""
+MAX_FLOWS: Final = 16_384
+"""Flows of one direction with numbers of their own: a table of 256 KiB, and about 100 bytes for each flow in it."""
 
-MOST_RANGES: Final = 1_000
-"""Of a loss pattern: each is two or three instructions."""
+MAX_RANGES: Final = 1_000
+"""Ranges of a loss pattern: each is two or three instructions."""
 
-MOST_KEY_FIELDS: Final = 16
-"""In a protocol's flow key: a flow's words lie on the program's stack."""
+MAX_KEY_FIELDS: Final = 16
+"""Fields of a protocol's flow key: a flow's words lie on the program's stack."""
 
 _PREFIX: Final = "testbed-loss"
 _PROGRAM: Final = "testbed_loss"
 _VERSION: Final = 1
-"""Of the program: another that decides or counts otherwise is another classifier."""
+"""Version of the program: one that decides or counts otherwise is another classifier."""
 
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _FILTER: Final = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
@@ -66,12 +66,12 @@ _USUAL_FIELDS: Final = standard_fields()
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a classifier has seen: frames, unless the name says bytes, without a frame check sequence.
+    """Counters of a classifier: frames, unless the name says bytes (without a frame check sequence).
 
-    loss, gemodel and loss_pattern are lost frames by cause, as in `wire.counters`. untold: frames for whose flow the table
-    had no room; they are lost at the rate asked for, but their fates are not the promised ones. unsteady: frames that
-    passed because Gilbert-Elliott's state was too busy. merged: frames that stood for several of the wire's, because an
-    offload of the sender's was on; each met one fate as a whole.
+    loss, gemodel and loss_pattern: lost frames by cause, as in `fates.fate_counters`. untold: frames of flows for which
+    the table had no room; they are lost at the right rate, but their fates are not the repeatable ones. unsteady: frames
+    that passed because Gilbert-Elliott's state was too contended. merged: GSO frames of several segments, because an
+    offload of the sender's was on; each had one fate as a whole.
     """
 
     offered: int = 0
@@ -86,18 +86,18 @@ class Counters:
 
     @property
     def lost(self) -> int:
-        """For whatever cause."""
+        """Frames lost by any cause."""
         return self.loss + self.gemodel + self.loss_pattern
 
     @property
     def exact(self) -> bool:
-        """Every frame had the fate that the model gives it."""
+        """Whether every frame had the fate that the model gives it."""
         return not (self.untold or self.unsteady or self.merged)
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A classifier on a hook. name: see `name_of`. program: its number in the kernel."""
+    """A classifier on a hook. name: see `name_of`. program: its id in the kernel."""
 
     name: str
     program: int
@@ -112,10 +112,10 @@ class Classifier:
     maps: dict[str, bpf.Map]
 
     def close(self) -> None:
-        """Let go of it; a filter that uses it keeps it."""
+        """Close the descriptors; a filter that uses the program keeps it."""
         self.program.close()
-        for one in self.maps.values():
-            one.close()
+        for table in self.maps.values():
+            table.close()
 
     def __enter__(self) -> Classifier:
         return self
@@ -127,30 +127,30 @@ class Classifier:
         return counters_in(self.maps["counters"])
 
     def flows(self) -> dict[Flow, int]:
-        """The flows that it has met -> how many of their frames; empty where only the direction's frames are counted."""
+        """Read the number of frames by flow; empty where only the direction's frames are counted."""
         table = self.maps.get("flows")
         return {} if table is None else {_flow(key): _number(value) for key, value in table.items()}
 
     def count(self, flow: Flow) -> int:
-        """How many frames of this flow it has met."""
+        """Read the number of frames of one flow."""
         table = self.maps.get("flows")
         if table is None:
             return 0
-        words = hashing.flow_words(*flow)
+        words = fate_hash.flow_words(*flow)
         entry = table.lookup(struct.pack(f"={len(words)}Q", *words).ljust(table.key_size, b"\0"))
         return 0 if entry is None else _number(entry)
 
     def state(self) -> int:
-        """The direction's word, see `loss_program`: 0 where only flows' frames are counted."""
+        """Read the direction's word, see `loss_program`: 0 where only flows' frames are counted."""
         table = self.maps.get("state")
         value = None if table is None else table.lookup(_KEY)
         return 0 if value is None else int.from_bytes(value, sys.byteorder)
 
 
 def refusal(impairment: Impairment, fields: Fields = _USUAL_FIELDS) -> str:
-    """Why no program can decide these losses exactly; empty when one can.
+    """Return why no program can decide these losses exactly, empty when one can.
 
-    Speaks of loss, gemodel and loss_pattern only: all else that an impairment asks for is not the classifier's business.
+    Only loss, gemodel and loss_pattern are looked at: the classifier does nothing else.
     """
     try:
         losses_of(0, impairment, fields)
@@ -160,7 +160,8 @@ def refusal(impairment: Impairment, fields: Fields = _USUAL_FIELDS) -> str:
 
 
 def losses_of(key: int, impairment: Impairment, fields: Fields = _USUAL_FIELDS) -> Losses:
-    """What an impairment loses. key: the direction's, see `hashing.direction_key`. Raises UnsupportedError."""
+    """Convert an impairment's losses for the program. key: the direction's, see `fate_hash.direction_key`. Raises
+    UnsupportedError."""
     ranges: list[tuple[int, int]] = []
     period = 0
     if impairment.loss_pattern:
@@ -170,29 +171,29 @@ def losses_of(key: int, impairment: Impairment, fields: Fields = _USUAL_FIELDS) 
                 ranges[-1] = ranges[-1][0], number
             else:
                 ranges.append((number, number))
-        if len(ranges) > MOST_RANGES:
-            raise UnsupportedError(f"a loss pattern of {len(ranges):,} ranges; the classifier takes {MOST_RANGES:,}")
+        if len(ranges) > MAX_RANGES:
+            raise UnsupportedError(f"a loss pattern of {len(ranges):,} ranges; the classifier takes {MAX_RANGES:,}")
     return Losses(
         key=key,
-        loss=hashing.threshold(impairment.loss),
-        gemodel=tuple(hashing.threshold(share) for share in impairment.gemodel),
+        loss=fate_hash.threshold(impairment.loss),
+        gemodel=tuple(fate_hash.threshold(share) for share in impairment.gemodel),
         ranges=tuple(ranges),
         period=period,
-        # Without independent loss no flow is looked for.
-        flows=tuple(_tellings(fields)) if impairment.loss else (),
+        # Only independent loss depends on the flow.
+        flows=tuple(_flow_keys(fields)) if impairment.loss else (),
     )
 
 
 def name_of(losses: Losses) -> str:
-    """The filter's name: equal for classifiers that decide alike, different for others."""
+    """Return the filter's name: equal for classifiers that decide alike, different for others."""
     return f"{_PREFIX} {hashlib.blake2b(f'{_VERSION} {losses}'.encode(), digest_size=8).hexdigest()}"
 
 
-def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MOST_FLOWS) -> Classifier:
-    """Put a program and its maps into the kernel. counters: those of the classifier that it replaces, to count on in
-    them. flows: how many it can tell apart.
+def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MAX_FLOWS) -> Classifier:
+    """Put a program and its maps into the kernel. counters: the map of the classifier that it replaces, to continue its
+    counts. flows: how many have room in the table.
 
-    Raises PermissionDeniedError, or KernelError with what the kernel said.
+    Raises PermissionDeniedError, or KernelError with the kernel's reason.
     """
     if not (losses.loss or losses.gemodel or losses.ranges):
         raise ValueError("nothing is lost: no classifier is needed")
@@ -207,18 +208,18 @@ def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MOST_FLOW
             maps["state"] = bpf.make_map("array", "state", 4, WORD, 1)
         if losses.loss:
             maps["flows"] = bpf.make_map("hash", "flows", losses.flow_words * WORD, 2 * WORD, flows)
-        code = loss_program(losses).assemble({name: one.descriptor for name, one in maps.items()})
+        code = loss_program(losses).assemble({name: table.descriptor for name, table in maps.items()})
         return Classifier(name_of(losses), bpf.load_classifier(code, _PROGRAM), maps)
     except OSError as error:
-        for one in maps.values():
-            one.close()
+        for table in maps.values():
+            table.close()
         if error.errno == errno.EPERM:
             raise PermissionDeniedError(f"loss by BPF needs root: {error.strerror}") from error
         raise KernelError(f"the kernel refuses loss by BPF: {error.strerror or error}") from error
 
 
 def attach(index: int, classifier: Classifier) -> bytes:
-    """The request that hooks a classifier in, in place of the one that is there; the interface must have clsact."""
+    """Encode the request that hooks a classifier in, in place of the present one; the interface must have clsact."""
     options = _attribute(_FD, _U32.pack(classifier.program.descriptor))
     options += _attribute(_NAME, classifier.name.encode() + b"\0")
     options += _attribute(_FLAGS, _U32.pack(_DIRECT_ACTION))
@@ -227,12 +228,12 @@ def attach(index: int, classifier: Classifier) -> bytes:
 
 
 def detach(index: int) -> bytes:
-    """The request that takes it off the hook; what it has counted is then gone. ENOENT where there is none."""
+    """Encode the request that removes the classifier and its counts. ENOENT where there is none."""
     return _request(_RTM_DELTFILTER, _REQUEST, index, _attribute(TCA_KIND, b"bpf\0"))
 
 
 def attached(route: RouteSocket, index: int) -> Attached | None:
-    """The classifier on an interface's incoming hook. route: of the interface's namespace."""
+    """Return the classifier on an interface's ingress hook. route: of the interface's namespace."""
     request = _HEADER.pack(_HEADER.size + _FILTER.size, RTM_GETTFILTER, NLM_F_REQUEST_DUMP, 1, 0)
     for entry in route.dump(request + _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0)):
         values = dict(attributes(entry[_FILTER.size :]))
@@ -246,15 +247,15 @@ def attached(route: RouteSocket, index: int) -> Attached | None:
 
 @contextmanager
 def opened(route: RouteSocket, index: int) -> Iterator[Classifier | None]:
-    """The classifier on an interface, whoever loaded it; None where there is none. As root."""
-    found = attached(route, index)
+    """Open the classifier on an interface, whoever loaded it; None where there is none. As root."""
+    present = attached(route, index)
     classifier = None
-    if found is not None:
+    if present is not None:
         try:
-            classifier = _open(found)
-        except FileNotFoundError:  # replaced or taken off between two calls
-            found = attached(route, index)
-            classifier = None if found is None else _open(found)
+            classifier = _open(present)
+        except FileNotFoundError:  # replaced or removed between two calls
+            present = attached(route, index)
+            classifier = None if present is None else _open(present)
     try:
         yield classifier
     finally:
@@ -262,39 +263,39 @@ def opened(route: RouteSocket, index: int) -> Iterator[Classifier | None]:
             classifier.close()
 
 
-def _open(found: Attached) -> Classifier:
-    program = bpf.program_by_id(found.program)
+def _open(present: Attached) -> Classifier:
+    program = bpf.program_by_id(present.program)
     maps: dict[str, bpf.Map] = {}
     try:
         for number in program.maps:
-            one = bpf.map_by_id(number)
-            maps[one.name] = one
-        return Classifier(found.name, program, maps)
+            table = bpf.map_by_id(number)
+            maps[table.name] = table
+        return Classifier(present.name, program, maps)
     except BaseException:
         program.close()
-        for one in maps.values():
-            one.close()
+        for table in maps.values():
+            table.close()
         raise
 
 
 def read_counters(route: RouteSocket, index: int) -> Counters | None:
-    """What the classifier on an interface has counted; None where there is none."""
+    """Read the counters of the classifier on an interface; None where there is none."""
     with opened(route, index) as classifier:
         return None if classifier is None else classifier.counters()
 
 
 def open_counters(route: RouteSocket, index: int) -> bpf.Map | None:
-    """For whoever reads them often, with `counters_in`: of the classifier on an interface, None where there is none. They
-    are those of its successors, too, until the last is taken off."""
+    """Open the counters of the classifier on an interface, for repeated `counters_in`; None where there is none. Its
+    successors count in them, too, until the last is removed."""
     with opened(route, index) as classifier:
         if classifier is None:
             return None
-        found = classifier.maps["counters"]
-        return replace(found, descriptor=os.dup(found.descriptor))
+        table = classifier.maps["counters"]
+        return replace(table, descriptor=os.dup(table.descriptor))
 
 
 def counters_in(table: bpf.Map) -> Counters:
-    """What a classifier has counted in its table."""
+    """Read the counters from a classifier's map."""
     value = table.lookup(_KEY)
     if value is None:
         raise AssertionError("an array has all its values")
@@ -302,7 +303,7 @@ def counters_in(table: bpf.Map) -> Counters:
 
 
 def probe() -> str:
-    """Why this machine has no loss by BPF, found out by trying in a namespace of its own; empty when it has."""
+    """Return why this machine has no loss by BPF, probed in a namespace of its own; empty when it has."""
 
     def inside() -> str:
         if not userns.is_root():
@@ -324,31 +325,31 @@ def probe() -> str:
 
 
 def attempt(route: RouteSocket, index: int) -> None:
-    """Hook a classifier that uses all there is into an interface of a scratch namespace, and look at it.
+    """Hook a classifier that uses every kind of loss into an interface of a scratch namespace, and read it back.
 
     Raises what the kernel refuses: KernelError, PermissionDeniedError, RequestError or OSError.
     """
-    from testbed.kernel import messages
+    from testbed.kernel import netlink_messages
 
     losses = losses_of(0, Impairment(loss=0.5, gemodel=(0.5, 0.5, 1.0, 0.0), loss_pattern="1 every 2"))
     with load(losses) as classifier:
-        route.execute([messages.add_clsact(index), attach(index, classifier)], "netlink: try a classifier")
+        route.execute([netlink_messages.add_clsact(index), attach(index, classifier)], "netlink: try a classifier")
     if read_counters(route, index) is None:
         raise KernelError("the kernel does not show the BPF filter that it has")
-    route.execute([messages.remove_clsact(index)], "netlink: the try is over")
+    route.execute([netlink_messages.remove_clsact(index)], "netlink: the try is over")
 
 
-def _tellings(fields: Fields) -> Iterator[Telling]:
+def _flow_keys(fields: Fields) -> Iterator[FlowKey]:
     for (ethertype, begins), names in sorted(fields.flow_fields().items()):
-        if len(names) + bool(begins) > MOST_KEY_FIELDS:
+        if len(names) + bool(begins) > MAX_KEY_FIELDS:
             raise UnsupportedError(
-                f"a flow key of {len(names)} fields (EtherType 0x{ethertype:04x}); the classifier takes {MOST_KEY_FIELDS}"
+                f"a flow key of {len(names)} fields (EtherType 0x{ethertype:04x}); the classifier takes {MAX_KEY_FIELDS}"
             )
         if len(begins) > WORD:
             raise UnsupportedError(f"the headers of 0x{ethertype:04x} are told apart by more than {WORD} bytes")
         if names or begins:
             guarded = tuple(_guarded(fields, fields[name], ethertype) for name in names)
-            yield Telling(ethertype, guarded, begins, fields.is_routed(ethertype))
+            yield FlowKey(ethertype, guarded, begins, fields.is_routed(ethertype))
 
 
 def _guarded(fields: Fields, field: Field, ethertype: int) -> GuardedField:
@@ -371,9 +372,9 @@ def _number(entry: bytes) -> int:
 
 
 def _request(kind: int, flags: int, index: int, body: bytes) -> bytes:
-    from testbed.kernel import messages  # only who changes something pays for importing pyroute2
+    from testbed.kernel import netlink_messages  # only who changes something pays for importing pyroute2
 
-    info = messages.DECIDING << 16 | messages.ETH_P_ALL
+    info = netlink_messages.DECIDING << 16 | netlink_messages.ETH_P_ALL
     tail = _FILTER.pack(0, index, _HANDLE, TC_H_CLSACT_INGRESS, info) + body
     return _HEADER.pack(_HEADER.size + len(tail), kind, flags, 0, 0) + tail
 

@@ -1,11 +1,11 @@
-"""The program that decides which frames of one direction are lost, exactly as `testbed.wire` decides it.
+"""BPF program that decides which frames of one direction are lost, exactly as `testbed.fates` decides it.
 
 It runs on every frame that comes in on an interface, before the filter that redirects it, and returns TC_ACT_SHOT for a
 frame that is lost and TC_ACT_UNSPEC, which leaves the frame to the next filter, for every other. Per frame:
 
 1. It is counted as offered.
 2. Gilbert-Elliott and the pattern step with the direction's number of the frame (only if they are asked for).
-3. Independent loss (only if asked for): the frame's flow is found as `wire.flows.flow_of` finds it; the flow's entry in
+3. Independent loss (only if asked for): the frame's flow is found as `fates.flows.flow_of` finds it; the flow's entry in
    the map of flows holds the start of its stream of draws and how many frames it has had.
 
 Frames may come in on several processors at once: numbers are drawn by atomic additions, so that no two frames get the
@@ -16,9 +16,9 @@ value, the direction's word, its number of frames (with Gilbert-Elliott: times 2
 words of a flow -> its start and its number of frames. The words of a flow are destination MAC << 16 | EtherType, source
 MAC << 16 | number of key fields, and the key fields.
 
-Reading behind a frame's end gives zeros: the kernel's helper clears what it cannot fill. That is what the model's rules
-for frames cut short come to. The kernel carries a frame's outer VLAN tag beside it, or in it; a tagged frame of less than
-20 bytes it drops before any filter.
+Reading behind a frame's end gives zeros, since the kernel's helper clears what it cannot fill; the model's rules for
+frames cut short come to the same. The kernel carries a frame's outer VLAN tag beside it, or in it; it drops a tagged frame
+of less than 20 bytes before any filter.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.kernel.bpf import BPF_NOEXIST
-from testbed.kernel.bpf_assembler import R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Program, Register
-from testbed.wire import hashing
-from testbed.wire.fields import (
+from testbed.fates import fate_hash
+from testbed.fates.header_fields import (
     ETHERNET_HEADER,
     IPV4,
     IPV6,
-    MOST_HOPS,
-    MOST_TAGS,
+    MAX_HOPS,
+    MAX_TAGS,
     ROUTE_BYTE,
     SMALLEST_ETHERTYPE,
     TAGS,
     Field,
 )
+from testbed.kernel.bpf import BPF_NOEXIST
+from testbed.kernel.bpf_assembler import R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Program, Register
 
 TC_ACT_UNSPEC, TC_ACT_SHOT = -1, 2
 
@@ -58,25 +58,25 @@ _VLAN_TAG_BYTES: Final = 4
 _TCP, _UDP = 6, 17
 _IPV4_HEADER, _IPV6_HEADER, _PORTS = 20, 40, 4
 
-MOST_TRIES: Final = 32
-"""To step Gilbert-Elliott's word while other processors step it: each failure is another's success."""
+MAX_TRIES: Final = 32
+"""Attempts to step Gilbert-Elliott's word while other processors step it: each failure is another's success."""
 
 # The stack, from its end at R10 down: the frame's size, bytes read from the frame, the flow's words, and before them the
 # entry of a new flow.
 _SIZE: Final = -WORD
 _READ: Final = _SIZE - _IPV6_HEADER
-# What the registers hold throughout: the context, the offset of the network header, the EtherType (later the IP
-# protocol), and which counter the frame's loss goes to: an offset, 0 for a frame that is not lost.
+# Registers that keep their meaning throughout: the context, the offset of the network header, the EtherType (later the IP
+# protocol), and the offset of the counter of the frame's loss, 0 for a frame that is not lost.
 _CONTEXT, _AT, _TYPE, _CAUSE = R6, R7, R8, R9
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What one direction loses, in the hash's own numbers.
+    """Losses of one direction, in the numbers of `fate_hash`.
 
     key: the direction's. loss: the threshold of the independent loss, 0 for none. gemodel: the thresholds of p, r, 1-h and
     1-k, or empty. ranges: the pattern's numbers as pairs of first and last, in order; period: 0 if it is not repeated.
-    flows: what tells the flows of an EtherType apart, for each that has anything.
+    flows: the flow keys of the protocols that have one.
     """
 
     key: int
@@ -84,18 +84,18 @@ class Losses:
     gemodel: tuple[int, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
     period: int = 0
-    flows: tuple[Telling, ...] = ()
+    flows: tuple[FlowKey, ...] = ()
 
     @property
     def flow_words(self) -> int:
         """Words of a flow's key in the map: two, and the key fields; IP has two."""
-        return 2 + max(2, *(telling.words for telling in self.flows), 0)
+        return 2 + max(2, *(flow_key.words for flow_key in self.flows), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """The fields that tell a protocol's flows apart. begins: what its header begins with, which is the first word then, for
-    a protocol that shares its EtherType; without it: of all others of the EtherType."""
+class FlowKey:
+    """The flow key of a protocol. begins: the first bytes of its header, which are then the key's first word, for a
+    protocol that shares its EtherType; empty: for all others of the EtherType."""
 
     ethertype: int
     fields: tuple[GuardedField, ...]
@@ -117,7 +117,7 @@ class GuardedField:
 
 
 def loss_program(losses: Losses) -> Program:
-    """The program; `assemble` it with the maps "counters", "state" and "flows", as far as it uses them."""
+    """Write the program; `assemble` it with the maps "counters", "state" and "flows", as far as it uses them."""
     program = Program()
     _count_offered(program)
     program.mov(_CAUSE, 0)
@@ -154,7 +154,7 @@ def _count_offered(program: Program) -> None:
 
 
 def _step_number(program: Program) -> None:
-    """R8: the direction's number of the frame."""
+    """Load the direction's number of the frame into R8."""
     program.map_value(R1, "state")
     program.mov(R8, 1)
     program.fetch_add(R1, 0, R8)
@@ -162,7 +162,7 @@ def _step_number(program: Program) -> None:
 
 
 def _step_gemodel(program: Program, losses: Losses) -> None:
-    """R8: the direction's number of the frame. The cause is set if the state that the frame finds loses it."""
+    """Load the direction's number of the frame into R8, and set the cause if the state that the frame meets loses it."""
     into, out, when_bad, when_good = losses.gemodel
     program.map_value(R7, "state")
     program.mov(R5, 0)
@@ -172,7 +172,7 @@ def _step_gemodel(program: Program, losses: Losses) -> None:
     program.mov(R8, R0)
     program.rsh(R8, 1)
     program.add(R8, 1)
-    _draw(program, R2, R8, hashing.absorb(losses.key, hashing.TRANSITION))
+    _draw(program, R2, R8, fate_hash.absorb(losses.key, fate_hash.TRANSITION))
     program.constant(R3, into)
     program.mov(R1, R4)
     program.and_(R1, 1)
@@ -188,12 +188,12 @@ def _step_gemodel(program: Program, losses: Losses) -> None:
     program.compare_exchange(R7, 0, R2)
     program.jump_if(R0, "==", R4, "stepped")
     program.add(R5, 1)
-    program.jump_if(R5, "<", MOST_TRIES, "step again")
+    program.jump_if(R5, "<", MAX_TRIES, "step again")
     _count(program, "unsteady")
     program.mov(R0, TC_ACT_UNSPEC)
     program.exit()
     program.label("stepped")
-    _draw(program, R2, R8, hashing.absorb(losses.key, hashing.STATE_LOSS))
+    _draw(program, R2, R8, fate_hash.absorb(losses.key, fate_hash.STATE_LOSS))
     program.constant(R3, when_good)
     program.and_(R4, 1)
     program.jump_if(R4, "==", 0, "was in the good state")
@@ -205,7 +205,7 @@ def _step_gemodel(program: Program, losses: Losses) -> None:
 
 
 def _ask_pattern(program: Program, losses: Losses) -> None:
-    """Whether the number in R8 is one of those that the pattern names: by halves."""
+    """Set the cause if the pattern names the number in R8, by binary search."""
     if losses.period:
         program.sub(R8, 1)
         program.mod(R8, losses.period)
@@ -234,7 +234,7 @@ def _ask_pattern(program: Program, losses: Losses) -> None:
 
 
 def _find_flow(program: Program, losses: Losses) -> None:
-    """The flow's words are put on the stack."""
+    """Put the flow's words on the stack."""
     key = _key(losses)
     _read(program, 0, 8)
     _to_upper_48(program, R1)
@@ -252,33 +252,35 @@ def _find_flow(program: Program, losses: Losses) -> None:
     _or_into(program, key, _TYPE)
     program.jump_if(_TYPE, "==", IPV4, "IPv4")
     program.jump_if(_TYPE, "==", IPV6, "IPv6")
-    ethertypes = dict.fromkeys(telling.ethertype for telling in losses.flows)
+    ethertypes = dict.fromkeys(flow_key.ethertype for flow_key in losses.flows)
     for ethertype in ethertypes:
         program.jump_if(_TYPE, "==", ethertype, f"protocol {ethertype}")
     program.jump("flow found")
     for ethertype in ethertypes:
         program.label(f"protocol {ethertype}")
-        tellings = [telling for telling in losses.flows if telling.ethertype == ethertype]
-        if tellings[0].routed:
+        flow_keys = [flow_key for flow_key in losses.flows if flow_key.ethertype == ethertype]
+        if flow_keys[0].routed:
             _skip_route(program)
-        for telling in sorted(tellings, key=lambda one: not one.begins):  # what is for all others comes last
-            _find_protocol_flow(program, telling, key)
+        for flow_key in sorted(
+            flow_keys, key=lambda flow_key: not flow_key.begins
+        ):  # the one for all others comes last
+            _find_protocol_flow(program, flow_key, key)
         program.jump("flow found")
     _find_ip_flow(program, key)
     program.label("flow found")
 
 
-def _find_protocol_flow(program: Program, telling: Telling, key: int) -> None:
+def _find_protocol_flow(program: Program, flow_key: FlowKey, key: int) -> None:
     other = program.new_label("other")
     word = 2
-    if size := len(telling.begins):
+    if size := len(flow_key.begins):
         _load(program, 0, size, other)
-        program.constant(R2, int.from_bytes(telling.begins, "big"))
+        program.constant(R2, int.from_bytes(flow_key.begins, "big"))
         program.jump_if(R1, "!=", R2, other)
         program.store(R10, key + word * WORD, R1, 8)
         word += 1
-    _set_count(program, key, telling.words)
-    for place, field in enumerate(telling.fields, word):
+    _set_count(program, key, flow_key.words)
+    for place, field in enumerate(flow_key.fields, word):
         _read_field(program, field, key + place * WORD)
     if size:
         program.jump("flow found")
@@ -286,14 +288,14 @@ def _find_protocol_flow(program: Program, telling: Telling, key: int) -> None:
 
 
 def _skip_tags(program: Program) -> None:
-    """The EtherType behind up to two VLAN tags; the kernel may have taken the first of them out of the frame."""
-    for tag in range(MOST_TAGS):
+    """Find the EtherType behind up to two VLAN tags; the kernel may have taken the first of them out of the frame."""
+    for tag in range(MAX_TAGS):
         tagged = f"tag {tag}"
         for ethertype in TAGS:
             program.jump_if(_TYPE, "==", ethertype, tagged)
         program.jump("no tag")
         program.label(tagged)
-        if tag == MOST_TAGS - 1:
+        if tag == MAX_TAGS - 1:
             program.load(R1, _CONTEXT, _VLAN_PRESENT, 4)
             program.jump_if(R1, "!=", 0, "no tag")
         program.mov(R2, _AT)
@@ -307,7 +309,7 @@ def _skip_tags(program: Program) -> None:
 
 
 def _find_ip_flow(program: Program, key: int) -> None:
-    """IP's key is the protocol number and, for TCP and UDP, the lower port; 0 for what is not there."""
+    """Put the key of an IP flow on the stack: the protocol number and, for TCP and UDP, the lower port; 0 where absent."""
     program.label("IPv4")
     _set_count(program, key, 2)
     _call_load_bytes(program, _AT, _READ, _IPV4_HEADER)
@@ -355,9 +357,9 @@ def _find_ip_flow(program: Program, key: int) -> None:
 
 
 def _skip_route(program: Program) -> None:
-    """The network header begins behind a source route, if there is one."""
+    """Move the offset of the network header behind a source route, if there is one."""
     end = program.new_label("route's end")
-    for _ in range(MOST_HOPS):
+    for _ in range(MAX_HOPS):
         program.mov(R2, _AT)
         _call_load_bytes(program, R2, _READ, 1)
         program.jump_if(R0, "!=", 0, end)  # cut off
@@ -368,7 +370,7 @@ def _skip_route(program: Program) -> None:
 
 
 def _read_field(program: Program, guarded: GuardedField, place: int) -> None:
-    """The field's value is put on the stack; nothing (what stands there is 0) where it is not there."""
+    """Put a field's value on the stack; the 0 there stays where the frame does not have the field."""
     absent = program.new_label("absent")
     _check_guards(program, guarded, absent)
     _load_field(program, guarded.field, absent)
@@ -379,7 +381,7 @@ def _read_field(program: Program, guarded: GuardedField, place: int) -> None:
 def _check_guards(program: Program, guarded: GuardedField, absent: str) -> None:
     for guard, value in guarded.guards:
         _check_guards(program, guard, absent)
-        if not 0 <= value <= hashing.MASK:  # no field has it
+        if not 0 <= value <= fate_hash.MASK:  # no field has it
             program.jump(absent)
             return
         _load_field(program, guard.field, absent)
@@ -388,7 +390,7 @@ def _check_guards(program: Program, guarded: GuardedField, absent: str) -> None:
 
 
 def _load_field(program: Program, field: Field, absent: str) -> None:
-    """R1: a field's value; jumps to `absent` if the frame ends before."""
+    """Load a field's value into R1; jump to `absent` if the frame ends before."""
     _load(program, field.offset, field.width, absent)
     program.constant(R2, field.mask or (1 << 8 * field.width) - 1)
     program.and_(R1, R2)
@@ -396,7 +398,7 @@ def _load_field(program: Program, field: Field, absent: str) -> None:
 
 
 def _load(program: Program, offset: int, size: int, absent: str) -> None:
-    """R1: up to eight bytes of the network header, as a number; jumps to `absent` if the frame ends before."""
+    """Load up to eight bytes of the network header, as a number, into R1; jump to `absent` if the frame ends before."""
     program.store(R10, _READ, 0, 8)
     program.mov(R2, _AT)
     program.add(R2, offset)
@@ -407,7 +409,7 @@ def _load(program: Program, offset: int, size: int, absent: str) -> None:
 
 
 def _ask_flow(program: Program, losses: Losses) -> None:
-    """The cause is set if the flow's n-th frame is lost."""
+    """Set the cause if the flow's n-th frame is lost."""
     key = _key(losses)
     entry = key - 2 * WORD
     _look_up_flow(program, key)
@@ -422,8 +424,8 @@ def _ask_flow(program: Program, losses: Losses) -> None:
     program.call(_MAP_UPDATE)
     _look_up_flow(program, key)
     program.jump_if(R0, "!=", 0, "flow known")
-    # There is no room for it. All such frames share one number: they are lost at the rate that is asked for, but which
-    # of a flow's frames are hangs on the others; they are counted.
+    # The table is full. All such frames share one number: they are lost at the right rate, but which frames of a flow
+    # are lost depends on the other flows; so they are counted.
     program.map_value(R0, "counters")
     program.mov(R1, 1)
     program.fetch_add(R0, _counter("untold"), R1)
@@ -435,7 +437,7 @@ def _ask_flow(program: Program, losses: Losses) -> None:
     program.load(R2, R0, 0, 8)
     program.label("number known")
     program.add(R1, 1)
-    program.constant(R3, hashing.GOLDEN)
+    program.constant(R3, fate_hash.GOLDEN)
     program.mul(R1, R3)
     program.add(R1, R2)
     _mix(program, R1, R2, R3)
@@ -447,7 +449,7 @@ def _ask_flow(program: Program, losses: Losses) -> None:
 
 
 def _look_up_flow(program: Program, key: int) -> None:
-    """R0: the address of its entry, or 0."""
+    """Load the address of the flow's entry into R0, or 0."""
     program.map(R1, "flows")
     program.mov(R2, R10)
     program.add(R2, key)
@@ -455,7 +457,7 @@ def _look_up_flow(program: Program, key: int) -> None:
 
 
 def _start_flow(program: Program, losses: Losses, entry: int) -> None:
-    """The entry of a new flow is put on the stack: where its stream of draws starts, and no frames yet."""
+    """Put the entry of a new flow on the stack: the start of its stream of draws, and no frames yet."""
     key = _key(losses)
     program.constant(R1, losses.key)
     program.load(R5, R10, key + WORD, 8)
@@ -466,7 +468,7 @@ def _start_flow(program: Program, losses: Losses, entry: int) -> None:
         program.load(R4, R10, key + word * WORD, 8)
         _absorb(program, R1, R4)
     program.label("absorbed")
-    program.mov(R4, hashing.LOSS)
+    program.mov(R4, fate_hash.LOSS)
     _absorb(program, R1, R4)
     program.store(R10, entry, R1, 8)
     program.store(R10, entry + WORD, 0, 8)
@@ -498,12 +500,12 @@ def _counter(name: str) -> int:
 
 
 def _key(losses: Losses) -> int:
-    """Where the flow's words begin on the stack."""
+    """Return the offset of the flow's words on the stack."""
     return _READ - losses.flow_words * WORD
 
 
 def _read(program: Program, offset: int, size: int) -> None:
-    """R1: bytes of the frame, as a big-endian number of 64 bits."""
+    """Load bytes of the frame, as a big-endian number of 64 bits, into R1."""
     program.mov(R2, offset)
     _call_load_bytes(program, R2, _READ, size)
     program.load(R1, R10, _READ, 8)
@@ -511,7 +513,7 @@ def _read(program: Program, offset: int, size: int) -> None:
 
 
 def _call_load_bytes(program: Program, offset: Register, place: int, size: int) -> None:
-    """Copies bytes of the frame to the stack; clears them there and R0 is not 0 if the frame ends before."""
+    """Copy bytes of the frame to the stack; if the frame ends before, they are cleared and R0 is not 0."""
     if offset is not R2:
         program.mov(R2, offset)
     program.mov(R1, _CONTEXT)
@@ -522,7 +524,7 @@ def _call_load_bytes(program: Program, offset: Register, place: int, size: int) 
 
 
 def _to_upper_48(program: Program, register: Register) -> None:
-    """The lowest 16 bits are cleared."""
+    """Clear the lowest 16 bits."""
     program.rsh(register, 16)
     program.lsh(register, 16)
 
@@ -538,12 +540,12 @@ def _or_into(program: Program, place: int, value: Register) -> None:
     program.store(R10, place, R2, 8)
 
 
-# The hash's steps, see `testbed.wire.hashing`.
+# The hash's steps, see `testbed.fates.fate_hash`.
 
 
 def _mix(program: Program, word: Register, spare: Register, other: Register) -> None:
-    """word = mix64(word); the two others are lost."""
-    for shift, multiplier in ((30, hashing.FIRST), (27, hashing.SECOND)):
+    """Compute word = mix64(word); the two other registers are lost."""
+    for shift, multiplier in ((30, fate_hash.FIRST), (27, fate_hash.SECOND)):
         program.mov(spare, word)
         program.rsh(spare, shift)
         program.xor(word, spare)
@@ -555,16 +557,16 @@ def _mix(program: Program, word: Register, spare: Register, other: Register) -> 
 
 
 def _absorb(program: Program, state: Register, word: Register) -> None:
-    """state = absorb(state, word). R2 and R3 are lost."""
-    program.constant(R2, hashing.GOLDEN)
+    """Compute state = absorb(state, word). R2 and R3 are lost."""
+    program.constant(R2, fate_hash.GOLDEN)
     program.add(state, R2)
     program.xor(state, word)
     _mix(program, state, R2, R3)
 
 
 def _draw(program: Program, to: Register, n: Register, start: int) -> None:
-    """to = draw(start, n) >> 11. R1 and R3 are lost."""
-    program.constant(to, hashing.GOLDEN)
+    """Compute to = draw(start, n) >> 11. R1 and R3 are lost."""
+    program.constant(to, fate_hash.GOLDEN)
     program.mul(to, n)
     program.constant(R1, start)
     program.add(to, R1)

@@ -1,32 +1,45 @@
-"""Laying files and directories over the machine's own, in a mount namespace of one's own."""
+"""Mounts of files and directories over the machine's own, in a separate mount namespace."""
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import Final
 
 from testbed.kernel import syscalls
 
+NO_MOUNT_POINT: Final = (
+    "the root directory here is no mount point (a plain chroot), and a program in a node needs mounts of its own: "
+    "'mount --bind DIR DIR' before 'chroot DIR' makes it one"
+)
+
 
 def leave_propagation() -> None:
-    """In a new mount namespace: what is mounted from now on stays in it, what goes outside goes here too."""
-    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+    """Make a new mount namespace a slave of the machine's: its mounts stay in it, unmounts outside propagate into it.
+    OSError."""
+    try:
+        syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise OSError(errno.EINVAL, NO_MOUNT_POINT) from error
+        raise
 
 
 def bind(source: Path, target: Path) -> None:
     syscalls.mount(os.fspath(source), os.fspath(target), flags=syscalls.MS_BIND | syscalls.MS_REC)
 
 
-def lay_file(source: Path, target: Path) -> None:
-    """Show `source` at `target`, whether or not the machine has a file there."""
+def bind_file(source: Path, target: Path) -> None:
+    """Bind `source` over `target`, whether or not the machine has a file there."""
     if not os.access(target, os.F_OK):
         make_room(target.parent)
         target.touch()
     bind(source, target)
 
 
-def lay_directory(target: Path) -> None:
-    """Show an empty directory at `target`, whether or not the machine has one there, or takes it away later."""
+def mount_directory(target: Path) -> None:
+    """Put an empty directory at `target`, whether or not the machine has one there, or removes it later."""
     above = _nearest(target.parent)
     _cover(above, target.relative_to(above).parts[0])
     target.mkdir(parents=True)
@@ -34,10 +47,10 @@ def lay_directory(target: Path) -> None:
 
 
 def make_room(directory: Path) -> None:
-    """Make `directory` one in which new entries can be made that the machine does not get to see.
+    """Make `directory` writable without the machine seeing new entries.
 
-    A tmpfs is laid over the nearest directory above that exists, and everything that was in it is bound back. The root
-    directory itself cannot be covered so: PermissionError.
+    A tmpfs is mounted over the nearest existing directory above, and its former entries are bound back. The root directory
+    itself cannot be covered so: PermissionError.
     """
     existing = _nearest(directory)
     if existing == Path("/"):
@@ -47,14 +60,14 @@ def make_room(directory: Path) -> None:
 
 
 def _nearest(directory: Path) -> Path:
-    """The directory itself or the nearest above that exists."""
+    """Return the directory itself or the nearest existing one above."""
     while not directory.is_dir():
         directory = directory.parent
     return directory
 
 
 def _cover(directory: Path, leaving_out: str = "") -> None:
-    """Lay a tmpfs over a directory and bind back what was in it, but for the entry of that name."""
+    """Mount a tmpfs over a directory and bind its former entries back, but for the one named `leaving_out`."""
     handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         before = Path(f"/proc/self/fd/{handle}")

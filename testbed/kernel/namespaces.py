@@ -1,7 +1,7 @@
 """Network namespaces: made by direct system calls, named below /run/netns for ``ip netns``, or held by a descriptor only.
 
-A namespace carries its owner from its first instant: the alias of its loopback interface is set before the namespace
-gets a name, so that whatever dies in between leaves either nothing or something that can be traced to its owner.
+A namespace names its owner from its first instant: the alias of its loopback interface is set before the namespace gets
+a name, so that a process that dies in between leaves nothing, or something that can be traced to its owner.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.kernel import survey, syscalls
+from testbed.kernel import rtnl_dump, syscalls
 from testbed.kernel.changes import announce
-from testbed.kernel.files import make_directory, remove_directory, remove_file, write_setting
+from testbed.kernel.filesystem import make_directory, remove_directory, remove_file, write_setting
 from testbed.kernel.netlink import RouteSocket
 
 NAMES = Path("/run/netns")
 OWN_MOUNT = "netns-testbed"  # the source that /proc/self/mountinfo shows for a tmpfs of ours
 
-# The sticky bit means nothing on such a file or directory; it marks the ones that testbed made, from their first instant.
+# The sticky bit has no meaning on such a file or directory; it marks those that testbed made, from their first instant.
 MARK = stat.S_ISVTX
 
 _THREAD_NAMESPACE = "/proc/thread-self/ns/net"
 
-# No address but those of the plan: no router solicitations, no autoconfiguration, no link-local address. And none of
-# the machine's reverse-path filter, which a new namespace inherits: it loses what comes back another way.
+# No address but those of the plan: no router solicitations, no autoconfiguration, no link-local address. And no
+# reverse-path filter, which a new namespace inherits from the machine: it loses frames that come back another way.
 NODE_SETTINGS: Mapping[str, str] = {
     "/proc/sys/net/ipv4/conf/all/rp_filter": "0",
     "/proc/sys/net/ipv4/conf/default/rp_filter": "0",
@@ -35,7 +35,7 @@ NODE_SETTINGS: Mapping[str, str] = {
     "/proc/sys/net/ipv6/conf/default/autoconf": "0",
     "/proc/sys/net/ipv6/conf/default/addr_gen_mode": "1",
 }
-# Ports of switches are no IP interfaces, and a machine's firewall must not see what crosses a switch.
+# Ports of switches are no IP interfaces, and the machine's firewall must not see frames that cross a switch.
 WIRE_SETTINGS: Mapping[str, str] = {
     "/proc/sys/net/ipv6/conf/default/disable_ipv6": "1",
     "/proc/sys/net/bridge/bridge-nf-call-iptables": "0",
@@ -46,7 +46,7 @@ WIRE_SETTINGS: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class OpenNamespace:
-    """A namespace that we can work in: its descriptor and a netlink socket that was opened inside."""
+    """An open namespace: its descriptor and a netlink socket that was opened inside."""
 
     descriptor: int
     route: RouteSocket
@@ -58,7 +58,7 @@ class OpenNamespace:
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """Come back, at the end, to the network namespace in which the calling thread is now."""
+    """Return the calling thread to its present network namespace at the end."""
     here = os.open(_THREAD_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield
@@ -72,7 +72,7 @@ def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
 
     A setting that this kernel does not have (IPv6 compiled out, no bridge netfilter) needs no writing and is left out.
     """
-    from testbed.kernel import messages  # only who makes something pays for importing pyroute2
+    from testbed.kernel import netlink_messages  # only who makes something pays for importing pyroute2
 
     syscalls.unshare(syscalls.CLONE_NEWNET)
     for path, value in settings.items():
@@ -82,7 +82,7 @@ def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
             continue
     route = RouteSocket()
     try:
-        route.execute([messages.set_up_with_alias(1, alias)], "netlink: loopback")
+        route.execute([netlink_messages.set_up_with_alias(1, alias)], "netlink: loopback")
         return OpenNamespace(os.open(_THREAD_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC), route)
     except BaseException:
         route.close()
@@ -90,9 +90,9 @@ def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
 
 
 def give_name(name: str) -> None:
-    """Show the namespace in which the calling thread is as /run/netns/`name`; FileExistsError when the name is taken.
+    """Name the calling thread's namespace /run/netns/`name`; FileExistsError when the name is taken.
 
-    A file of ours with nothing mounted on it takes no name: somebody was killed between two steps of making or removing.
+    A file of ours with nothing mounted on it does not take a name: its maker was killed while making or removing it.
     """
     path = NAMES / name
     if is_unfinished(name):
@@ -119,18 +119,18 @@ def open_path(path: str) -> OpenNamespace:
 
 
 def alias_of(path: str) -> str:
-    """The alias of the loopback interface of the namespace at `path`, empty when it has none or is no namespace."""
+    """Return the alias of the loopback interface of the namespace at `path`, empty when there is none."""
     if not is_namespace(path):
         return ""
     namespace = open_path(path)
     try:
-        return survey.by_name(survey.interfaces(namespace.route))["lo"].alias
+        return rtnl_dump.by_name(rtnl_dump.interfaces(namespace.route))["lo"].alias
     finally:
         namespace.close()
 
 
 def is_namespace(path: str) -> bool:
-    """Whether a namespace is mounted at `path` (and not just a file that waits for one)."""
+    """Whether a namespace is mounted at `path`, not only a file made for one."""
     try:
         return os.stat(path).st_dev == os.stat(_THREAD_NAMESPACE).st_dev
     except OSError:
@@ -140,14 +140,14 @@ def is_namespace(path: str) -> bool:
 def is_unfinished(name: str) -> bool:
     """Whether /run/netns/`name` is a file that `give_name` made and never mounted anything on."""
     try:
-        found = os.lstat(NAMES / name)
+        status = os.lstat(NAMES / name)
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and bool(found.st_mode & MARK) and not is_namespace(str(NAMES / name))
+    return stat.S_ISREG(status.st_mode) and bool(status.st_mode & MARK) and not is_namespace(str(NAMES / name))
 
 
 def remove_name(name: str) -> None:
-    """Take the namespace's name away; with nothing else holding it, the kernel ends it."""
+    """Remove a namespace's name; if nothing else holds the namespace, the kernel ends it."""
     path = NAMES / name
     if is_namespace(str(path)):
         syscalls.umount(str(path))
@@ -155,7 +155,7 @@ def remove_name(name: str) -> None:
 
 
 def names() -> list[str]:
-    """The names below /run/netns."""
+    """List the names below /run/netns."""
     try:
         return sorted(os.listdir(NAMES))
     except OSError:
@@ -169,28 +169,38 @@ class Mount:
     target: str
     source: str
     shared: bool
+    number: int
 
 
 def mounts() -> list[Mount]:
-    found = []
+    """List the mounts of this process's mount namespace."""
+    entries = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
         target = fields[4].replace("\\040", " ")
-        found.append(Mount(target, after.split(" ")[1], any(field.startswith("shared:") for field in fields[6:])))
-    return found
+        shared = any(field.startswith("shared:") for field in fields[6:])
+        entries.append(Mount(target, after.split(" ")[1], shared, int(fields[0])))
+    return entries
 
 
 def _mount_of_names() -> Mount:
-    """The mount on which /run/netns lies: the last of those with the longest matching target."""
-    path = f"{NAMES}/"
-    above = [mount for mount in mounts() if path.startswith(mount.target.rstrip("/") + "/")]
-    longest = max(len(mount.target) for mount in above)
-    return [mount for mount in above if len(mount.target) == longest][-1]
+    """Return the mount on which /run/netns lies.
+
+    The kernel is asked for its number: a mount with a longer target may be hidden below another, such as a new /run. In a
+    chroot the mount may be missing in the list; then only its number is known.
+    """
+    handle = os.open(NAMES, os.O_PATH | os.O_CLOEXEC)
+    try:
+        facts = dict(line.split(":\t") for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines())
+    finally:
+        os.close(handle)
+    number = int(facts["mnt_id"])
+    return next((mount for mount in mounts() if mount.number == number), Mount("", "", shared=False, number=number))
 
 
 def names_ready() -> bool:
-    """Whether /run/netns is there and propagates: a name taken away vanishes in every mount namespace that copied it."""
+    """Whether /run/netns is there and propagates: a removed name vanishes in every mount namespace that copied it."""
     if not NAMES.is_dir():
         return False
     mount = _mount_of_names()
@@ -198,20 +208,20 @@ def names_ready() -> bool:
 
 
 def make_names_ready() -> None:
-    """Make /run/netns as ``ip netns`` has it, a shared mount: ours when nobody made it before us."""
+    """Make /run/netns a shared mount as ``ip netns`` does, unless it is one already."""
     make_directory(NAMES, MARK | 0o755)
     mount = _mount_of_names()
     if mount.shared:
         return
     if mount.source != OWN_MOUNT or mount.target != str(NAMES):
-        if names():  # somebody's, made without propagation: nothing may be laid over it
+        if names():  # another program's, without propagation: nothing may be mounted over it
             return
         syscalls.mount(OWN_MOUNT, str(NAMES), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
     syscalls.mount("", str(NAMES), flags=syscalls.MS_SHARED)
 
 
 def drop_empty_names() -> None:
-    """Undo `make_names_ready` when no name is left; what others made stays."""
+    """Undo `make_names_ready` when no name is left; a mount or directory of another program stays."""
     if not NAMES.is_dir() or names():
         return
     mount = _mount_of_names()

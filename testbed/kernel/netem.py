@@ -1,12 +1,12 @@
-"""netem: what a direction of a link asks for as the kernel's own numbers, the request with them, and what it reports back.
+"""netem: conversion of an impairment to the kernel's options, the request that sets them, and the options in a dump.
 
-`options_of` turns an impairment into `Options`, which hold exactly what sch_netem is told; `request` encodes them and
-`reported` reads them from a dump, so that the two can be compared. How well netem then does what was asked is said in
-`datapaths`; here only what it cannot be told at all is refused.
+`options_of` converts an impairment to `Options`, which hold exactly what sch_netem takes; `request` encodes them and
+`reported` reads them from a dump, so that the two can be compared. How exactly netem does what was asked is listed in
+`datapaths`; only what it cannot be told at all is refused here.
 
-Numbers are those of include/uapi/linux/pkt_sched.h: probabilities are shares of 2^32 - 1, times nanoseconds in 64 bits,
-rates bytes/s in 64 bits, distributions up to 16,384 numbers of 16 bits in units of 1/8192 of the jitter. Everything that
-can be changed is always said: what a change leaves out, the kernel keeps from before.
+Units are those of include/uapi/linux/pkt_sched.h: probabilities are shares of 2^32 - 1, times nanoseconds in 64 bits,
+rates bytes/s in 64 bits, distributions up to 16,384 numbers of 16 bits in units of 1/8192 of the jitter. A request always
+has every option that can be changed: the kernel keeps those that are left out.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Final
 from pyroute2.netlink import nla
 
 from testbed.errors import UnsupportedError
+from testbed.fabric.wire_time import SECOND, default_queue, wire_size
+from testbed.fates.jitter import normal_table, pareto_table, parse_table
 from testbed.kernel import qdiscs
 from testbed.kernel.netlink import attributes
 from testbed.kernel.qdiscs import Qdisc, QdiscMessage, SizeTable, largest_frame, size_table
 from testbed.spec.layout import Impairment
-from testbed.wire.jitter import normal_table, pareto_table, parse_table
-from testbed.wire.serialising import SECOND, default_queue, wire_size
 
 KIND: Final = "netem"
 HANDLE: Final = 0x0001_0000
-"""Always the same: with it, a request changes the discipline in place."""
+"""A fixed handle, with which a request changes the discipline in place."""
 
-MOST_TABLE_ENTRIES: Final = 16_384
+MAX_TABLE_ENTRIES: Final = 16_384
 """NETEM_DIST_MAX."""
 
 LONGEST_JITTER: Final = 2**31 - 1
@@ -38,10 +38,10 @@ LONGEST_JITTER: Final = 2**31 - 1
 
 FASTEST: Final = 148_809_524
 """Frames per second of 100 Gbit/s Ethernet with its smallest frames (84 bytes of the wire): more than one queue of the
-kernel passes on, so that a limit made with it never drops anything."""
+kernel forwards, so that a limit computed from it never drops anything."""
 
 # From -1 to 1 in steps of 1/8192, the unit of a table, without the 0 in the middle.
-_UNIFORM: Final = (*range(-MOST_TABLE_ENTRIES // 2, 0), *range(1, MOST_TABLE_ENTRIES // 2 + 1))
+_UNIFORM: Final = (*range(-MAX_TABLE_ENTRIES // 2, 0), *range(1, MAX_TABLE_ENTRIES // 2 + 1))
 
 _CERTAIN: Final = 0xFFFF_FFFF
 _LARGEST_LIMIT: Final = 2**31 - 1
@@ -128,8 +128,8 @@ class _Message(QdiscMessage):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Frames leave in bursts: at the end of slots that follow each other after min_delay to max_delay ns (evenly) or
-    after delay +- jitter ns; at most this many frames and bytes in a slot, 0 for any number."""
+    """Slots at whose ends frames leave in bursts. They follow each other after min_delay to max_delay ns (uniform) or
+    after delay +- jitter ns. packets, bytes: at most in a slot, 0 for any number."""
 
     min_delay: int = 0
     max_delay: int = 0
@@ -141,10 +141,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What netem can do and a description cannot say. Correlations 0..1 are those of a draw with the one before it.
+    """Options of netem that an impairment does not have. Correlations, 0 to 1, are those of a draw with the one before it.
 
-    gap: with reorder, only every gap-th frame may be reordered. ecn: a frame that was to be lost is marked instead, where
-    its sender knows ECN. gimodel: the four-state model of loss, p13 p31 p32 p14 p23.
+    gap: with reorder, only every gap-th frame may be reordered. ecn: a frame of an ECN-capable sender is marked instead of
+    lost. gimodel: the four-state model of loss, p13 p31 p32 p14 p23.
     """
 
     delay_correlation: float = 0.0
@@ -160,7 +160,7 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class Correlations:
-    """In netem's units, like its probabilities."""
+    """Correlations in netem's units, like its probabilities."""
 
     delay: int = 0
     loss: int = 0
@@ -171,12 +171,12 @@ class Correlations:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What netem is told, or reports, in its own units.
+    """Options that netem takes or reports, in its own units.
 
     latency and jitter: ns. limit: frames, queued and under way together. loss, duplicate, reorder, corrupt: shares of
     2^32 - 1. rate: bytes/s, 0 for none. gemodel: p, r, h, 1-k; gimodel: p13, p31, p32, p14, p23. seed: None where the
-    kernel does not say. table: of the jitter's distribution, sizes: what frames count at the rate; the kernel reports
-    neither.
+    kernel reports none. table: of the jitter's distribution. sizes: bytes that frames count at the rate. The kernel reports
+    neither table nor sizes.
     """
 
     latency: int = 0
@@ -202,12 +202,12 @@ class Options:
 
     @property
     def reportable(self) -> Options:
-        """The part that the kernel reports."""
+        """Return the part that the kernel reports."""
         return replace(self, table=(), sizes=None)
 
 
 def share(probability: float) -> int:
-    """A probability in netem's units: the nearest, but never 0 for one above 0, nor all for one below 1."""
+    """Convert a probability to netem's units: the nearest, but 0 only for 0 and 2^32 - 1 only for 1."""
     if not 0.0 <= probability <= 1.0:
         raise ValueError(f"{probability} is no probability")
     if probability in (0.0, 1.0):
@@ -216,11 +216,11 @@ def share(probability: float) -> int:
 
 
 def limit_of(impairment: Impairment, mtu: int) -> int:
-    """How many frames netem may hold, waiting and under way together, so that it drops what the wire's queue would.
+    """Return how many frames netem may hold, waiting and under way together, so that it drops what the wire's queue would.
 
     Without a rate nothing waits and nothing may be dropped: all that the fastest wire could send during the delay. With a
-    rate: the queue, the frame being sent, and those under way. A queue in bytes (the usual one too, `default_queue`) is
-    counted in frames that fill the MTU, and so are those under way.
+    rate: the queue, the frame being sent, and those under way. A queue in bytes (also `default_queue`) is counted in frames
+    that fill the MTU, and so are those under way.
     """
     spread = impairment.delay + impairment.jitter
     if not impairment.rate:
@@ -234,16 +234,16 @@ def limit_of(impairment: Impairment, mtu: int) -> int:
 
 
 def rate_of(rate: int) -> int:
-    """A rate in bit/s as the kernel counts it, in bytes/s: the nearest, but never 0, which would be no limit."""
+    """Convert a rate in bit/s to the kernel's bytes/s: the nearest, but never 0, which would be no limit."""
     return max(round(rate / 8), 1) if rate else 0
 
 
 def distribution_table(distribution: str, source: str = "", text: str = "") -> tuple[int, ...]:
-    """The numbers from which netem draws jitter: those of the wire model, which are netem's own kind of table.
+    """Return the table from which netem draws jitter: that of the wire model, in netem's own format.
 
-    "uniform" has a table too, as fine as the kernel takes it: a table that a discipline was given once can only be
-    replaced, so that the kernel's own uniform distribution could not come back. text: of a table's file, read from
-    source. Raises BrokenFileError, and UnsupportedError for a table that is too long.
+    "uniform" has a table too, as fine as the kernel takes it: a discipline's table can be replaced but not removed, so that
+    the kernel's own uniform distribution could not come back. text: of a table's file, read from source. Raises
+    BrokenFileError, and UnsupportedError for a table that is too long.
     """
     if distribution == "normal":
         return normal_table()
@@ -251,9 +251,9 @@ def distribution_table(distribution: str, source: str = "", text: str = "") -> t
         return pareto_table()
     if distribution == "table":
         table = parse_table(text, source)
-        if len(table) > MOST_TABLE_ENTRIES:
+        if len(table) > MAX_TABLE_ENTRIES:
             raise UnsupportedError(
-                f"{source} has {len(table):,} entries; netem takes tables of {MOST_TABLE_ENTRIES:,} at most"
+                f"{source} has {len(table):,} entries; netem takes tables of {MAX_TABLE_ENTRIES:,} at most"
             )
         return table
     return _UNIFORM
@@ -262,7 +262,7 @@ def distribution_table(distribution: str, source: str = "", text: str = "") -> t
 def options_of(
     impairment: Impairment, *, mtu: int, seed: int | None = None, table: str = "", extras: Extras | None = None
 ) -> Options:
-    """What netem is to be told.
+    """Convert an impairment to netem's options.
 
     mtu: of the interface. seed: 64 bits; without one the kernel draws one. table: the text of the jitter's file. Raises
     UnsupportedError for what netem cannot be told, BrokenFileError for a broken table.
@@ -307,10 +307,10 @@ def options_of(
 
 
 def lacking(impairment: Impairment, extras: Extras | None = None) -> list[str]:
-    """What netem cannot be told, or which of the extras contradict the rest; a phrase each."""
+    """List what netem cannot be told, and which of the extras contradict the rest; a phrase each."""
     extras = extras or Extras()
     models = [bool(impairment.loss), bool(impairment.gemodel), bool(extras.gimodel)]
-    found = {
+    phrases = {
         "it has no fault rules": bool(impairment.rules),
         "it loses by chance only, not by a pattern": bool(impairment.loss_pattern),
         "its rate is a number, not a trace": bool(impairment.rate_trace),
@@ -322,11 +322,12 @@ def lacking(impairment: Impairment, extras: Extras | None = None) -> list[str]:
         "a loss correlation needs an independent loss": bool(extras.loss_correlation) and not impairment.loss,
         "the four-state model has five probabilities": len(extras.gimodel) not in (0, 5),
     }
-    return [phrase for phrase, so in found.items() if so]
+    return [phrase for phrase, applies in phrases.items() if applies]
 
 
 def request(index: int, options: Options, *, create: bool = True) -> bytes:
-    """Give the interface these options: netem with our handle is changed in place, with all that is queued in it.
+    """Encode the request that sets an interface's netem options; a netem with our handle is changed in place, and keeps its
+    queue.
 
     create False: refused where there is none to change.
     """
@@ -391,12 +392,12 @@ def _encoded(options: Options) -> dict[str, object]:
 
 
 def reported(qdisc: Qdisc) -> Options:
-    """The options of a netem in a dump. Kernels before 6.6 keep no seed."""
+    """Return the options of a netem in a dump. Kernels before 6.6 keep no seed."""
     return decoded(qdisc.options)
 
 
 def decoded(raw: bytes) -> Options:
-    """Options from the payload of TCA_OPTIONS, in a dump or in a request."""
+    """Decode options from the payload of TCA_OPTIONS, in a dump or in a request."""
     latency, limit, loss, gap, duplicate, jitter = _QOPT.unpack_from(raw)
     latency, jitter = latency << _TICK, jitter << _TICK
     delay_corr = loss_corr = dup_corr = reorder = reorder_corr = corrupt = corrupt_corr = 0
@@ -461,8 +462,8 @@ def decoded(raw: bytes) -> Options:
 
 
 def _slot(value: memoryview) -> Slot | None:
-    """None for the slot that is none. The kernel reports a limit that was not given as the largest number."""
+    """Decode a slot; None for an empty one. The kernel reports a limit that was not set as the largest number."""
     first, last, packets, size, delay, jitter = _SLOT.unpack_from(value)
-    most = 2**31 - 1
-    slot = Slot(first, last, packets % most, size % most, delay, jitter)
+    unlimited = 2**31 - 1
+    slot = Slot(first, last, packets % unlimited, size % unlimited, delay, jitter)
     return slot if slot != Slot() else None

@@ -1,7 +1,7 @@
-"""One route-netlink socket in one network namespace: many requests in one system call, few acknowledgements.
+"""Route-netlink socket of one network namespace: many requests in one system call, few acknowledgements.
 
 pyroute2's own sockets start a process to be opened in another namespace and take one round trip per request; here the
-socket is opened by whoever stands in the namespace, and a batch is one `send`. Requests come encoded from `messages`.
+socket is opened by a thread in the namespace, and a batch is one `send`. Requests come encoded from `netlink_messages`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RECEIVE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The kernel refused one request of a batch. position: its index; reason: errno's text and the kernel's own words."""
+    """One request of a batch that the kernel refused. position: its index. reason: errno's text and the kernel's message."""
 
     position: int
     errno: int
@@ -49,7 +49,7 @@ class Refusal:
 
 
 class RequestError(Exception):
-    """The kernel refused requests. The others of the batch have been carried out."""
+    """The kernel refused requests. The others of the batch were executed."""
 
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         self.refusals = tuple(refusals)
@@ -57,10 +57,10 @@ class RequestError(Exception):
 
 
 class RouteSocket:
-    """A netlink socket, bound to the network namespace in which it was opened, whoever uses it later."""
+    """A netlink socket, bound to the network namespace in which it was opened."""
 
     def __init__(self, opened: int | None = None) -> None:
-        """opened: the descriptor of one that somebody else has opened, in another namespace; it is ours from now on."""
+        """opened: the descriptor of a socket that another process opened in its namespace; this object owns it."""
         if opened is not None:
             self._socket = socket.socket(fileno=opened)
             return
@@ -73,13 +73,13 @@ class RouteSocket:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Its descriptor: interfaces of its namespace can be asked by ioctl through it."""
+        """Return the descriptor, which also serves for ioctls on interfaces of the namespace."""
         return self._socket.fileno()
 
     def execute(self, requests: Sequence[bytes], what: str = "netlink") -> None:
-        """Send the requests in as few system calls as fit; wait until the kernel has done the last.
+        """Send the requests in as few system calls as possible; wait until the kernel has executed the last.
 
-        The kernel goes on with the rest after a request that it refuses. RequestError names all that it refused.
+        The kernel goes on after a request that it refuses. RequestError lists all refusals.
         """
         refusals: list[Refusal] = []
         first = 0
@@ -101,7 +101,7 @@ class RouteSocket:
             raise RequestError(refusals)
 
     def _finish(self, last: int) -> list[Refusal]:
-        """Read until the answer to request number `last`; what was refused on the way."""
+        """Read answers up to that of request number `last`; return the refusals among them."""
         refusals = []
         while True:
             for kind, flags, sequence, body in _messages(self._socket.recv(_RECEIVE_BYTES)):
@@ -114,7 +114,7 @@ class RouteSocket:
                     return refusals
 
     def ask(self, request: bytes) -> memoryview:
-        """Ask for one thing; the body of the answer. RequestError when the kernel has it not."""
+        """Send a request for one object; return the body of the answer. RequestError when the kernel refuses."""
         self._socket.send(request)
         for kind, flags, _, body in _messages(self._socket.recv(_RECEIVE_BYTES)):
             if kind != NLMSG_ERROR:
@@ -124,7 +124,7 @@ class RouteSocket:
         raise OSError(errno.EBADMSG, "netlink: an empty answer")
 
     def dump(self, request: bytes) -> list[memoryview]:
-        """Ask for a table; returns the bodies (after the netlink header) of all its entries."""
+        """Request a table; return the bodies (after the netlink header) of all its entries."""
         while True:
             self._socket.send(request)
             entries: list[memoryview] = []
@@ -157,7 +157,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, memoryview]]:
 
 
 def attributes(view: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The attributes (type without its flag bits, payload) of a netlink message's tail."""
+    """Iterate over the attributes (type without its flag bits, payload) of a netlink message's tail."""
     offset = 0
     while offset + 4 <= len(view):
         length, kind = _ATTRIBUTE.unpack_from(view, offset)
@@ -168,12 +168,12 @@ def attributes(view: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _refusal(position: int, code: int, flags: int, body: memoryview) -> Refusal:
-    sentence = _kernel_sentence(flags, body)
-    return Refusal(position, code, f"{os.strerror(code)} ({sentence})" if sentence else os.strerror(code))
+    message = _extended_message(flags, body)
+    return Refusal(position, code, f"{os.strerror(code)} ({message})" if message else os.strerror(code))
 
 
-def _kernel_sentence(flags: int, body: memoryview) -> str:
-    """What the kernel says in words (extended acknowledgement), or empty."""
+def _extended_message(flags: int, body: memoryview) -> str:
+    """Return the message of an extended acknowledgement, or empty."""
     if not flags & NLM_F_ACK_TLVS:
         return ""
     offset = _ERROR.size + _HEADER.size

@@ -1,33 +1,32 @@
 """Offloads of a network interface: whether frames leave it as they would be on a wire.
 
-A veth pair with the kernel's defaults takes frames that are not finished: TCP and UDP segments of up to 64 KiB, with their
-checksums still to be computed, because whoever gets them has nothing left to do with either. Whoever reads frames between
-two ends (a packet socket, netem, a classifier) then meets one large frame where a wire has forty, and passes on a checksum
-that was never made. So on every device that sends towards such a place these are off (`Offloads.NONE`), and the kernel
-finishes a frame just before the device gets it:
+A veth pair with the kernel's defaults takes GSO frames: TCP and UDP of up to 64 KiB, with their checksums still to be
+computed, because the other end needs neither. A packet socket, netem or a classifier between two ends then meets one large
+frame where a wire has forty, and passes on a checksum that was never computed. So on every device that sends towards one
+of these the offloads are off (`Offloads.NONE`), and the kernel completes a frame just before the device gets it:
 
 - ``tx-checksum-*``: complete checksums of TCP, UDP and SCTP, over IPv4 and IPv6;
 - ``tx-*-segmentation`` and ``tx-gso-list``: wire-sized frames, of TCP, of UDP (UDP_SEGMENT) and in tunnels.
 
 Measured with a packet socket at the far end of a pair, 8 MiB of TCP and UDP datagrams with and without UDP_SEGMENT, over
 IPv4 and IPv6: with all on, frames of 12 KB and more without a checksum; with these off, no frame above the MTU and every
-checksum right. What stays on, because it changed nothing that was seen there:
+checksum right. These stay on, because they changed nothing in that measurement:
 
-- ``tx-generic-segmentation`` is the sender's own stack segmenting late, just before the device, and saves it time;
-- ``tx-scatter-gather`` is how a frame lies in memory;
+- ``tx-generic-segmentation``: the sender's own stack segments late, just before the device, which saves it time;
+- ``tx-scatter-gather``: the layout of a frame in memory;
 - ``tx-vlan-hw-insert``: the kernel takes a tag out of a received frame before a packet socket sees it, wherever it was
   put in; the socket gets it in its auxiliary data.
 
-Receiving needs nothing: veth has GRO off unless somebody turns it on, and frames that come over a spliced link are not
-merged by anything else.
+Receiving needs nothing: veth has GRO off unless somebody turns it on, and nothing else merges frames that come over a
+spliced link.
 
-Where a packet socket can pass on what is unfinished with what is left to do (see `unfinished`), and may, checksums and TCP's
-pieces stay on (`Offloads.TCP`). That is all for which the kernel has words, on every version: of UDP's pieces it tells
-since Linux 6.2, of tunnels' and SCTP's it tells too little, or refuses to.
+Where a packet socket may pass on GSO frames with their header (see `gso`), checksums and TCP segmentation stay on
+(`Offloads.TCP`). Every kernel describes these in the header; UDP segmentation only since Linux 6.2, that of tunnels and SCTP
+incompletely or not at all.
 
 Before Linux 6.11 a UDP socket with UDP_SEGMENT is refused (EIO) on a device whose checksums are off.
 
-Source: the ioctl interface of include/uapi/linux/ethtool.h (ETHTOOL_GFEATURES); route netlink does not tell features.
+Source: the ioctl interface of include/uapi/linux/ethtool.h (ETHTOOL_GFEATURES); route netlink does not report features.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ import struct
 from enum import IntEnum
 from typing import Final
 
+from testbed.kernel.carrier import SIOCETHTOOL
 from testbed.kernel.changes import announce
 
-SIOCETHTOOL: Final = 0x8946
 ETHTOOL_GSTRINGS, ETHTOOL_GSSET_INFO = 0x1B, 0x37
 ETHTOOL_GFEATURES, ETHTOOL_SFEATURES = 0x3A, 0x3B
 ETH_SS_FEATURES: Final = 4
@@ -53,7 +52,7 @@ _SET_INFO = struct.Struct("=IIQI")  # command, reserved, mask of string sets, le
 _STRINGS = struct.Struct("=III")  # command, string set, length
 _HEADER = struct.Struct("=II")  # command, blocks of 32 features
 _FOUND = struct.Struct("=IIII")  # available, requested, active, never changed
-_WISHED = struct.Struct("=II")  # valid, requested
+_REQUESTED = struct.Struct("=II")  # valid, requested
 _STRING: Final = 32
 
 _UNFINISHED = re.compile(r"tx-checksum-.*|tx-(?!generic-).*segmentation|tx-gso-list")
@@ -61,20 +60,20 @@ _TCP = re.compile(r"tx-checksum-ip.*|tx-tcp6?-segmentation|tx-tcp-ecn-segmentati
 
 
 class Offloads(IntEnum):
-    """Which unfinished frames an interface takes."""
+    """GSO frames that an interface takes."""
 
     NONE = 0
     TCP = 1
-    """TCP in pieces, and frames of IP without a checksum of TCP or UDP."""
+    """TCP to be segmented, and IP frames without a checksum of TCP or UDP."""
     ALL = 2
-    """All that it can, as when it was made."""
+    """All that it supports, as when it was made."""
 
     def __str__(self) -> str:
         return {Offloads.NONE: "off", Offloads.TCP: "on for TCP", Offloads.ALL: "on"}[self]
 
 
 def taken(descriptor: int, device: str) -> Offloads | None:
-    """Which unfinished frames an interface takes, if only some of their kind; None where the kernel does not tell.
+    """Return which GSO frames an interface takes, even if only some of the kind; None where the kernel does not report it.
 
     descriptor: of any socket of the interface's namespace.
     """
@@ -85,22 +84,22 @@ def taken(descriptor: int, device: str) -> Offloads | None:
         if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # no features; gone since it was listed
             return None
         raise
-    if any(found & all_of_them & ~some for found, all_of_them, some in zip(active, unfinished, tcp, strict=True)):
+    if any(bits & gso & ~of_tcp for bits, gso, of_tcp in zip(active, unfinished, tcp, strict=True)):
         return Offloads.ALL
-    return Offloads.TCP if any(found & some for found, some in zip(active, tcp, strict=True)) else Offloads.NONE
+    return Offloads.TCP if any(bits & of_tcp for bits, of_tcp in zip(active, tcp, strict=True)) else Offloads.NONE
 
 
 def on(descriptor: int, device: str) -> bool | None:
-    """Whether an interface takes unfinished frames of any kind; None where the kernel does not tell.
+    """Whether an interface takes GSO frames of any kind; None where the kernel does not report it.
 
     descriptor: of any socket of the interface's namespace.
     """
-    found = taken(descriptor, device)
-    return None if found is None else found > Offloads.NONE
+    offloads = taken(descriptor, device)
+    return None if offloads is None else offloads > Offloads.NONE
 
 
 def active(descriptor: int, device: str) -> frozenset[str]:
-    """The names, as the kernel gives them, of all features that an interface has on, receiving ones too."""
+    """Return the kernel's names of all features that an interface has on, receiving ones too."""
     blocks = _features(descriptor, device)
     return frozenset(
         name for at, name in enumerate(_names(descriptor, device)) if name and blocks[at // 32][2] >> at % 32 & 1
@@ -108,22 +107,23 @@ def active(descriptor: int, device: str) -> frozenset[str]:
 
 
 def switch(device: str, wanted: bool) -> None:
-    """Let an interface of the calling thread's network namespace take unfinished frames, all that it can, or none."""
+    """Let an interface of the calling thread's network namespace take all GSO frames that it supports, or none."""
     allow(device, Offloads.ALL if wanted else Offloads.NONE)
 
 
 def allow(device: str, wanted: Offloads) -> None:
-    """Let an interface of the calling thread's network namespace take these unfinished frames and no others."""
+    """Let an interface of the calling thread's network namespace take these GSO frames and no others."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
         descriptor = opened.fileno()
         unfinished, tcp = _bits(descriptor, device)
         on = {Offloads.NONE: (0,) * len(tcp), Offloads.TCP: tcp, Offloads.ALL: unfinished}[wanted]
         blocks = _features(descriptor, device)
-        wishes = [
-            (mask & available, wish & available)
-            for (available, _, _, _), mask, wish in zip(blocks, unfinished, on, strict=True)
+        requested = [
+            (mask & available, bits & available)
+            for (available, _, _, _), mask, bits in zip(blocks, unfinished, on, strict=True)
         ]
-        command = _HEADER.pack(ETHTOOL_SFEATURES, len(wishes)) + b"".join(_WISHED.pack(*wish) for wish in wishes)
+        command = _HEADER.pack(ETHTOOL_SFEATURES, len(requested))
+        command += b"".join(_REQUESTED.pack(*block) for block in requested)
         _call(descriptor, device, command)
     announce(f"ioctl: offloads of {device} {wanted}")
 
@@ -132,36 +132,36 @@ _masks: list[tuple[int, ...]] = []  # once known: the names are the kernel's, eq
 
 
 def _bits(descriptor: int, device: str) -> list[tuple[int, ...]]:
-    """Which features of each block of 32 mean unfinished frames, and which of these are `Offloads.TCP`."""
+    """Return two masks for each block of 32 features: those for GSO frames, and those of them in `Offloads.TCP`."""
     if not _masks:
         names = _names(descriptor, device)
         for kind in (_UNFINISHED, _TCP):
-            meant = [bool(kind.fullmatch(name)) for name in names]
+            matches = [bool(kind.fullmatch(name)) for name in names]
             blocks = range(0, len(names), 32)
             _masks.append(
-                tuple(sum(1 << bit for bit, it_is in enumerate(meant[at : at + 32]) if it_is) for at in blocks)
+                tuple(sum(1 << bit for bit, match in enumerate(matches[at : at + 32]) if match) for at in blocks)
             )
     return _masks
 
 
 def _names(descriptor: int, device: str) -> list[str]:
-    """What the kernel calls its features, in the order of their bits."""
-    asked = _SET_INFO.pack(ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0)
-    *_, count = _SET_INFO.unpack(_call(descriptor, device, asked))
-    asked = _STRINGS.pack(ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count) + bytes(count * _STRING)
-    text = _call(descriptor, device, asked)[_STRINGS.size :]
+    """Return the kernel's names of features, in the order of their bits."""
+    command = _SET_INFO.pack(ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0)
+    *_, count = _SET_INFO.unpack(_call(descriptor, device, command))
+    command = _STRINGS.pack(ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count) + bytes(count * _STRING)
+    text = _call(descriptor, device, command)[_STRINGS.size :]
     return [text[at : at + _STRING].rstrip(b"\0").decode() for at in range(0, len(text), _STRING)]
 
 
 def _features(descriptor: int, device: str) -> list[tuple[int, int, int, int]]:
-    """Available, requested, active, never changed: of each block of 32 features."""
+    """Return the bits available, requested, active and never changed of each block of 32 features."""
     blocks = len(_bits(descriptor, device)[0])
     answer = _call(descriptor, device, _HEADER.pack(ETHTOOL_GFEATURES, blocks) + bytes(blocks * _FOUND.size))
     return [_FOUND.unpack_from(answer, _HEADER.size + block * _FOUND.size) for block in range(blocks)]
 
 
 def _call(descriptor: int, device: str, command: bytes) -> bytes:
-    """One command of ethtool: what the kernel has made of it."""
+    """Execute one ethtool command; return the buffer that the kernel has filled."""
     buffer = ctypes.create_string_buffer(command, len(command))
     fcntl.ioctl(descriptor, SIOCETHTOOL, _REQUEST.pack(device.encode(), ctypes.addressof(buffer)))
     return buffer.raw

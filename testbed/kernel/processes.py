@@ -1,4 +1,4 @@
-"""Processes: who they are beyond reuse of their numbers, which of them are in a cluster, and ending them for certain."""
+"""Processes: identities that survive the reuse of pids, the processes of a cluster, and reliable termination."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testbed.kernel.changes import announce
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process for all times: the machine's boot, the pid namespace, the number there and when it started (ticks)."""
+    """Unique identity of a process: boot id, inode of the pid namespace, pid there, and start time in clock ticks."""
 
     boot: str
     pid_namespace: int
@@ -29,7 +29,7 @@ class Identity:
 
     @classmethod
     def parse(cls, text: str) -> Identity:
-        """The inverse of str(); ValueError for anything else."""
+        """Parse the result of str(); ValueError for anything else."""
         boot, namespace, pid, start = text.split(":")
         return cls(boot, int(namespace), int(pid), int(start))
 
@@ -40,7 +40,7 @@ class Identity:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs. A zombie does not: it owns nothing any more."""
+        """Whether the process runs. A zombie does not: it holds no resources."""
         return self.here and _start_time(self.pid) == self.start
 
 
@@ -54,7 +54,7 @@ def pid_namespace() -> int:
 
 
 def _start_time(pid: int) -> int:
-    """When the process started, in clock ticks after boot; -1 when it does not run."""
+    """Read when a process started, in clock ticks after boot; -1 when it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -62,19 +62,31 @@ def _start_time(pid: int) -> int:
     return -1 if fields[0] in "ZX" else int(fields[19])
 
 
+_EXITING = 0x4  # PF_EXITING
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process has ended or is exiting: it closes its descriptors, and its parent has not waited for it yet."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return True
+    return fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
+
+
 def identity(pid: int = 0) -> Identity:
-    """The identity of a process, by default our own."""
+    """Return the identity of a process, by default our own."""
     pid = pid or os.getpid()
     return Identity(boot_id(), pid_namespace(), pid, _start_time(pid))
 
 
 def everyone() -> list[int]:
-    """All processes that can be seen."""
+    """List the pids of all visible processes."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def network_namespace_of(pid: int) -> int:
-    """The inode of a process's network namespace; 0 when it is gone or not ours to see."""
+    """Return the inode of a process's network namespace; 0 when it is gone or we may not read it."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
     except OSError:
@@ -89,12 +101,12 @@ def _parent(pid: int) -> int:
 
 
 def _identity_of(file: str | Path) -> tuple[int, int] | None:
-    """What tells a file from all others, whatever its path; None when it is not there or not ours to see."""
+    """Return device and inode of a file; None when it is not there or we may not read it."""
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 Belongs = Callable[[str], bool]
@@ -104,10 +116,10 @@ _LOOKS = 20
 
 class Inhabitants:
     """The processes in some network namespaces (inodes), and those that came from there and went elsewhere: descendants of
-    one that stayed, and whoever still sees the cluster's `hosts` as /etc/hosts.
+    one that stayed, and processes that still have the cluster's `hosts` as /etc/hosts.
 
-    belongs(path): whether the namespace there is the one that is meant. The kernel gives a namespace's inode to another as
-    soon as it is free: where that may have happened, it must be asked. From then on we hold the namespace.
+    belongs(path): whether the namespace there is the intended one. The kernel reuses a namespace's inode as soon as it is
+    free: where that may have happened, `belongs` must check. From then on we hold the namespace.
     """
 
     def __init__(self, namespaces: Collection[int], hosts: Path | None = None, belongs: Belongs | None = None) -> None:
@@ -125,20 +137,20 @@ class Inhabitants:
         self._held.clear()
 
     def look(self, found_one: Callable[[int], None] | None = None) -> list[int]:
-        """Who is there now, the newest first; found_one(pid) is called as soon as a process is found."""
+        """List the pids, the newest first; found_one(pid) is called as soon as a process is found."""
         found: set[int] = set()
         seen = {os.getpid()}
         for _ in range(_LOOKS):
-            # A process that forks and ends all the time can slip through a look: only one during which nobody has forked
-            # has missed nobody. On a busy machine there is none; then many looks at what is new must do.
+            # A process that forks and ends all the time can escape a scan: only a scan during which no process has forked
+            # is complete. On a busy machine there is none; then many scans of the new processes must do.
             newest = _newest()
-            there = set(everyone())
-            for pid in sorted(there - seen, reverse=True):
+            present = set(everyone())
+            for pid in sorted(present - seen, reverse=True):
                 if self._is_in(pid) or self._sees_hosts(pid):
                     found.add(pid)
                     if found_one is not None:
                         found_one(pid)
-            seen |= there
+            seen |= present
             if found or newest == _newest():
                 break
         return sorted(_with_descendants(found, seen) - {os.getpid()}, reverse=True)
@@ -172,12 +184,12 @@ def _with_descendants(found: set[int], pids: set[int]) -> set[int]:
 
 
 def _newest() -> str:
-    """The number of the process that was made last."""
+    """Return the pid of the process that was made last."""
     return Path("/proc/loadavg").read_text().split()[-1]
 
 
 def inside(namespaces: Collection[int]) -> list[int]:
-    """The processes in these network namespaces (inodes), which must exist, and those that came from there."""
+    """List the processes in these network namespaces (inodes), which must exist, and those that came from there."""
     with Inhabitants(namespaces) as inhabitants:
         return inhabitants.look()
 
@@ -193,7 +205,7 @@ class SurvivorsError(Exception):
 def end_all(inhabitants: Inhabitants, grace: float, patience: float = 10.0) -> int:
     """End every inhabitant: SIGTERM, `grace` seconds to comply, then SIGKILL until none is left.
 
-    Returns how many were found. Raises SurvivorsError after `patience` seconds of killing.
+    Return how many were found. Raises SurvivorsError after `patience` seconds of killing.
     """
     ended: set[int] = set()
     with inhabitants:
@@ -201,8 +213,8 @@ def end_all(inhabitants: Inhabitants, grace: float, patience: float = 10.0) -> i
             ended.update(first)
             _signal_and_wait(first, signal.SIGTERM, grace)
         deadline = time.monotonic() + patience
-        # Again and again: a process may fork between our looking and our killing. One that forks and ends all the time is
-        # gone when a look is over, and must be met at once.
+        # Repeatedly: a process may fork between the scan and the signal. One that forks and ends all the time is gone when
+        # a scan is over, and must be killed as soon as it is found.
         while left := inhabitants.look(_kill):
             ended.update(left)
             if time.monotonic() > deadline:
@@ -259,7 +271,7 @@ def _kill(pid: int) -> None:
 
 
 def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: float) -> None:
-    """Send a signal to processes and wait until all have ended, at most so long."""
+    """Send a signal to processes and wait until all have ended, at most `seconds`."""
     waiting = select.poll()
     handles = {}
     for pid in pids:

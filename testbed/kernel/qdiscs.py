@@ -1,11 +1,11 @@
-"""The queueing discipline at the root of an interface: how it is asked for, and what the kernel reports of it.
+"""The queueing discipline at the root of an interface: the request that sets it, and its state in a dump.
 
-A discipline that is to be changed while frames are in it keeps its handle and its kind: the kernel then changes it in
-place. Another handle, or none, makes a new one, and the frames queued in the old one are lost. So each kind has a handle
-of its own here, and nothing ever removes a root discipline that is to stay.
+The kernel changes a discipline in place, with the frames in it, if handle and kind stay. Another handle, or none, makes
+a new one, and the frames queued in the old one are lost. So each kind has a handle of its own here, and a root discipline
+that is to stay is never removed.
 
-Sizes: a discipline can be given a table that says how many bytes a frame of a given size counts (TCA_STAB). It is in the
-core of traffic control, below every discipline, and does there what a minimum frame, overhead and cells ask for.
+Sizes: a discipline can have a table of the bytes that a frame of each size counts (TCA_STAB). It is in the core of traffic
+control, below every discipline, and implements a minimum frame, overhead and cells.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _U64 = struct.Struct("=Q")
 
 # An attribute's length is a number of 16 bits, with its header of 4 bytes; the table stands in one with the 24 bytes of
 # struct tc_sizespec, all three with a header and filled up to words. An entry has 2 bytes.
-_MOST_SLOTS = (0xFFFC - 3 * 4 - 24) // 2
+_MAX_SLOTS = (0xFFFC - 3 * 4 - 24) // 2
 _LARGEST_ENTRY = 0xFFFF
 
 
 class QdiscMessage(nlmsg):  # type: ignore[misc]  # pyroute2 is not typed
     """struct tcmsg and its attributes, with the table of sizes. A kind's own message adds its options.
 
-    Not pyroute2's tcmsg made larger: a class whose parent has encoded something takes the parent's attributes for its own.
+    No subclass of pyroute2's tcmsg: a class whose parent has encoded a message uses the parent's attributes for its own.
     """
 
     fields = (
@@ -74,7 +74,7 @@ class QdiscMessage(nlmsg):  # type: ignore[misc]  # pyroute2 is not typed
     )
 
     class options(nla):  # type: ignore[misc]  # noqa: N801  pyroute2 finds it by this name
-        """Of a kind that has none."""
+        """Options of a kind that has none."""
 
     class stab(nla):  # type: ignore[misc]  # noqa: N801
         nla_map = (("TCA_STAB_UNSPEC", "none"), ("TCA_STAB_BASE", "base"), ("TCA_STAB_DATA", "cdata"))
@@ -103,7 +103,7 @@ class FifoMessage(QdiscMessage):
 
 @dataclass(frozen=True, slots=True)
 class SizeTable:
-    """What frames of 0, 1, 2, ... bytes count."""
+    """Bytes that frames of 0, 1, 2, ... bytes count."""
 
     sizes: tuple[int, ...]
 
@@ -115,11 +115,12 @@ class SizeTable:
 
 
 def size_table(counts: Callable[[int], int], mtu: int) -> SizeTable:
-    """The table of what frames count on a link of this MTU, a VLAN tag allowed for. Raises UnsupportedError."""
+    """Make the size table of a link of this MTU, with room for a VLAN tag. counts: size -> bytes. Raises
+    UnsupportedError."""
     slots = mtu + ETHERNET + VLAN + 1
-    if slots > _MOST_SLOTS:
+    if slots > _MAX_SLOTS:
         raise UnsupportedError(
-            f"the kernel's table of frame sizes has room for an MTU of {_MOST_SLOTS - ETHERNET - VLAN - 1:,} bytes at "
+            f"the kernel's table of frame sizes has room for an MTU of {_MAX_SLOTS - ETHERNET - VLAN - 1:,} bytes at "
             f"most, and this one is {mtu:,}"
         )
     sizes = tuple(counts(size) for size in range(slots))
@@ -132,7 +133,7 @@ def size_table(counts: Callable[[int], int], mtu: int) -> SizeTable:
 
 
 def largest_frame(mtu: int) -> int:
-    """Bytes of a frame that fills the MTU, without a tag."""
+    """Return the bytes of a frame that fills the MTU, without a tag."""
     return mtu + ETHERNET
 
 
@@ -147,9 +148,9 @@ def request(
     sizes: SizeTable | None = None,
     create: bool = True,
 ) -> bytes:
-    """Give an interface this discipline: changed in place where one of this handle and kind is, else made.
+    """Encode the request that gives an interface this discipline, changed in place where one of this handle and kind is.
 
-    create False: refused (ENOENT) where there is none to change. sizes None takes a table that was there away.
+    create False: refused (ENOENT) where there is none to change. sizes None removes a present table.
     """
     message = layer()
     message["header"]["type"] = RTM_NEWQDISC
@@ -166,10 +167,10 @@ def request(
 
 @dataclass(frozen=True, slots=True)
 class Qdisc:
-    """What the kernel reports of an interface's root discipline.
+    """State of an interface's root discipline, as the kernel reports it.
 
-    options: its kind's, undecoded. sized: it has a table of sizes. frames and bytes: what has left it. dropped: by
-    whatever cause. queued and backlog: frames and bytes that are in it now.
+    options: its kind's, undecoded. sized: it has a size table. frames and bytes: those that have left it. dropped: frames,
+    by any cause. queued and backlog: frames and bytes that are in it now.
     """
 
     index: int
@@ -186,15 +187,15 @@ class Qdisc:
 
 
 def qdiscs(route: RouteSocket) -> dict[int, Qdisc]:
-    """The root disciplines of a namespace by interface index; not those that the kernel gives by itself."""
+    """Read the root disciplines of a namespace by interface index, without the kernel's default ones."""
     body = _QDISC.pack(0, 0, 0, 0, 0)
     dump = route.dump(_HEADER.pack(_HEADER.size + len(body), RTM_GETQDISC, NLM_F_REQUEST_DUMP, 1, 0) + body)
-    found = {}
+    roots = {}
     for entry in dump:
         _, index, handle, parent, _ = _QDISC.unpack_from(entry)
         if parent == TC_H_ROOT and handle:
-            found[index] = _qdisc(index, handle, entry)
-    return found
+            roots[index] = _qdisc(index, handle, entry)
+    return roots
 
 
 def _qdisc(index: int, handle: int, entry: memoryview) -> Qdisc:
@@ -210,8 +211,8 @@ def _qdisc(index: int, handle: int, entry: memoryview) -> Qdisc:
         elif attribute == TCA_STATS2:
             for statistic, numbers in attributes(value):
                 if statistic == TCA_STATS_BASIC:
-                    size, few = _BASIC.unpack_from(numbers)
-                    frames = max(frames, few)
+                    size, frames32 = _BASIC.unpack_from(numbers)
+                    frames = max(frames, frames32)
                 elif statistic == TCA_STATS_PKT64:
                     (frames,) = _U64.unpack_from(numbers)
                 elif statistic == TCA_STATS_QUEUE:

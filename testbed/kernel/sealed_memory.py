@@ -1,8 +1,8 @@
-"""Memory that processes share by a descriptor, and whose size nobody can change any more (memfd_create(2), fcntl(2)).
+"""Sealed memory: a memfd that processes share and whose size none of them can change (memfd_create(2), fcntl(2)).
 
-What two processes have mapped is taken from one by the other that cuts the file short: it is sent SIGBUS at its next
-look. Sealed, the file keeps its size whatever the other does; it has no name that could be left behind, and is gone with the
-last who holds it. It takes as much of the machine's memory as has been written to.
+A process that truncates a shared file makes the next access of the others fail with SIGBUS. A sealed file keeps its size;
+it has no name that could be left behind, and is freed with its last descriptor and mapping. Only written pages take
+memory.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-def sealed(name: str, size: int) -> int:
-    """A descriptor of so many bytes, all zero; it is the caller's to close. name: for who looks at /proc/PID/maps."""
+def make_sealed(name: str, size: int) -> int:
+    """Make a sealed file of `size` bytes, all 0; the caller closes the descriptor. name: shown in /proc/PID/maps."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)

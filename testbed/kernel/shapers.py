@@ -1,11 +1,11 @@
 """TBF: the rate of a link's direction where the kernel has no netem.
 
-A token bucket is not a wire: after a pause it lets as many bytes through at once as the bucket holds, a first frame takes
-no time, and only a frame that finds the bucket empty waits. Over a long time the rate is exact. HTB is the same bucket
-with classes around it, which a link's direction has no use for.
+A token bucket is not a wire: after a pause it passes as many bytes at once as the bucket holds, a first frame takes no
+time, and only a frame that finds the bucket empty waits. Over a long time the rate is exact. HTB is a token bucket with
+classes, which a link's direction does not need.
 
-The bucket's size is a choice between two errors. It must hold the largest frame; and it must hold what comes at the rate
-while the kernel's timer is late, or those tokens are lost and the rate is missed.
+The bucket must hold the largest frame, and the bytes that the rate allows while the kernel's timer is late, or those
+tokens are lost and the rate is missed. A larger bucket makes longer bursts.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Final
 from pyroute2.netlink import nla
 
 from testbed.errors import UnsupportedError
+from testbed.fabric.wire_time import SECOND, default_queue, wire_size
 from testbed.kernel import qdiscs
 from testbed.kernel.netlink import attributes
 from testbed.kernel.qdiscs import FifoMessage, Qdisc, QdiscMessage, SizeTable, largest_frame, size_table
 from testbed.spec.layout import Impairment
-from testbed.wire.serialising import SECOND, default_queue, wire_size
 
 KIND: Final = "tbf"
 HANDLE: Final = 0x0002_0000
-"""Another than netem's: a discipline cannot be changed into one of another kind."""
+"""Differs from netem's: a discipline cannot be changed into one of another kind."""
 
 LATENESS: Final = 1_000_000
 """Nanoseconds that a timer of the kernel may be late without loss of tokens."""
@@ -37,7 +37,7 @@ _RATESPEC = struct.Struct("=BBHhHI")  # cell log, link layer, overhead, cell ali
 _REST = struct.Struct("=III")  # limit, buffer, mtu; behind two ratespecs
 _FIFO = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
-_MOST = 0xFFFF_FFFF
+_MAX = 0xFFFF_FFFF
 _TICK = 6  # PSCHED_SHIFT: the kernel reports times in 64 ns
 
 
@@ -78,8 +78,8 @@ class _Message(QdiscMessage):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What TBF is told, or reports. rate: bytes/s. burst: bytes in the bucket. limit: what may wait, in bytes, or in
-    frames if in_frames. sizes: what frames count; neither is reported."""
+    """Options that TBF takes or reports. rate: bytes/s. burst: bytes in the bucket. limit: of the queue, in bytes, or in
+    frames if in_frames. sizes: bytes that frames count. The kernel reports neither in_frames nor sizes."""
 
     rate: int
     burst: int
@@ -88,32 +88,32 @@ class Options:
     sizes: SizeTable | None = None
 
     def matches(self, report: Options) -> bool:
-        """The report is of a discipline that was told this. The kernel reports a burst as a time, in 32 bits and steps of
-        64 ns: where it does not fit, it is not compared."""
-        told = self.burst * SECOND // self.rate >> _TICK <= _MOST
+        """Whether a report is of a discipline with these options. The kernel reports a burst as a time, in 32 bits and steps
+        of 64 ns: where it does not fit, it is not compared."""
+        fits = self.burst * SECOND // self.rate >> _TICK <= _MAX
         step = -(-self.rate * (2 << _TICK) // SECOND) + 1
-        if told and abs(report.burst - self.burst) > step:
+        if fits and abs(report.burst - self.burst) > step:
             return False
         return replace(report, burst=0) == replace(self, burst=0, in_frames=False, sizes=None)
 
 
 def burst_of(impairment: Impairment, mtu: int) -> int:
-    """Bytes in the bucket: one of the largest frames, and what comes at the rate while a timer is late."""
+    """Return the bytes in the bucket: the largest frame, and those that the rate allows while a timer is late."""
     return wire_size(impairment, largest_frame(mtu) + qdiscs.VLAN) + impairment.rate * LATENESS // (8 * SECOND)
 
 
 def options_of(impairment: Impairment, *, mtu: int) -> Options:
-    """What TBF is to be told for a rate. Raises UnsupportedError for sizes that the kernel's table cannot hold.
+    """Convert an impairment's rate to TBF's options. Raises UnsupportedError for sizes that the kernel's table cannot hold.
 
-    A queue in bytes counts, where frames have a minimum, overhead or cells, what they take of the rate.
+    Where frames have a minimum, overhead or cells, a queue in bytes counts their bytes on the wire.
     """
     if not impairment.rate:
         raise ValueError("an impairment without a rate needs no shaper")
     shaped = impairment.minimum_frame or impairment.overhead or impairment.cell_size
     queue = impairment.queue_frames or impairment.queue or default_queue(impairment.rate, 0)
     burst = burst_of(impairment, mtu)
-    if burst > _MOST or queue > _MOST:
-        raise UnsupportedError(f"TBF's bucket and queue hold {_MOST:,} bytes at most")
+    if burst > _MAX or queue > _MAX:
+        raise UnsupportedError(f"TBF's bucket and queue hold {_MAX:,} bytes at most")
     return Options(
         rate=max(round(impairment.rate / 8), 1),
         burst=burst,
@@ -124,36 +124,36 @@ def options_of(impairment: Impairment, *, mtu: int) -> Options:
 
 
 def requests(index: int, options: Options, before: Options | None = None) -> list[bytes]:
-    """Give the interface these options: a TBF with our handle is changed in place, with what is queued in it.
+    """Encode the requests that set an interface's TBF options; a TBF with our handle is changed in place, with its queue.
 
-    before: those in force, if it has them. Only where the queue was counted otherwise, it is a new one, and frames that
-    waited in the old one are lost: a queue in bytes is TBF's own, one in frames a pfifo in it.
+    before: the options in force, if any. Only where these count the queue in the other unit, it is replaced and its frames
+    are lost: a queue in bytes is TBF's own, one in frames a pfifo in it.
     """
     parms = {
         "rate_linklayer": TC_LINKLAYER_ETHERNET,
-        "rate": min(options.rate, _MOST),
+        "rate": min(options.rate, _MAX),
         "limit": options.limit,
     }
     attrs: list[tuple[str, object]] = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", options.burst)]
-    if options.rate > _MOST:
+    if options.rate > _MAX:
         attrs.append(("TCA_TBF_RATE64", options.rate))
-    made = [qdiscs.request(_Message, index, KIND, HANDLE, {"attrs": attrs}, sizes=options.sizes)]
+    messages = [qdiscs.request(_Message, index, KIND, HANDLE, {"attrs": attrs}, sizes=options.sizes)]
     if options.in_frames or (before is not None and before.in_frames):
-        # TBF sets the limit of whatever fifo is in it, in that one's units.
+        # TBF sets the limit of the fifo in it, in the fifo's unit.
         kind = "pfifo" if options.in_frames else "bfifo"
         handle = HANDLE + (0x1_0000 if options.in_frames else 0x2_0000)
         limit = {"limit": options.limit}
-        made.append(qdiscs.request(FifoMessage, index, kind, handle, limit, parent=HANDLE | 1))
-    return made
+        messages.append(qdiscs.request(FifoMessage, index, kind, handle, limit, parent=HANDLE | 1))
+    return messages
 
 
 def reported(qdisc: Qdisc) -> Options:
-    """The options of a TBF in a dump."""
+    """Return the options of a TBF in a dump."""
     return decoded(qdisc.options)
 
 
 def decoded(raw: bytes) -> Options:
-    """Options from the payload of TCA_OPTIONS in a dump; the burst as near as the kernel tells it."""
+    """Decode options from the payload of TCA_OPTIONS in a dump; the burst to the kernel's precision."""
     rate = limit = buffer = rate64 = 0
     for attribute, value in attributes(memoryview(raw)):
         if attribute == TCA_TBF_PARMS:

@@ -1,9 +1,9 @@
-"""Netlink messages are encoded by pyroute2 once per shape; every further message of the shape is the same bytes, patched.
+"""Templates of netlink messages: pyroute2 encodes one message per shape, and further messages of the shape patch its bytes.
 
 pyroute2 takes about 0.4 ms to encode the message that makes a veth pair, and a cluster sends hundreds of them. A
 function decorated with `shaped` builds a pyroute2 message from its arguments. For each combination of text lengths and
-of optional arguments left out, it is called once with recognisable values, and where these stand in the encoded bytes
-is remembered. That every value stands at exactly one place is checked then, and that patching equals encoding is tested.
+of omitted optional arguments it is called once with recognisable values, whose places in the encoded bytes are
+remembered. It is checked then that every value occurs exactly once; a test compares patched with encoded messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import ParamSpec, Protocol, TypeAlias
 
 P = ParamSpec("P")
 
-# The types of the parameters of a shaped function; their names tell how a value is patched in.
+# The types of the parameters of a shaped function; their names select how a value is patched in.
 Text: TypeAlias = str  # NUL-terminated on the wire
 Mac: TypeAlias = str  # "02:00:00:00:00:01"
 U32: TypeAlias = int  # native order, as netlink has it
@@ -27,7 +27,7 @@ Fixed: TypeAlias = int  # every value is a shape of its own: too small to be fou
 
 
 class Message(Protocol):
-    """What we use of pyroute2's nlmsg."""
+    """The used part of pyroute2's nlmsg."""
 
     data: bytearray
 

@@ -1,4 +1,4 @@
-"""The system calls that Python 3.11 does not offer, through libc; failures are OSError with errno and the path."""
+"""System calls that Python 3.11 does not offer, through libc; failures are OSError with errno and the path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# All found now: in a process that was forked it would take memory of its own.
+# All are resolved here: in a forked process each would take memory of its own.
 _libc.unshare.argtypes = (ctypes.c_int,)
 _libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
@@ -40,7 +40,7 @@ _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_
 
 
 def checked(result: int, path: str | None = None) -> int:
-    """What a function of libc has returned; OSError when that says that it failed."""
+    """Check the result of a libc function: return it, or raise OSError with errno if it is negative."""
     if result < 0:
         errno = ctypes.get_errno()
         raise OSError(errno, os.strerror(errno), path)
@@ -72,7 +72,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def umount(target: str) -> None:
-    """Detach what is mounted at `target` from the tree; never follows a symbolic link."""
+    """Detach the mount at `target`; never follows a symbolic link."""
     checked(_libc.umount2(target.encode(), MNT_DETACH | UMOUNT_NOFOLLOW), target)
     announce(f"umount {target}")
 
@@ -83,10 +83,10 @@ def sethostname(name: str) -> None:
 
 
 def name_process(name: str) -> None:
-    """What ``ps`` and ``top`` show of the calling thread: up to 15 bytes (prctl PR_SET_NAME)."""
+    """Set the calling thread's name in ``ps`` and ``top``: up to 15 bytes (prctl PR_SET_NAME)."""
     checked(_libc.prctl(PR_SET_NAME, name.encode(), 0, 0, 0))
 
 
 def end_with_parent(number: int) -> None:
-    """Be sent this signal when the thread that forked us ends (prctl PR_SET_PDEATHSIG)."""
+    """Request this signal for the end of the thread that forked us (prctl PR_SET_PDEATHSIG)."""
     checked(_libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0))

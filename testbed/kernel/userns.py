@@ -1,4 +1,4 @@
-"""Rootless: a user namespace in which an ordinary user is root, with a mount namespace that has its own /run/netns."""
+"""User namespaces for rootless clusters: an ordinary user is root in one, with a mount namespace and its own /run/netns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 from testbed.errors import PermissionDeniedError
 from testbed.kernel import mounts, namespaces, syscalls
 from testbed.kernel.children import in_child
-from testbed.kernel.entering import enter_keeper
+from testbed.kernel.setns import enter_keeper
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ def become_root_of_own() -> None:
 
 
 def become_oneself(user: int, group: int) -> None:
-    """Put the calling process, which is root of a user namespace, into one below it where it has the numbers that it has
-    outside; it can do nothing there that its user cannot. OSError."""
+    """Move the calling process, root of a user namespace, into a child namespace where it has its user's own uid and gid; it
+    has no more rights there than its user. OSError."""
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     Path("/proc/self/uid_map").write_text(f"{user} 0 1")
     Path("/proc/self/gid_map").write_text(f"{group} 0 1")
@@ -64,22 +64,23 @@ _SETTINGS = (
 
 
 def refusal(error: OSError) -> str:
-    """One sentence: why an ordinary user cannot make a user namespace here, and which setting forbids it."""
+    """Explain in a sentence why an ordinary user cannot make a user namespace here, and which setting forbids it."""
     start = "this machine does not let an ordinary user make a user namespace"
-    for path, forbidding, mend in _SETTINGS:
+    for path, forbidding, assignment in _SETTINGS:
         try:
             value = Path(path).read_text().strip()
         except OSError:
             continue
         if value == forbidding:
-            return f"{start} ({Path(path).name} is {value}): run as root, or have root run 'sysctl -w {mend}'"
+            return f"{start} ({Path(path).name} is {value}): run as root, or have root run 'sysctl -w {assignment}'"
     if error.errno in (errno.ENOSPC, errno.EUSERS):
         return f"{start}: there are too many already (user.max_user_namespaces)"
     return f"{start} ({error.strerror}; a container or a security module may forbid it): run as root"
 
 
 def call_inside(keeper: int, function: Callable[[], T]) -> T:
-    """Call `function` in a child process that has entered a keeper's namespaces; its result or its error comes back."""
+    """Call a function in a child process that has entered the namespaces of a holder (pid); return its result or raise its
+    error."""
 
     def inside() -> T:
         enter_keeper(keeper)

@@ -4,17 +4,17 @@
 
 from __future__ import annotations
 
-from protocols.mpi import names
-from protocols.mpi.blocking import REQUEST_NULL, Comm, Message, Prequest, Request
-from protocols.mpi.names import *  # noqa: F403
-from testbed.mpi.programs import current
+from protocols.mpi import mpi_names
+from protocols.mpi.blocking_calls import REQUEST_NULL, Comm, Message, Prequest, Request
+from protocols.mpi.mpi_names import *  # noqa: F403
+from testbed.mpi.mpi_programs import current
 
 __all__ = [
     "COMM_SELF", "COMM_WORLD", "REQUEST_NULL", "THREAD_FUNNELED", "THREAD_MULTIPLE", "THREAD_SERIALIZED", "THREAD_SINGLE",
     "Comm", "Finalize", "Get_processor_name", "Get_version", "Init", "Intracomm", "Is_finalized", "Is_initialized",
     "Message", "Prequest", "Query_thread", "Request", "Wtick", "Wtime",
 ]  # fmt: skip
-__all__ += names.__all__
+__all__ += mpi_names.__all__
 
 Intracomm = Comm
 
@@ -29,7 +29,7 @@ COMM_SELF: Comm
 
 
 def __getattr__(name: str) -> Comm:
-    """COMM_WORLD and COMM_SELF are those of the program that asks: in the simulation, all ranks share this module."""
+    """Return COMM_WORLD or COMM_SELF of the calling program: in the simulation, all ranks share this module."""
     if name == "COMM_WORLD":
         return current().world
     if name == "COMM_SELF":
@@ -38,31 +38,33 @@ def __getattr__(name: str) -> Comm:
 
 
 def Wtime() -> float:
-    """Seconds, of the mode's clock: virtual in the simulation, the machine's in namespaces."""
+    """Return seconds of the mode's clock: virtual in the simulation, the machine's in namespaces."""
     return current().now() / 1e9
 
 
 def Wtick() -> float:
-    """Seconds between two readings that differ."""
+    """Return the clock's resolution in seconds."""
     return 1e-9
 
 
 def Get_processor_name() -> str:
-    """The node's name."""
+    """Return the node's name."""
     return current().name
 
 
 def Get_version() -> tuple[int, int]:
-    """Of the standard."""
+    """Return the version of the MPI standard."""
     return 4, 1
 
 
 def Init() -> None:
-    """A run has done it."""
+    """Do nothing: a run initializes MPI."""
 
 
 def Finalize() -> None:
-    """A run does it."""
+    """Finalize, as a run does when the program ends. Raises MPIError where a send has failed since it was reported
+    done."""
+    current().finalize()
 
 
 def Is_initialized() -> bool:
@@ -74,5 +76,6 @@ def Is_finalized() -> bool:
 
 
 def Query_thread() -> int:
-    """THREAD_SINGLE: calls from other threads than the program's own raise RuntimeError."""
+    """Return THREAD_SINGLE: calls from other threads than the program's own raise RuntimeError, as does the program's
+    next call."""
     return THREAD_SINGLE

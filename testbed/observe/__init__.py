@@ -1,1 +1,1 @@
-"""What can be seen of a cluster and of a run: captures, the runs that are recorded, the papers they are held against."""
+"""Observation of clusters and runs: captures, recorded runs, and the published papers they are compared with."""

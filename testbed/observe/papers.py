@@ -1,5 +1,5 @@
-"""What a paper has published of a system, as `paper.toml` beside the system's protocol says it: rows, shapes, tables, and
-with which runs ours are measured. An unknown key, or a row of a run that is not there, is an error."""
+"""The published results of a paper, read from `paper.toml` beside its system's protocol: rows, shapes, relations,
+tables, and the runs that measure ours. An unknown key, or a reference to a run that does not exist, is an error."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from typing import Any, Final, TypeVar
 
 from testbed import registry
 from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError
-from testbed.workloads.settings import checked
+from testbed.workloads.workload_settings import checked
 
 Form = TypeVar("Form")
 
 UNITS: Final = {"us": 1e-3, "Mb/s": 1e-6, "MB/s": 1 / 8e6, "%": 100.0}
-"""What a row's figure is multiplied by: times are ns, rates bit/s, shares of 1 in the runs."""
+"""Factor from a run's figure to a row's unit: runs have times in ns, rates in bit/s, and fractions of 1."""
+
+_MAX_CALIBRATED: Final = 3  # rows
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A run. profile, cluster: others than the paper's. firmware: settings of the NICs other than their usual ones."""
+class PaperRun:
+    """A run to measure. profile, cluster: where they differ from the paper's. firmware: NIC settings that differ from
+    the default."""
 
     workload: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -34,11 +37,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One published value. source: where it stands. meaning: what of it is ours.
+    """A published value. source: its place in the paper. meaning: the value of ours that it is compared with.
 
-    run, where, take, pick: the value `take` of that run's rows that are as `where` says; the "last" or the "max" of several.
-    Divided by `per`, or its share `of` a whole. less_than: of another run's rows; ours is the most that any is less, as a
-    share. sum: of other rows, instead. others: other systems' values, as the paper has them.
+    Our value is `take` of the rows of `run` that match `where`; `pick` selects the "last" or the "max" of several. It
+    is divided by `per`, and by `of` to give a fraction of a whole. less_than: another run, which ours stays below; the
+    value is then the largest reduction, as a fraction. sum: names of rows to add up instead. others: the paper's values
+    of other systems.
     """
 
     name: str
@@ -60,11 +64,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What must hold, whatever the figures are; kind:
+    """A property of the results that must hold, whatever the absolute figures. kind is one of:
 
-    order: `row` of ours is less than all others of that row, as the paper's is. step: of the run's values `take`, by `by`,
-    the one between the second and third of `points` grows by more than the slopes on both sides do. flat: they stay `within`
-    a share of the first one while `by` is at most `until`, and have fallen to less than half at the end.
+    order: our value of `row` is less than all `others` of that row, as the paper's is. step: the run's values `take`
+    over `by` grow more between the second and third of `points` than the slopes on both sides predict. flat: the values
+    stay within the fraction `within` of the first one while `by` is at most `until`, and have fallen to less than half
+    at the end.
     """
 
     name: str
@@ -81,7 +86,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Values `take` of a run's rows that are as `where` says, and of which `by` lies in `span`, from and to; slope: the
+    """Values `take` of the rows of a run that match `where` and whose `by` lies in `span` (from, to). slope: use the
     slope of a straight line through them, over `by`, instead."""
 
     run: str
@@ -94,9 +99,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What must hold between values of our own runs, for want of the paper's: every `left` one is at least, and at most, so
-    many times the `right` one; of either there is one for all, or there are as many as of the other. 0: there is no such
-    bound."""
+    """A relation between values of our own runs, where the paper has no value: each `left` value is at least `least`
+    times and at most `most` times the `right` one. Either side has one value for all, or as many as the other. A bound
+    of 0 is not checked."""
 
     name: str
     source: str
@@ -108,7 +113,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of a run, to be looked at. columns: their keys."""
+    """Rows of a run to print. columns: their keys."""
 
     name: str
     source: str
@@ -118,7 +123,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A value that no row has, and why."""
+    """A published value that no row covers, and the reason."""
 
     value: str
     why: str
@@ -126,7 +131,8 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """cluster, profile: of its testbed. constants: how many of the profile's are calibrated."""
+    """A paper's results. cluster, profile: of its testbed. constants: how many of the profile's constants are
+    calibrated."""
 
     title: str
     authors: str
@@ -134,7 +140,7 @@ class Paper:
     cluster: str
     profile: str
     constants: int
-    runs: Mapping[str, Measured]
+    runs: Mapping[str, PaperRun]
     rows: tuple[Row, ...]
     shapes: tuple[Shape, ...]
     relations: tuple[Relation, ...]
@@ -143,55 +149,56 @@ class Paper:
 
 
 def paper_of(protocol: str) -> Paper:
-    """A registered protocol's. Raises NotFoundError where it has none, DescriptionError for one that is wrong."""
+    """Load the paper of a registered protocol. Raises NotFoundError where it has none, DescriptionError for an invalid
+    file."""
     offered = registry.offered(registry.PROTOCOLS)
     if protocol not in offered:
-        registry.load(registry.PROTOCOLS, protocol)  # which says what is wrong with it
+        registry.load(registry.PROTOCOLS, protocol)  # raises NotFoundError with the reason
     package = offered[protocol].module.rpartition(".")[0]
     file = resources.files(package) / "paper.toml"
     if not file.is_file():
-        there = [name for name, one in offered.items() if _has_one(one.module.rpartition(".")[0])]
-        raise NotFoundError(f"there is no paper of {protocol} to be held against; of {', '.join(there)} there is")
+        available = [name for name, offer in offered.items() if _has_paper(offer.module.rpartition(".")[0])]
+        raise NotFoundError(f"protocol {protocol} has no paper to compare with; {', '.join(available)} have one")
     return parse(file.read_text(encoding="utf-8"), f"the paper of {protocol}")
 
 
 def figure(row: Row, rows: Iterable[Mapping[str, Any]], whole: Iterable[Mapping[str, Any]] = ()) -> float | None:
-    """A row's figure of ours, in its unit, from a run's rows; None where they do not tell it. whole: the rows of the run
-    than which it is less. Not of a sum."""
+    """Compute our figure for a row, in the row's unit; None where the run's rows do not have it. whole: the rows of the
+    run named by `less_than`. Sums are not computed here."""
     values = _taken(row, rows)
     if not values:
         return None
     if row.less_than:
-        return UNITS[row.unit] * max(1 - mine / other for mine, other in zip(values, _taken(row, whole), strict=True))
+        return UNITS[row.unit] * max(1 - ours / theirs for ours, theirs in zip(values, _taken(row, whole), strict=True))
     value = max(values) if row.pick == "max" else values[-1]
     return value / row.per / (row.of or 1.0) * UNITS[row.unit]
 
 
-def _taken(row: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
+def _taken(published: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
     return [
-        float(one[row.take])
-        for one in rows
-        if row.take in one and all(one.get(key) == value for key, value in row.where.items())
+        float(row[published.take])
+        for row in rows
+        if published.take in row and all(row.get(key) == value for key, value in published.where.items())
     ]
 
 
 def figures(of: Figures, rows: Iterable[Mapping[str, Any]]) -> list[float]:
-    """See `Figures`; empty where the rows do not tell them."""
+    """Select the values that `of` describes; empty where the rows do not have them."""
     chosen = [
-        one
-        for one in rows
-        if of.take in one
-        and all(one.get(key) == value for key, value in of.where.items())
-        and (not of.span or (of.by in one and of.span[0] <= one[of.by] <= of.span[-1]))
+        row
+        for row in rows
+        if of.take in row
+        and all(row.get(key) == value for key, value in of.where.items())
+        and (not of.span or (of.by in row and of.span[0] <= row[of.by] <= of.span[-1]))
     ]
-    values = [float(one[of.take]) for one in chosen]
+    values = [float(row[of.take]) for row in chosen]
     if of.slope:
-        return [linear_regression([float(one[of.by]) for one in chosen], values).slope] if len(values) > 1 else []
+        return [linear_regression([float(row[of.by]) for row in chosen], values).slope] if len(values) > 1 else []
     return values
 
 
-def only(paper: Paper, runs: Collection[str]) -> Paper:
-    """The same, as far as these runs tell something of it. Raises NotFoundError for one that there is not."""
+def restrict(paper: Paper, runs: Collection[str]) -> Paper:
+    """Restrict the paper to what these runs measure. Raises NotFoundError for an unknown run."""
     for name in runs:
         if name not in paper.runs:
             near = get_close_matches(name, paper.runs, 1)
@@ -214,7 +221,7 @@ def only(paper: Paper, runs: Collection[str]) -> Paper:
 
 
 def parse(text: str, source: str) -> Paper:
-    """Raises DescriptionError with all that is wrong."""
+    """Parse a paper's TOML. Raises DescriptionError with all problems."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -232,11 +239,11 @@ def parse(text: str, source: str) -> Paper:
             return None
 
     def several(form: type[Form], key: str) -> tuple[Form, ...]:
-        given = [built(form, table, f"{key}[{number}]") for number, table in enumerate(document.pop(key, []), 1)]
-        return tuple([one for one in given if one is not None])
+        built_tables = [built(form, table, f"{key}[{number}]") for number, table in enumerate(document.pop(key, []), 1)]
+        return tuple([one for one in built_tables if one is not None])
 
     def sided(table: object, path: str) -> object:
-        """A relation's table, with its sides as figures."""
+        """Parse the two sides of a relation's table as figures."""
         if not isinstance(table, Mapping):
             return table
         sides = {side: built(Figures, table[side], f"{path}.{side}") for side in ("left", "right") if side in table}
@@ -245,7 +252,7 @@ def parse(text: str, source: str) -> Paper:
     document["relation"] = [
         sided(table, f"relation[{number}]") for number, table in enumerate(document.get("relation", []), 1)
     ]
-    runs = {name: built(Measured, table, f"run.{name}") for name, table in document.pop("run", {}).items()}
+    runs = {name: built(PaperRun, table, f"run.{name}") for name, table in document.pop("run", {}).items()}
     parts = {
         "runs": {name: one for name, one in runs.items() if one is not None},
         "rows": several(Row, "row"), "shapes": several(Shape, "shape"), "relations": several(Relation, "relation"),
@@ -253,20 +260,20 @@ def parse(text: str, source: str) -> Paper:
     }  # fmt: skip
     paper = built(Paper, {**document, **parts}, "")
     if paper is not None:
-        problems += _loose_ends(paper, list(runs))
+        problems += _inconsistencies(paper, list(runs))
     if paper is None or problems:
         raise DescriptionError(source, problems)
     return paper
 
 
-def _loose_ends(paper: Paper, runs: list[str]) -> list[Problem]:
-    """What names something that is not there."""
-    found: list[Problem] = []
+def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
+    """List the references to rows and runs that do not exist, and other inconsistencies."""
+    problems: list[Problem] = []
 
-    def named(path: str, name: str, there: list[str], what: str) -> None:
-        if name not in there:
-            near = get_close_matches(name, there, 1)
-            found.append(Problem(path, repr(name), f"the name of a {what}", near[0] if near else ""))
+    def named(path: str, name: str, known: list[str], what: str) -> None:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            problems.append(Problem(path, repr(name), f"the name of a {what}", near[0] if near else ""))
 
     names = [row.name for row in paper.rows]
     for row in paper.rows:
@@ -285,31 +292,28 @@ def _loose_ends(paper: Paper, runs: list[str]) -> list[Problem]:
         else:
             named(f"{shape.name}.run", shape.run, runs, "run")
         if shape.kind == "step" and len(shape.points) != 4:
-            found.append(Problem(f"{shape.name}.points", str(len(shape.points)), "four points"))
+            problems.append(Problem(f"{shape.name}.points", str(len(shape.points)), "four points"))
     for relation in paper.relations:
         for side in (relation.left, relation.right):
             if isinstance(side, Figures):
                 named(f"{relation.name}.run", side.run, runs, "run")
                 if len(side.span) not in (0, 2) or ((side.span or side.slope) and not side.by):
-                    found.append(Problem(f"{relation.name}.span", str(side.span), "from and to, and by what"))
+                    problems.append(Problem(f"{relation.name}.span", str(side.span), "from and to, and by what"))
         if not relation.least and not relation.most:
-            found.append(Problem(relation.name, "no bound", "least or most"))
+            problems.append(Problem(relation.name, "no bound", "least or most"))
     for table in paper.tables:
         named(f"{table.name}.run", table.run, runs, "run")
     calibrated = sum(row.calibrated for row in paper.rows)
     if paper.constants >= max(calibrated, 1) and paper.constants:
-        found.append(
+        problems.append(
             Problem("constants", str(paper.constants), f"fewer than the {calibrated} rows that calibrate them")
         )
-    if calibrated > _MOST:
-        found.append(Problem("row", f"{calibrated} calibrated ones", f"at most {_MOST}"))
-    return found
+    if calibrated > _MAX_CALIBRATED:
+        problems.append(Problem("row", f"{calibrated} calibrated ones", f"at most {_MAX_CALIBRATED}"))
+    return problems
 
 
-_MOST: Final = 3
-
-
-def _has_one(package: str) -> bool:
+def _has_paper(package: str) -> bool:
     try:
         return (resources.files(package) / "paper.toml").is_file()
     except (ImportError, TestbedError):

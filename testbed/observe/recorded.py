@@ -1,31 +1,103 @@
-"""Runs as their folders tell of them; what is in a folder says `testbed.controller.folders`, which writes them."""
+"""Recorded runs, read from their folders; `testbed.controller.runs.folders` writes them and documents their files."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
-from testbed.runtime.journal import read
+from testbed.json_text import check, loads
+from testbed.kernel.filesystem import read_text
+from testbed.runtime.journal import BrokenFileError, read
+from testbed.spec.layout import Layout
+from testbed.spec.layout_json import from_json
 
 FORMAT: Final = 1
-"""Of what this version writes; older ones it can read."""
+"""Format that this version writes; it can read older ones."""
 
 FATES: Final = "fates.jsonl"
-"""In a repetition's folder, or the run's own: every fate that was not a pass."""
+"""File in a repetition's folder, or in the run's own: every fate but a pass."""
 
 RUN: Final = "run.json"
+CLUSTER: Final = "cluster.json"
 RESULT: Final = "result.json"
 ROWS: Final = "rows.jsonl"
 EVENTS: Final = "events.jsonl"
 
 
+class RunDocument(TypedDict, total=False):
+    """Keys of ``run.json`` that are read."""
+
+    kind: str
+    cluster: str
+    origin: str
+    workload: str
+    form: str
+    settings: Mapping[str, Any] | None
+    protocol: str
+    codec: str
+    mode: str
+    seed: int
+    repeat: int
+    timeout: float
+    patience: float | None
+    scenario: str
+    dilate: int
+    nics: str
+    firmware: Mapping[str, Any]
+    began: float
+    command: str
+    environment: Mapping[str, Any]
+
+
+class FindingDocument(TypedDict, total=False):
+    """A finding of a verdict."""
+
+    what: str
+    link: str
+    direction: str
+    asked: float | None
+    measured: float | None
+    unit: str
+    grade: str
+    reason: str
+
+
+class VerdictDocument(TypedDict, total=False):
+    grade: str
+    seconds: float
+    notes: list[str]
+    findings: list[FindingDocument]
+
+
+class ChecksDocument(TypedDict, total=False):
+    passed: bool
+    failed: list[str]
+    ambiguous: int
+
+
+class FatesDocument(TypedDict, total=False):
+    untold: list[str]
+
+
+class ResultDocument(TypedDict, total=False):
+    """Keys of ``result.json`` that are read."""
+
+    status: str
+    error: str
+    seconds: float
+    verdict: VerdictDocument | None
+    checks: list[ChecksDocument] | None
+    counted: list[Mapping[str, Mapping[str, float]]]
+    used: list[Mapping[str, Mapping[str, Mapping[str, float]]]]
+    fates: FatesDocument
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A run as its folder tells of it. result: empty where the run has not ended, or was killed."""
+    """A run as its folder records it. result: empty where the run has not ended, or was killed."""
 
     folder: Path
     asked: Mapping[str, Any]
@@ -43,42 +115,67 @@ class Recorded:
 
 
 def recorded(folder: Path) -> Recorded:
-    """Raises NotFoundError where there is no run, UnsupportedError for one of a newer version, TestbedError for a broken
-    file."""
-    asked = _take(folder / RUN)
+    """Read a run's folder. Raises NotFoundError where there is no run, UnsupportedError for one of a newer version,
+    TestbedError for a broken file."""
+    asked = _read_versioned(folder / RUN, RunDocument)
     if asked is None:
         raise NotFoundError(f"{folder} is no folder of a run: it has no {RUN}")
-    return Recorded(folder, asked, _take(folder / RESULT) or {})
+    return Recorded(folder, asked, _read_versioned(folder / RESULT, ResultDocument) or {})
 
 
 def runs(place: Path) -> tuple[list[Recorded], list[str]]:
-    """The runs in a directory, the oldest first, and a sentence for each that cannot be read."""
-    found, unreadable = [], []
+    """Read the runs in a directory, the oldest first, with a sentence for each that cannot be read."""
+    readable, unreadable = [], []
     try:
-        folders = sorted(each for each in place.iterdir() if (each / RUN).exists())
+        folders = sorted(folder for folder in place.iterdir() if (folder / RUN).exists())
     except OSError:
         folders = []
     for folder in folders:
         try:
-            found.append(recorded(folder))
+            readable.append(recorded(folder))
         except TestbedError as error:
             unreadable.append(str(error))
-    return sorted(found, key=lambda run: float(run.asked.get("began", 0))), unreadable
+    return sorted(readable, key=lambda run: float(run.asked.get("began", 0))), unreadable
 
 
-def _take(path: Path) -> Mapping[str, Any] | None:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        version = document["format"]
-    except FileNotFoundError:
+def _read_versioned(path: Path, kind: type) -> Mapping[str, Any] | None:
+    if not path.exists():
         return None
-    except OSError as error:
-        raise TestbedError(f"{path} cannot be read: {reason_of(error)}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise TestbedError(f"{path} cannot be understood: it is damaged, or no run's") from error
-    if not isinstance(version, int) or version > FORMAT:
+    document = read_document(path)
+    version = document.get("format")
+    if type(version) is not int:
+        raise BrokenFileError(f"{path} cannot be understood: it is damaged, or no run's")
+    if version > FORMAT:
         raise UnsupportedError(
             f"{path.parent} was written by a newer version of testbed (format {version}; this one reads up to {FORMAT})"
         )
-    found: Mapping[str, Any] = document
-    return found
+    try:
+        check(document, kind)
+    except ValueError as error:
+        raise BrokenFileError(f"{path} cannot be understood ({error}): it is damaged") from error
+    return document
+
+
+def read_document(path: Path) -> Mapping[str, Any]:
+    """Read the JSON object in a file of a run's folder. Raises BrokenFileError with the reason, NotFoundError for a
+    missing file."""
+    try:
+        document = loads(read_text(path))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no {path}") from error
+    except OSError as error:
+        raise BrokenFileError(f"{path} cannot be read: {reason_of(error)}") from error
+    except ValueError as error:
+        raise BrokenFileError(f"{path} cannot be understood ({error}): it is damaged, or no run's") from error
+    if not isinstance(document, dict):
+        raise BrokenFileError(f"{path} cannot be understood: it is damaged, or no run's")
+    return document
+
+
+def read_layout(folder: Path) -> Layout:
+    """Read the cluster of a run. Raises the errors of `read_document`."""
+    path = folder / CLUSTER
+    try:
+        return from_json(read_document(path))
+    except ValueError as error:
+        raise BrokenFileError(f"{path} cannot be understood ({error}): it is damaged") from error

@@ -1,4 +1,4 @@
-"""The pytest plug-in: a cluster for a test, in simulation or in namespaces, and everything about it when the test fails.
+"""Pytest plug-in: a simulated or live cluster for a test, and everything about it kept when the test fails.
 
 ::
 
@@ -6,8 +6,8 @@
     def test_everything_arrives(cluster):
         assert cluster.run(exchange).results["n2"] == 100
 
-``--testbed-mode both`` runs it in both. Every pytest run loads this file: it imports nothing that a project without
-clusters would pay for.
+``--testbed-mode both`` runs it in both modes. Every pytest run loads this file: it imports nothing that would slow down
+a project without clusters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from testbed.pytest_plugin.assertions import SampleTooSmallError, assert_loss
-    from testbed.pytest_plugin.life import Case
+    from testbed.pytest_plugin.cluster_life import Case
     from testbed.pytest_plugin.under_test import ClusterUnderTest
 
 __all__ = ["ClusterUnderTest", "SampleTooSmallError", "assert_loss", "cluster", "protocol", "scenario", "testbed_mode"]
@@ -32,13 +32,15 @@ _HOMES = {
 }
 
 CASE: pytest.StashKey[Case] = pytest.StashKey()
-"""Of a test that has its cluster."""
+"""Stash key of a test that has its cluster."""
 
-_DEFAULTS = {"testbed_mode": "live", "testbed_protocol": "emp", "testbed_artefacts": "testbed-artefacts"}
+_DEFAULTS = {"testbed_mode": "live", "testbed_protocol": "", "testbed_artefacts": "testbed-artefacts"}
+_ACTIONS = {"testbed_on_invalid": "fail", "testbed_on_degraded": "ignore"}
+_SHOWN = 20  # tests whose network was not as asked, in the summary
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first asked for."""
+    """Import a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
@@ -55,7 +57,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where tests with a cluster run: in simulation, in network namespaces (default), or in both",
     )
     group.addoption(
-        "--testbed-protocol", metavar="NAME[,NAME]", help="protocols that such tests run with (default: emp)"
+        "--testbed-protocol",
+        metavar="NAME[,NAME]",
+        help="protocols that such tests run with; if not said, what `testbed run` uses",
     )
     group.addoption(
         "--testbed-artefacts",
@@ -68,67 +72,89 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--pcap-on-failure", action="store_true", help="capture all links; of failing tests the files stay")
     group.addoption("--cli-on-error", action="store_true", help="after a failure, open shells in the cluster's nodes")
     group.addoption("--keep-cluster", action="store_true", help="leave the clusters of failing tests up")
-    for name, default in _DEFAULTS.items():
+    for grade in ("invalid", "degraded"):
+        group.addoption(
+            f"--testbed-on-{grade}",
+            choices=("fail", "skip", "xfail", "ignore"),
+            help=f"what becomes of a test that passes while its network is {grade}, where its marker does not say it "
+            f"(default: {_ACTIONS[f'testbed_on_{grade}']})",
+        )
+    for name, default in (_DEFAULTS | _ACTIONS).items():
         parser.addini(name, f"what --{name.replace('_', '-')} is if not said", default=default)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "cluster(source, *, links=, seed=, datapath=, mode=, requires=, programs=, **impairments): the cluster of this "
-        "test: a topology's name, a TOML file or a description, and what all its links do to frames.",
+        "cluster(source, *, links=, seed=, datapath=, mode=, requires=, programs=, on_invalid=, on_degraded=, "
+        "**impairments): the cluster of this test: a topology's name, a TOML file or a description, and what all its links "
+        "do to frames.",
     )
+    for name in _ACTIONS:
+        if config.getini(name) not in ("fail", "skip", "xfail", "ignore"):
+            raise pytest.UsageError(f"{name} = {config.getini(name)}: expected fail, skip, xfail or ignore")
     distributed = config.getoption("numprocesses", None) or "PYTEST_XDIST_WORKER" in os.environ
     if distributed and config.getoption("--cli-on-error"):
         raise pytest.UsageError("--cli-on-error needs the terminal: run without -n")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with a cluster, once per mode and protocol that is asked for."""
+    """Parametrize a test with a cluster by the modes and protocols asked for."""
     if "cluster" not in metafunc.fixturenames or "testbed_mode" not in metafunc.fixturenames:
         return  # or a project's own fixture of that name
-    from testbed.pytest_plugin.asking import MarkerError, modes
+    from testbed.pytest_plugin.marker import MarkerError, modes
 
     config, test = metafunc.config, metafunc.definition
     parametrised = [str(mark.args[0]) for mark in test.iter_markers("parametrize") if mark.args]
     if not any("testbed_mode" in names for names in parametrised):
         try:
-            found, refusal = modes(test.iter_markers("cluster"), said(config, "testbed_mode"))
+            modes_found, refusal = modes(test.iter_markers("cluster"), option_or_ini(config, "testbed_mode"))
         except MarkerError as error:
             raise pytest.Collector.CollectError(f"{test.nodeid}: {error}") from None
         marks = [pytest.mark.skip(reason=refusal)] if refusal else []
-        metafunc.parametrize("testbed_mode", [pytest.param(mode, marks=marks) for mode in found])
-    protocols = said(config, "testbed_protocol").split(",")
+        metafunc.parametrize("testbed_mode", [pytest.param(mode, marks=marks) for mode in modes_found])
+    protocols = protocols_option(config).split(",")
     if len(protocols) > 1 and not any("protocol" in names for names in parametrised):
         metafunc.parametrize("protocol", protocols)
 
 
 @pytest.fixture
 def testbed_mode(pytestconfig: pytest.Config) -> str:
-    """Where this test runs: "sim" or "live"."""
-    return said(pytestconfig, "testbed_mode")
+    """Mode of this test: "sim" or "live"."""
+    return option_or_ini(pytestconfig, "testbed_mode")
 
 
 @pytest.fixture
 def protocol(pytestconfig: pytest.Config) -> str:
-    """What `cluster.run` runs programs over if not told; ``@pytest.mark.parametrize("protocol", ["emp", "tcp"])``."""
-    return said(pytestconfig, "testbed_protocol")
+    """Default protocol of `cluster.run`; ``@pytest.mark.parametrize("protocol", ["emp", "tcp"])``."""
+    return protocols_option(pytestconfig)
 
 
 @pytest.fixture
 def scenario() -> None:
-    """What happens to the cluster in every `cluster.run`; nothing, unless a test parametrises it: with a `Scenario`, with a
-    TOML file beside the test, or with what `testbed.run` takes as 'beside'."""
+    """Faults during every `cluster.run`; none, unless a test parametrizes it: with a `Scenario`, with a TOML file
+    beside the test, or with a value of `testbed.run`'s parameter 'beside'."""
 
 
 @pytest.fixture
 def cluster(
     request: pytest.FixtureRequest, testbed_mode: str, protocol: str, scenario: object
 ) -> Iterator[ClusterUnderTest]:
-    """The cluster that the test's marker asks for; in live mode it is up until the test has ended."""
-    from testbed.pytest_plugin.life import cluster_of
+    """The cluster of the test's marker; in live mode it is up until the test has ended."""
+    from testbed.pytest_plugin.cluster_life import cluster_of
 
     yield from cluster_of(request, testbed_mode, protocol, scenario)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Judge the network of a test that has passed."""
+    result = yield
+    if CASE in item.stash:
+        from testbed.pytest_plugin.cluster_life import end_passed
+
+        end_passed(item)
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,18 +163,32 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     if CASE not in item.stash:
         return (yield)
-    from testbed.pytest_plugin.life import has_failed, shorten
+    from testbed.pytest_plugin.cluster_life import add_verdict, keep_failed, shorten
 
     if call.excinfo is not None and not item.config.getoption("fulltrace"):
         shorten(call.excinfo)
     report = yield
     if report.failed:
-        has_failed(item, report)
+        keep_failed(item, report)
+    elif report.when == "call":
+        add_verdict(item, report)
     return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Where the failing tests' folders are, the last thing that is said of them."""
+    """List, as the last lines, networks that were not as asked, and the folders of failed tests."""
+    doubtful = {
+        report.nodeid: str(text)
+        for kind in ("passed", "failed", "skipped", "xfailed", "xpassed", "error")
+        for report in terminalreporter.getreports(kind)
+        if isinstance(report, pytest.TestReport)
+        for name, text in report.user_properties
+        if name == "testbed-verdict" and text != "trusted"
+    }
+    for nodeid, verdict in list(doubtful.items())[:_SHOWN]:
+        terminalreporter.line(f"testbed: {nodeid}: the network was {verdict}")
+    if len(doubtful) > _SHOWN:
+        terminalreporter.line(f"testbed: and {len(doubtful) - _SHOWN} more tests on networks that were not as asked")
     folders = [
         str(text)
         for kind in ("failed", "error")
@@ -161,6 +201,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"testbed: {folder}")
 
 
-def said(config: pytest.Config, name: str) -> str:
-    """An option, or else the ini file's value."""
+def protocols_option(config: pytest.Config) -> str:
+    """Protocols asked for, joined by commas."""
+    from testbed.registry import DEFAULT_PROTOCOL
+
+    return option_or_ini(config, "testbed_protocol") or DEFAULT_PROTOCOL
+
+
+def option_or_ini(config: pytest.Config, name: str) -> str:
+    """Value of an option, or else of the ini file."""
     return str(config.getoption(name) or config.getini(name))

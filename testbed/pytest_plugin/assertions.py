@@ -1,7 +1,7 @@
-"""Assertions about chances: they fail when chance cannot explain what was seen, and refuse what too few samples can't show.
+"""Statistical assertions: they fail when chance cannot explain the observation, and refuse samples that are too small.
 
-A sound link fails such a test once in a million runs. A sample that could not see a deviation of 20 % is refused, since a
-test that cannot fail says nothing.
+A correct link fails such a test once in a million runs. A sample that could not show a deviation of 20 % is refused,
+since a test that cannot fail proves nothing.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from testbed.controller.statistics import COARSEST, LEVEL, LEVEL_Z, enough_for, smallest_visible
+from testbed.controller.verdict.statistics import COARSEST, LEVEL, LEVEL_Z, enough_for, smallest_visible
 from testbed.spec.units import parse_probability
 
-_NEGLIGIBLE: Final = 1e-18  # of a tail's sum, what its further terms may add
+_NEGLIGIBLE: Final = 1e-18  # fraction of a tail's sum below which terms are ignored
 
 
 class SampleTooSmallError(ValueError):
-    """So few frames could not show a deviation of 20 %, whichever way the assertion went."""
+    """Too few frames to show a deviation of 20 %, in either direction."""
 
 
 def assert_loss(asked: float | str, lost: int, sent: int) -> None:
-    """Fail unless `lost` of `sent` frames can be reconciled with independent losses of this share.
+    """Fail unless `lost` of `sent` frames are consistent with independent losses of this probability.
 
-    asked: 0..1, or text as in a description: "30%". The binomial distribution itself decides, two-sided, at the level
-    1e-6. Raises AssertionError with what was seen; SampleTooSmallError where too few were sent to see a deviation of
-    20 %; ValueError for numbers that cannot be. With a share of 0 or 1 there is no chance in it, and one frame is enough.
+    asked: 0..1, or text as in a description: "30%". The exact binomial distribution decides, two-sided, at the level
+    1e-6. Raises AssertionError with the observation; SampleTooSmallError where too few were sent to show a deviation of
+    20 %; ValueError for impossible numbers. A probability of 0 or 1 leaves nothing to chance, and one frame is enough.
     """
     __tracebackhide__ = True
     share = parse_probability(asked)
@@ -58,15 +58,15 @@ def assert_loss(asked: float | str, lost: int, sent: int) -> None:
 
 
 def two_sided(hits: int, samples: int, share: float) -> float:
-    """How probable it is that independent samples of this share (0 < share < 1) come out at least so far on that side;
-    doubled for the other side, at most 1. Exact but for rounding (relative error below 1e-6)."""
+    """Probability that independent samples with probability `share` (0 < share < 1) deviate at least so far on that
+    side; doubled for the other side, at most 1. Exact but for rounding (relative error below 1e-6)."""
     expected = samples * share
     tail = _tail(hits, samples, share, 1 if hits > expected else -1)
     return min(1.0, 2 * tail)
 
 
 def _tail(hits: int, samples: int, share: float, step: int) -> float:
-    """The binomial distribution's sum from `hits` outwards: from there each term is smaller than the one before."""
+    """Sum the binomial distribution from `hits` outwards, where each term is smaller than the one before."""
     term = math.exp(
         math.lgamma(samples + 1)
         - math.lgamma(hits + 1)

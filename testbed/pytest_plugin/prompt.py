@@ -1,4 +1,5 @@
-"""--cli-on-error: a prompt between a failing test and the end of its cluster, with the command's own sub-commands."""
+"""Prompt of --cli-on-error, between a failing test and the end of its cluster: it accepts the sub-commands of
+``testbed``."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from typing import Final
 _TESTBED: Final = (sys.executable, "-c", "from testbed.cli.main import main; main()")
 
 
-def how_to(cluster: str, nodes: Collection[str]) -> list[str]:
-    """The commands that look at a cluster from another terminal."""
+def commands_for(cluster: str, nodes: Collection[str]) -> list[str]:
+    """Commands to look at a cluster from another terminal."""
     node = next(iter(nodes), "n1")
     return [
         f"testbed status --name {cluster}",
@@ -22,9 +23,9 @@ def how_to(cluster: str, nodes: Collection[str]) -> list[str]:
 
 
 def ask(cluster: str, nodes: Collection[str], say: Callable[[str], object]) -> None:
-    """Read commands from the terminal until its end; where there is none, say what another terminal could have done."""
+    """Read commands from the terminal until its end; without a terminal, print how to keep the cluster up."""
     say(f"cluster {cluster} is up:")
-    for line in how_to(cluster, nodes):
+    for line in commands_for(cluster, nodes):
         say(f"  {line}")
     if not sys.stdin.isatty():
         say("this is no terminal: no prompt is opened (--keep-cluster leaves the cluster up)")
@@ -36,7 +37,7 @@ def ask(cluster: str, nodes: Collection[str], say: Callable[[str], object]) -> N
         except EOFError:
             say("")
             return
-        except (KeyboardInterrupt, ValueError) as error:  # a line given up, or with an open quote
+        except (KeyboardInterrupt, ValueError) as error:  # Ctrl-C, or an unclosed quote
             say(str(error))
             continue
         if words:
@@ -44,7 +45,7 @@ def ask(cluster: str, nodes: Collection[str], say: Callable[[str], object]) -> N
 
 
 def command(cluster: str, nodes: Collection[str], words: list[str]) -> list[str]:
-    """What a line of the prompt means."""
+    """Translate a line of the prompt to a program and its arguments."""
     first, *rest = words
     if first not in nodes:
         return [*_TESTBED, first, "--name", cluster, *rest]

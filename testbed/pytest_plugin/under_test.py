@@ -1,4 +1,4 @@
-"""What the fixture ``cluster`` gives: one face for a simulated cluster and for one of namespaces.
+"""Fixture ``cluster``: one interface to a simulated cluster and to a live one.
 
 ::
 
@@ -10,45 +10,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Unpack, cast
 
-from testbed.cluster.state import Store
-from testbed.controller.checking import baseline
-from testbed.controller.running import TIMEOUT, run
+from testbed.cluster.faults.injections import places
+from testbed.cluster.records.state import Store
+from testbed.controller.cluster_check import baseline
+from testbed.controller.runs.runner import TIMEOUT, run
 from testbed.errors import UnsupportedError
-from testbed.pytest_plugin.asking import MarkerError, Mode
-from testbed.pytest_plugin.laying import Overlay, laid_over
+from testbed.pytest_plugin.marker import MarkerError, Mode
+from testbed.registry import DEFAULT_PROTOCOL
 from testbed.spec.elements import Impairments
 from testbed.spec.layout import Layout, Node
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 from testbed.spec.scenario import Scenario
 
 if TYPE_CHECKING:
     from testbed.cluster.api import Cluster
-    from testbed.cluster.running import RunningCluster, RunningNode
-    from testbed.controller.executing import Beside
-    from testbed.controller.running import RunResult
+    from testbed.cluster.running_cluster import RunningCluster, RunningNode
+    from testbed.controller.runs.execution import Beside
+    from testbed.controller.runs.runner import RunResult
+    from testbed.controller.verdict.verdicts import Verdict
     from testbed.spec.elements import ImpairmentKeys
-    from testbed.workloads.finding import Form
+    from testbed.workloads.lookup import Form
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overlay:
+    """Impairments of a target. target, direction: as `RunningCluster.inject` takes them."""
+
+    target: str
+    impairments: Impairments
+    direction: str = ""
+
+
+def lay_over(description: Cluster, overlays: Iterable[Overlay], seed: int | None = None) -> Cluster:
+    """The description with these overlays, later ones over earlier ones, and another seed if given.
+
+    Raises NotFoundError for an unknown link, DescriptionError for contradictory impairments.
+    """
+    layout = resolve(description)
+    numbers = {link.name: number for number, link in enumerate(layout.links)}
+    links = list(description.links)
+    for overlay in overlays:
+        for name, direction in places(layout, overlay.target, overlay.direction):
+            link = links[numbers[name]]
+            before: Impairments | None = getattr(link, direction)
+            now = overlay.impairments if before is None else overlay.impairments.over(before)
+            links[numbers[name]] = link.model_copy(update={direction: now})
+    fields = {name: getattr(description, name) for name in type(description).model_fields}
+    return type(description)(**fields | {"links": links} | ({} if seed is None else {"seed": seed}))
 
 
 @dataclass(eq=False, repr=False)
 class ClusterUnderTest:
-    """A cluster for one test. nodes: by name, with their NICs and addresses. folder: what is put there is among the
-    artefacts when the test fails. protocol, scenario: what `run` takes if it is not told."""
+    """A cluster for one test. nodes: by name, with their NICs and addresses. folder: its files are kept with the
+    artefacts when the test fails. protocol, scenario: defaults of `run`."""
 
     mode: ClassVar[Mode]
 
     description: Cluster
     folder: Path
-    protocol: str = "emp"
+    protocol: str = DEFAULT_PROTOCOL
     scenario: object = None
     captures: bool = field(default=False, kw_only=True)
-    """Whether the simulation writes every frame."""
+    """Whether simulations write every frame."""
     layout: Layout = field(init=False)
     nodes: Mapping[str, Node] = field(init=False)
 
@@ -56,18 +85,20 @@ class ClusterUnderTest:
         self.layout = resolve(self.description)
         self.nodes = {node.name: node for node in self.layout.nodes}
         self._runs = 0
+        self.verdicts: list[Verdict] = []
+        """Verdicts of all runs so far."""
 
     def __repr__(self) -> str:
         return f"<cluster {self.name} of {len(self.nodes)} nodes, {self.mode}>"
 
     @property
     def name(self) -> str:
-        """The cluster's name: in live mode this test's own, for ``testbed status --name``."""
+        """The cluster's name: in live mode unique to this test, for ``testbed status --name``."""
         return self.description.name
 
     @property
     def live(self) -> RunningCluster:
-        """The cluster in its namespaces. UnsupportedError in simulation."""
+        """The cluster in its namespaces. Raises UnsupportedError in simulation."""
         raise UnsupportedError("a simulated cluster has no namespaces: mark the test with mode='live'")
 
     def __getitem__(self, node: str) -> RunningNode:
@@ -118,25 +149,30 @@ class ClusterUnderTest:
             scenario=self.scenario if isinstance(self.scenario, Scenario | Path) else None,
             beside=_beside(self.scenario),
         )
-        broken = [one.checks.in_words() for one in result.repetitions if one.checks is not None and one.checks.failed]
+        self.verdicts.append(result.verdict)
+        broken = [
+            repetition.checks.in_words()
+            for repetition in result.repetitions
+            if repetition.checks is not None and repetition.checks.failed
+        ]
         if broken:
             raise AssertionError("\n".join(broken))
         return result
 
     def _place(self) -> Cluster | RunningCluster:
-        """What a run takes place on."""
+        """The cluster for the next run."""
         raise NotImplementedError
 
     @contextmanager
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
-        """Impair links within the block; target and direction as for `RunningCluster.inject`. In simulation it counts for
+        """Impair links within the block; target and direction as for `RunningCluster.inject`. In simulation it affects
         the runs that begin in the block."""
         raise NotImplementedError
 
 
 @dataclass(eq=False, repr=False)
 class SimulatedCluster(ClusterUnderTest):
-    """Every run is a simulation of its own, of the description as it is then."""
+    """A simulated cluster: every run is a simulation of its own, of the description as it is then."""
 
     mode = "sim"
 
@@ -145,12 +181,12 @@ class SimulatedCluster(ClusterUnderTest):
         self._overlays: list[Overlay] = []
 
     def _place(self) -> Cluster:
-        return laid_over(self.description, self._overlays)
+        return lay_over(self.description, self._overlays)
 
     @contextmanager
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
         overlay = Overlay(target, Impairments(**impairments), direction)
-        laid_over(self.description, [*self._overlays, overlay])  # what cannot be is said here, not at the next run
+        lay_over(self.description, [*self._overlays, overlay])  # errors are raised here, not at the next run
         self._overlays.append(overlay)
         try:
             yield
@@ -160,8 +196,8 @@ class SimulatedCluster(ClusterUnderTest):
 
 @dataclass(eq=False, repr=False)
 class LiveCluster(ClusterUnderTest):
-    """Namespaces, from the beginning of the test to its end. directory: where the cluster's state is. begun: an account of
-    the network at the test's beginning."""
+    """A cluster of namespaces, for the duration of the test. directory: of the cluster's state. begun: the network's
+    counters at the test's beginning."""
 
     mode = "live"
 
@@ -190,7 +226,7 @@ class LiveCluster(ClusterUnderTest):
 
 
 def _beside(scenario: object) -> tuple[Beside, ...]:
-    """What happens beside the programs. Raises MarkerError for what cannot happen there."""
+    """Check the value for `run`'s parameter 'beside'. Raises MarkerError for an invalid one."""
     if scenario is None or isinstance(scenario, Scenario | Path):
         return ()
     if not (hasattr(scenario, "simulated") and hasattr(scenario, "live")):

@@ -1,1 +1,1 @@
-"""What runs while a cluster lives: the relay."""
+"""Processes that run while a cluster is up, above all the relay, and their files."""

@@ -1,7 +1,7 @@
-"""How commands talk to a cluster's relay, steward and agents: one request and one answer, each one packet of JSON on a Unix
+"""Calls of commands to a cluster's relay, supervisor and agents: one JSON packet each for request and reply, on a Unix
 socket.
 
-The socket is reached through its directory's descriptor, so that a long path does not matter.
+The socket is addressed by its directory's descriptor, so that the length of the path does not matter.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from testbed.errors import KernelError, TestbedError
 from testbed.kernel.changes import announce
 
 PATIENCE: Final = 30.0
-"""Seconds that a command waits for an answer."""
+"""Seconds that a command waits for a reply."""
 
-_MOST: Final = 160 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
+_MAX: Final = 160 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
 
 
 class NotThereError(Exception):
@@ -29,7 +29,8 @@ class NotThereError(Exception):
 
 
 def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) -> dict[str, Any]:
-    """Ask whoever listens at `path`. NotThereError; KernelError with what went wrong there."""
+    """Send a request to the listener at `path` and return its reply. Raises NotThereError, or KernelError with its
+    error."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     with line:
         line.settimeout(patience)
@@ -37,7 +38,7 @@ def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) 
             with _near(path) as address:
                 line.connect(address)
             line.send(json.dumps(request).encode())
-            answer = line.recv(_MOST)
+            answer = line.recv(_MAX)
         except (FileNotFoundError, ConnectionError, BrokenPipeError) as error:
             raise NotThereError(path) from error
         except TimeoutError as error:
@@ -51,7 +52,7 @@ def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) 
 
 
 class Later:
-    """An answer that is not known yet. Whoever gives it says it with `tell`, once."""
+    """A pending reply. `tell` is called once, when it is known."""
 
     def __init__(self) -> None:
         self._said: Mapping[str, object] | None = None
@@ -63,15 +64,15 @@ class Later:
             self._hearer(said)
 
     def hear(self, hearer: Callable[[Mapping[str, object]], object]) -> None:
-        """Be called with the answer, now if it is known."""
+        """Call `hearer` with the reply as soon as it is known."""
         self._hearer = hearer
         if self._said is not None:
             hearer(self._said)
 
 
 class Listener:
-    """Answers calls from within a loop. answer(request) returns what is said, or will be; a TestbedError or OSError is
-    told."""
+    """Answers calls in a loop. answer(request) returns the reply or a `Later`; TestbedError and OSError are sent as
+    errors."""
 
     def __init__(
         self, loop: Loop, path: Path, answer: Callable[[Mapping[str, Any]], Mapping[str, object] | Later]
@@ -91,8 +92,8 @@ class Listener:
         def serve(_now: int) -> None:
             self._loop.unwatch(line.fileno())
             try:
-                request = json.loads(line.recv(_MOST))
-            except (OSError, ValueError):  # a caller that is gone, or talks nonsense
+                request = json.loads(line.recv(_MAX))
+            except (OSError, ValueError):  # the caller has gone, or sent an invalid request
                 line.close()
                 return
             said = self._said(request)
@@ -115,11 +116,11 @@ class Listener:
 
 
 def listening(path: Path) -> socket.socket:
-    """A socket to which one can connect by `call`, and which does not wait. OSError."""
+    """A non-blocking socket that listens for `call`. OSError."""
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # a predecessor's that was killed
+            os.unlink(path)  # left by a killed predecessor
         with _near(path) as address:
             opened.bind(address)
         announce(f"bind {path}")
@@ -132,7 +133,7 @@ def listening(path: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def _near(path: Path) -> Iterator[str]:
-    """The path by way of its directory's descriptor: an address of a socket has at most 107 bytes."""
+    """The path via its directory's descriptor, since a socket address has at most 107 bytes."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

@@ -1,4 +1,4 @@
-"""By what a NIC that starts again is told from its former self."""
+"""Incarnation numbers, which distinguish a restarted NIC from its former self."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from protocols.core.firmware import FIRST
 
 
 def incarnation() -> int:
-    """Milliseconds since the machine's start, as a serial number of 32 bits that is never 0, and never FIRST: it is not
-    counted."""
+    """Milliseconds since boot, as a 32-bit serial number; never 0, and never FIRST, from which counted incarnations
+    start."""
     return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000) % (0xFFFF_FFFF - FIRST) + FIRST + 1

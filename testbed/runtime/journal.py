@@ -1,7 +1,7 @@
-"""A file of JSON Lines to which several processes append, and from which nothing that was written gets lost.
+"""JSON Lines files to which several processes append without losing earlier lines.
 
-Every line is written in one call under the file's lock. One that does not fit any more (a full disk) is taken back, so that
-the file ends with a whole line, and whoever wrote it is told.
+Every line is written in one call under the file's lock. A line that does not fit (full disk) is taken back, so that the
+file ends with a complete line, and the writer gets an error.
 """
 
 from __future__ import annotations
@@ -15,21 +15,28 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import TestbedError, reason_of
+from testbed.json_text import loads
+from testbed.kernel.filesystem import open_regular
 
 
 class UnwritableError(TestbedError):
-    """Results cannot be written; what was written before is whole."""
+    """Results cannot be written; earlier results are complete."""
+
+
+class BrokenFileError(TestbedError):
+    """A results file is damaged, or is not a regular file."""
 
 
 class Journal:
-    """Appends documents to a file, which is opened by the process that writes first."""
+    """Appends documents to a file, which each process opens at its first write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
-        self._opened = (-1, 0)  # descriptor, and the process that has opened it
+        self._opened = (-1, 0)  # descriptor, and the pid that opened it
 
     def write(self, document: Mapping[str, object]) -> None:
-        """Append a line; what JSON cannot say is written as its repr. Raises UnwritableError."""
+        """Append a document as a line; values that JSON cannot represent are written as their repr. Raises
+        UnwritableError."""
         line = json.dumps(document, default=repr, ensure_ascii=False).encode(errors="replace") + b"\n"
         try:
             self._append(line)
@@ -44,7 +51,7 @@ class Journal:
 
     def _append(self, line: bytes) -> None:
         descriptor, process = self._opened
-        if process != os.getpid():  # forked since: a lock belongs to what was opened, not to the process
+        if process != os.getpid():  # forked since: flock belongs to the open file, which parent and child would share
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             self._opened = descriptor, os.getpid()
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -53,17 +60,33 @@ class Journal:
             try:
                 written = os.write(descriptor, line)
                 if written < len(line):
-                    os.write(descriptor, line[written:])  # says why not all of it was
+                    os.write(descriptor, line[written:])  # raises with the reason
             except OSError:
-                with contextlib.suppress(OSError):  # why it could not be written is what counts
+                with contextlib.suppress(OSError):  # report the original error
                     os.ftruncate(descriptor, end)
                 raise
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a results file atomically. Raises UnwritableError."""
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        try:
+            draft.write_text(text, encoding="utf-8", errors="replace")
+            os.replace(draft, path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UnwritableError(
+            f"results cannot be written to {path}: {reason_of(error)}; what was written before is whole"
+        ) from error
+
+
 class Lines:
-    """A file of lines for one process that writes a lot: some thousand at a time, and the rest when it is closed."""
+    """A file of lines for one process that writes a lot: buffers some thousand lines."""
 
     _MANY = 2_000
 
@@ -78,11 +101,11 @@ class Lines:
             self.close()
 
     def write(self, document: Mapping[str, object]) -> None:
-        """A line of JSON."""
+        """Write a document as a line of JSON."""
         self.put(json.dumps(document, ensure_ascii=False))
 
     def close(self) -> None:
-        """Write what is left. Raises UnwritableError."""
+        """Write the buffered lines. Raises UnwritableError."""
         if not self._lines:
             return
         try:
@@ -95,42 +118,79 @@ class Lines:
 
 
 class Trail:
-    """A file of lines for one process, each in the file as soon as it is written: what kills the process loses none."""
+    """A file of lines for one process, written without buffering, so that nothing is lost if the process is killed.
+
+    It can continue a file whose last line a killed process left incomplete. A write after `close` reopens the file for
+    that line.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         self._descriptor = -1
+        self._is_closed = False
 
     def write(self, document: Mapping[str, object]) -> None:
-        """A line of JSON. Raises UnwritableError."""
+        """Write a document as a line of JSON. Raises UnwritableError."""
         line = json.dumps(document, ensure_ascii=False).encode(errors="replace") + b"\n"
         try:
             if self._descriptor < 0:
-                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                self._open()
             written = os.write(self._descriptor, line)
             if written < len(line):
-                os.write(self._descriptor, line[written:])  # says why not all of it was
+                os.write(self._descriptor, line[written:])  # raises with the reason
         except OSError as error:
             raise UnwritableError(f"{self._path} cannot be written: {reason_of(error)}") from error
+        if self._is_closed:
+            self.close()
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            os.write(self._descriptor, b"\n")
 
     def close(self) -> None:
+        self._is_closed = True
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def read(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The documents in a file; nothing where there is none. A line that is not whole, as a killed process may leave one, is
-    passed over."""
+    """Read the documents in a file; none if it does not exist.
+
+    Invalid lines, such as the incomplete line of a killed process, are skipped. BrokenFileError if it is not a regular
+    file.
+    """
+    return (document for _, document in _documents(path) if document is not None)
+
+
+def read_numbered(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Read the documents with their line numbers. BrokenFileError for a damaged line that is not merely incomplete."""
+    for number, document in _documents(path, complain=True):
+        if document is not None:
+            yield number, document
+
+
+def broken_line(path: Path, number: int, reason: object) -> BrokenFileError:
+    return BrokenFileError(f"{path}, line {number} cannot be understood ({reason}): the file is damaged")
+
+
+def _documents(path: Path, *, complain: bool = False) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
     try:
-        file = path.open(encoding="utf-8", errors="replace")
+        file = open_regular(path)
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise BrokenFileError(f"{path} cannot be read: {reason_of(error)}") from error
     with file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             try:
-                document = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(document, dict):
-                yield document
+                document = loads(line)
+                if not isinstance(document, dict):
+                    raise ValueError("it is no object")
+            except ValueError as error:
+                if complain and line.rstrip().endswith(b"}"):
+                    raise broken_line(path, number, error) from error
+                document = None
+            yield number, document

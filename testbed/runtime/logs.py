@@ -1,5 +1,5 @@
-"""Logs of fates in files: one record a line, see `testbed.wire.fates.Record`. A log is bounded, so that no loss fills a
-disk; what would go beyond is not written, and that is told."""
+"""Log files of fates, one record per line (`testbed.fates.records.Record`). A log's size is limited, so that losses
+cannot fill a disk; the writer is notified when the log ends."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import Final
 
 from testbed.errors import NotFoundError, TestbedError, reason_of
-from testbed.wire.fates import Record
+from testbed.fates.records import Record
+from testbed.kernel.filesystem import read_text
 
 ROOM: Final = 128 << 20
-"""Bytes of a log; a fate takes some 150."""
+"""Maximum bytes of a log; a fate takes about 150."""
 
 
 class LogFile:
-    """Where one process appends fates; several may append to one file. Each is in it as soon as it is written: what kills
-    the process loses none."""
+    """A log to which one or more processes append, without buffering, so that nothing is lost if a process is killed."""
 
     def __init__(self, path: str, room: int, ended: Callable[[str], object]) -> None:
-        """room: bytes that this process may write. ended: told once, and why, when no more is written. OSError."""
+        """room: bytes that this process may write. ended: called once with the reason when writing stops. OSError."""
         self.path: Final = path
         self._room = room
         self._ended = ended
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def write(self, record: Record) -> None:
-        """Nothing where it has ended. Whoever carries frames goes on, whatever becomes of the file."""
+        """Write a record; do nothing once the log has ended. Errors of the file never stop the carrying of frames."""
         if self._descriptor < 0:
             return
         line = record.to_line().encode() + b"\n"
@@ -53,15 +53,17 @@ class LogFile:
 
 
 def read_log(path: Path) -> list[Record]:
-    """A log that links can replay from their beginning: of each direction one stretch without a change of what decides
-    fates, whose frames are counted from 1 in the replay.
+    """Read a log for replay from the first frame; the replay counts frames from 1.
 
-    NotFoundError for a file that is not there, TestbedError that names the file and the line for one that is no log.
+    A direction must not have been changed in a way that affects fates while the log was written. Raises NotFoundError
+    for a missing file, TestbedError that names file and line for an invalid one.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = read_text(path).splitlines()
     except FileNotFoundError as error:
         raise NotFoundError(reason_of(error)) from error
+    except OSError as error:
+        raise TestbedError(f"{path} cannot be read: {reason_of(error)}") from error
     except UnicodeDecodeError as error:
         raise TestbedError(f"{path} is not text") from error
     records: list[Record] = []

@@ -1,31 +1,28 @@
-"""The links and switches of a layout, in the simulation."""
+"""The links and switches of a layout in the simulation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
+from testbed import fabrics
 from testbed.engine.loop import Loop
 from testbed.errors import UnsupportedError
-from testbed.sim.myrinet import AnyWay, MyrinetWay, Wormholes
-from testbed.sim.recording import Recording
-from testbed.sim.switch import Port, ports
-from testbed.sim.way import DirectionName, Shared, Way
-from testbed.spec.layout import End, Layout, Link, Switch
-from testbed.wire.fates import Record
-from testbed.wire.fields import Fields
-from testbed.wire.flows import Classifier
-from testbed.wire.myrinet.channel import Channel
-from testbed.wire.myrinet.settings import USUAL, Settings
-from testbed.wire.myrinet.switch import Switch as Crossbar
-from testbed.wire.rules import RuleSet
-
-MYRINET: Final = "myrinet"
-BOTH: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
+from testbed.fabric.interface import Fabric, OnDrop, Plug, Receive
+from testbed.fabric.interface import Network as Model
+from testbed.fates.flows import Classifier
+from testbed.fates.header_fields import Fields
+from testbed.fates.records import Record
+from testbed.fates.rules import RuleSet
+from testbed.fates.stage import FateOptions
+from testbed.sim.ethernet_switch import Port, ports
+from testbed.sim.recorder import Recording
+from testbed.sim.sim_network import AnyWay, ChannelWay, Driver
+from testbed.sim.way import Way
+from testbed.spec.layout import BOTH, DirectionName, End, Layout, Link, Switch
 
 
 class Network:
-    """Every direction of every link (`ways`, by the link's name and the direction), and the switches between them."""
+    """All directions of all links, and the switches between them. ways: (link name, direction) -> direction."""
 
     def __init__(
         self,
@@ -38,28 +35,31 @@ class Network:
         files: Mapping[str, str] | None = None,
         recording: Recording | None = None,
         log: Callable[[Record], object] | None = None,
-        myrinet: Settings = USUAL,
+        others: Mapping[str, Fabric] | None = None,
     ) -> None:
-        """As for `Direction`. myrinet: what its switches are like. Raises UnsupportedError for a switch of a kind that is
-        not to be had."""
+        """Arguments as for `FateOptions`. others: fabrics that replace the registered ones, by kind. Raises
+        UnsupportedError for a switch of an unavailable kind."""
         self.ways: dict[tuple[str, DirectionName], AnyWay] = {}
-        self.crossbars: dict[str, Crossbar] = {}
-        """Myrinet's switches."""
         self._from: dict[End, AnyWay] = {}
         self._to: dict[End, AnyWay] = {}
         self._recording = recording
+        self._models: dict[str, tuple[Model, Driver]] = {}
         classifier = Classifier(fields if rules is None else rules.fields)
-        shared = Shared(loop, seed, fields, classifier, rules, files, log)
-        kinds = {switch.name: switch.kind for switch in layout.switches}
-        wormholes = Wormholes(loop, myrinet, None if recording is None else recording.drop)
+        options = FateOptions(
+            seed, rules=rules, fields=fields, classifier=classifier, files={} if files is None else files, log=log
+        )
+        modelled = {name: kind.name for name, kind in layout.modelled().items()}
+        self._make_models(loop, layout, modelled, others or {}, None if recording is None else recording.drop)
         for link in layout.links:
-            is_myrinet = MYRINET in (kinds.get(link.a.owner), kinds.get(link.b.owner))
+            kind = modelled.get(link.a.owner) or modelled.get(link.b.owner)
             for direction in BOTH:
                 way = (
-                    self._channel(link, direction, shared, wormholes)
-                    if is_myrinet
-                    else self._way(link, direction, shared)
+                    Way(link, direction, loop, options)
+                    if kind is None
+                    else self._channel(link, direction, options, modelled, *self._models[kind])
                 )
+                if recording is not None:
+                    recording.attend(way)
                 self.ways[link.name, direction] = self._from[way.source] = self._to[way.end] = way
         macs = {
             nic.mac: classifier.mac(bytes.fromhex(nic.mac.replace(":", "")))
@@ -67,8 +67,7 @@ class Network:
             for nic in node.nics
         }
         for switch in layout.switches:
-            if switch.kind == MYRINET:
-                self._cross(switch, myrinet.ports)
+            if switch.name in modelled:
                 continue
             for number, port in self._ports(switch, macs).items():
                 way = self._to[End(switch.name, str(number))]
@@ -76,38 +75,59 @@ class Network:
                 way.lead_on(port)
 
     def leaving(self, end: End) -> AnyWay:
-        """The direction that begins there."""
+        """The direction that starts at this end."""
         return self._from[end]
 
     def arriving(self, end: End) -> AnyWay:
-        """The direction that ends there."""
+        """The direction that ends at this end."""
         return self._to[end]
 
-    def _way(self, link: Link, direction: DirectionName, shared: Shared) -> Way:
-        return Way(link, direction, shared) if self._recording is None else self._recording.way(link, direction, shared)
+    def lead_to(self, end: End, receive: Receive) -> None:
+        """Deliver frames that arrive at this NIC to `receive` from now on."""
+        self._to[end].lead_to(receive if self._recording is None else self._recording.arriving(end, receive))
 
-    def _channel(self, link: Link, direction: DirectionName, shared: Shared, wormholes: Wormholes) -> MyrinetWay:
-        if self._recording is None:
-            return MyrinetWay(link, direction, shared, wormholes)
-        return self._recording.channel(link, direction, shared, wormholes)
+    @property
+    def switches(self) -> dict[str, Mapping[str, int]]:
+        """The counters of each modelled switch, by cause."""
+        return {name: counted for model, _ in self._models.values() for name, counted in model.switches.items()}
 
-    def _cross(self, switch: Switch, most: int) -> None:
-        """Lead what comes to a Myrinet switch into it, and out of it. most: ports, if it has not more."""
-        outputs: dict[int, Channel] = {}
-        self.crossbars[switch.name] = crossbar = Crossbar(switch.name, max(most, *switch.ports, 0), outputs)
-        for number in switch.ports:
-            end = End(switch.name, str(number))
-            out, come = self._from[end], self._to[end]
-            assert isinstance(out, Channel)
-            assert isinstance(come, Channel)
-            outputs[number] = out
-            come.end_at(crossbar, number)
+    def _make_models(
+        self,
+        loop: Loop,
+        layout: Layout,
+        modelled: Mapping[str, str],
+        others: Mapping[str, Fabric],
+        on_drop: OnDrop | None,
+    ) -> None:
+        """Make the network model of each kind. modelled: switch name -> kind."""
+        for switch in layout.switches:
+            if switch.name in modelled and not fabrics.is_offered(switch.kind):
+                raise UnsupportedError(
+                    f"switch {switch.name}: the simulation has switches of {fabrics.titles()}, and none of {switch.kind}"
+                )
+        for kind in dict.fromkeys(modelled.values()):
+            fabric = others[kind] if kind in others else fabrics.fabric(kind)
+            model = fabric.network(on_drop=on_drop)
+            model.keep([name for name, one in modelled.items() if one == kind])
+            self._models[kind] = model, Driver(loop, model)
+
+    def _channel(
+        self,
+        link: Link,
+        direction: DirectionName,
+        options: FateOptions,
+        modelled: Mapping[str, str],
+        model: Model,
+        driver: Driver,
+    ) -> ChannelWay:
+        a, b = (Plug(end.owner, int(end.port)) if end.owner in modelled else None for end in (link.a, link.b))
+        forward = direction == "forward"
+        impairment = link.forward if forward else link.backward
+        start, end = (a, b) if forward else (b, a)
+        channel = model.join(link.name, direction, impairment, options, start, end)
+        return ChannelWay(link, direction, channel, driver)
 
     def _ports(self, switch: Switch, macs: Mapping[str, bytes]) -> dict[int, Port]:
-        if switch.kind != "ethernet":
-            raise UnsupportedError(
-                f"switch {switch.name}: the simulation has switches of Ethernet and of Myrinet, and none of {switch.kind}"
-            )
         ways = {number: self._from[End(switch.name, str(number))] for number in switch.ports}
         plain = {number: way for number, way in ways.items() if isinstance(way, Way)}
         return ports(plain, switch.learns, switch.forwarding, switch.tree, macs)

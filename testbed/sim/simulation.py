@@ -1,12 +1,12 @@
-"""A cluster in one process, on a virtual clock: its links and switches, a NIC with its agent on each node, and programs.
+"""A cluster in one process, on a virtual clock: links, switches, a NIC with its agent on each node, and programs.
 
     with Simulation(Description.star(2, delay="5us"), emp.plug(), folder=Path("results/first")) as simulation:
         sender = simulation.spawn("n1", send_all)    # async def send_all(endpoint, node): ...
         simulation.spawn("n2", receive_all)
         simulation.run(timeout=1_000_000_000)
-        print(sender.result())
+    print(sender.result())
 
-Nothing in it takes another course when it is run again: not in another process, not with another hash seed.
+A run is deterministic across processes and hash seeds.
 """
 
 from __future__ import annotations
@@ -14,33 +14,32 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import IDEAL, Profile
-from testbed.engine.awaiting import DeadlockError
-from testbed.engine.clocks import VirtualClock
-from testbed.engine.loop import Loop
+from testbed.engine.loop import POLL_TIME, Loop, VirtualClock, running
 from testbed.engine.server import Server
 from testbed.engine.tasks import Task, Work
+from testbed.engine.tracebacks import program_line
+from testbed.engine.waitables import DeadlockError
 from testbed.errors import NotFoundError, TestbedError
+from testbed.fabric.interface import Fabric, ignore
+from testbed.fates.header_fields import Fields
+from testbed.fates.records import Record
+from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
-from testbed.sim.myrinet import AnyWay, MyrinetWay
-from testbed.sim.network import BOTH, Network
-from testbed.sim.nic import SimNic
-from testbed.sim.node import SimNode
-from testbed.sim.priced import PricedNic
-from testbed.sim.recording import Recording, WatchedNic, WatchedPricedNic
-from testbed.sim.way import DirectionName, ignore
-from testbed.spec.layout import End, Impairment, Layout
+from testbed.nic.immediate import ImmediateNic
+from testbed.nic.priced import PricedNic
+from testbed.sim.network import Network
+from testbed.sim.recorder import Recording, WatchedNic, WatchedPricedNic
+from testbed.sim.sim_network import AnyWay
+from testbed.sim.sim_node import SimNode
+from testbed.spec.layout import BOTH, DirectionName, End, Impairment, Layout
 from testbed.spec.layout import Node as NodeLayout
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
-from testbed.wire.fates import Record
-from testbed.wire.fields import Fields
-from testbed.wire.myrinet.settings import USUAL, Settings
-from testbed.wire.rules import RuleSet
+from testbed.spec.resolver import resolve
 
 Result = TypeVar("Result")
 Endpoint = TypeVar("Endpoint")
@@ -51,15 +50,18 @@ Program = Callable[Concatenate[Endpoint, SimNode, Arguments], Coroutine[object, 
 _NO_ADDRESS: Final = bytes(6)  # of a node without a NIC
 _NOTHING_LEFT: Final = "nothing is left that could happen"
 _SELDOM: Final = (1_000_000, 20, 20)
-"""Thresholds of Python's garbage collector within a run: what is under way is many objects and no cycles, and to look
-through all of them takes long: with the usual ones a quarter of a large run, and a seventh with a tenth of the first."""
+"""Thresholds of Python's garbage collector during a run.
+
+A run has many live objects and few cycles, and a full collection is slow: it takes a quarter of a large run with the
+default thresholds, and a seventh with a tenth of the first one here.
+"""
 
 _SHOWN: Final = 100  # sentences in an error; a cluster has thousands
 
 
 class StalledError(TestbedError):
-    """Programs have not ended, and nothing is left that could happen (`final`), or too much time has passed: who waits for
-    what. when: nanoseconds."""
+    """Programs have not ended, and no event is left (`final`) or the time is up; lists who waits for what. when:
+    nanoseconds."""
 
     def __init__(self, message: str, when: int = 0, final: bool = False) -> None:
         super().__init__(message)
@@ -68,7 +70,7 @@ class StalledError(TestbedError):
 
 
 class Simulation:
-    """One run. nodes: by name; those that have a NIC have an agent on their first one. now: nanoseconds."""
+    """One run. nodes: name -> node, for nodes with a NIC; the agent is on the first NIC. now: nanoseconds."""
 
     def __init__(
         self,
@@ -82,17 +84,20 @@ class Simulation:
         files: Mapping[str, str] | None = None,
         folder: Path | None = None,
         log: Callable[[Record], object] | None = None,
-        myrinet: Settings = USUAL,
+        fabrics: Mapping[str, Fabric] | None = None,
     ) -> None:
-        """seed: another than the description's. rules: those that are in force and those that will be injected; without
-        them, none can be. fields: which protocols name flow keys, if not those that are known; rules bring theirs.
-        files: path -> text of the files that impairments name. folder: where the capture, the fates and the trace are
-        written; without one, nothing is.
-        log: is given every fate that is not a pass. myrinet: what the switches of a Myrinet network are like.
+        """Build the cluster.
+
+        seed: replaces the description's. rules: the rule set for injected rules; None: none can be injected. fields:
+        the protocols that identify flows; default: all known; `rules` bring their own. files: path -> text of the files
+        that impairments name. folder: where to write the capture, the fates and the trace; None: nowhere. log: called
+        with every fate that is not a pass. fabrics: replace the registered ones, by kind of switch, for example with
+        other times.
         """
         self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
         self.profile: Final = profile
-        self.loop: Final = Loop(VirtualClock())
+        self._clock = VirtualClock()
+        self.loop: Final = Loop(self._clock, profile.poll or POLL_TIME)
         self.now: Final = self.loop.now
         self.nodes: Final[dict[str, SimNode]] = {}
         self._plug = plug
@@ -112,7 +117,7 @@ class Simulation:
             files=files,
             recording=self._recording,
             log=self._fate if self._recording is not None else log,
-            myrinet=myrinet,
+            others=fabrics,
         )
         self._of_one_mtu = len({node.nics[0].mtu for node in self.layout.nodes if node.nics}) <= 1
         addresses = tuple([_address(node) for node in self.layout.nodes])
@@ -140,7 +145,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """End the programs where they wait, and complete the files."""
+        """Cancel the programs and complete the files."""
         self.loop.close()
         if self._recording is not None:
             self._recording.close()
@@ -152,7 +157,7 @@ class Simulation:
         *arguments: Arguments.args,
         **named: Arguments.kwargs,
     ) -> Task[Result]:
-        """Begin a program on a node. What it raises ends the run, unless the task is awaited."""
+        """Start a program on a node. Its exceptions end the run, unless the task is awaited."""
         one = self._node(node)
 
         async def carry() -> Result:
@@ -171,19 +176,19 @@ class Simulation:
         return task
 
     def programs(self, node: str) -> list[Task[object]]:
-        """Those that were begun there, without those that a crash has ended."""
+        """The programs started on a node, except those ended by a crash."""
         return [task for task, _ in self._programs.get(node, ())]
 
     def run(self, timeout: int | None = None) -> None:
-        """Let time pass until all programs have ended. Raises StalledError if they do not: because nothing is left that
-        could happen, or because timeout nanoseconds have passed."""
+        """Run until all programs have ended.
+
+        timeout: nanoseconds. Raises StalledError on timeout, or if no event is left before all programs have ended.
+        """
         self._tasks = [task for task in self._tasks if not task.done]
-        self._open = len(self._tasks)  # one that was cancelled before it began has not told of its end
+        self._open = len(self._tasks)  # tasks cancelled before they began did not report their end
         if not self._open:
             return
-        timer = self.loop.timer(lambda _: self.loop.stop())
-        if timeout is not None:
-            timer.set(self.now() + timeout)
+        self.loop.end_at(self.now() + timeout if timeout is not None else None)
         usual = gc.get_threshold()
         gc.set_threshold(*_SELDOM)
         try:
@@ -192,21 +197,27 @@ class Simulation:
             raise self._stalled(_NOTHING_LEFT) from None
         finally:
             gc.set_threshold(*usual)
-            timer.set(None)
+            self.loop.end_at(None)
         if not all(task.done for task in self._tasks):
             raise self._stalled(f"{timeout} ns have passed" if self.loop.heap else _NOTHING_LEFT)
 
     def run_until(self, when: int) -> None:
-        """Let time pass until then, whatever the programs do. What was set for that very time after this call is still to
-        come."""
-        timer = self.loop.timer(lambda _: self.loop.stop())
-        timer.set(max(when, self.now()))
-        while timer.when is not None:  # programs that end stop the loop, too
+        """Run until that time, whatever the programs do. Events scheduled for that exact time after this call stay
+        pending."""
+        self.loop.end_at(max(when, self.now()))
+        while self.loop.ends is not None:  # programs that end stop the loop, too
             self.loop.run()
 
+    def settle(self, nanoseconds: int) -> None:
+        """Cancel all programs and run for this time, so that frames under way arrive."""
+        self.loop.close()
+        self.run_until(self.now() + nanoseconds)
+
     def restart(self, node: str) -> SimNode:
-        """Start a node's NIC again, with the next incarnation: what the old one knew, and what was under way in it, is
-        gone. Programs that wait on the old endpoint wait for ever; begin or cancel them as the case may be."""
+        """Restart a node's NIC as the next incarnation; the old one's state and pending actions are lost.
+
+        Programs that wait on the old endpoint wait for ever; start or cancel them as needed.
+        """
         one = self._node(node)
         self._end(one)
         before = one.adapter
@@ -215,17 +226,20 @@ class Simulation:
         return one
 
     def crash(self, node: str, *, returns: bool = False) -> Callable[[], object]:
-        """A node's process is killed: its programs end where they wait, its NIC with all that it knew, and what comes is
-        lost. Gives what starts it again: its NIC as in `restart`, and the programs that had not ended from the beginning.
-        returns: it will be, and programs have not ended before that."""
+        """Kill a node's process: its programs are cancelled, its NIC loses its state, and arriving frames are lost.
+
+        Returns a function that starts it again: the NIC as by `restart`, and the programs that had not ended, from the
+        beginning. returns: it will be called, and `run` waits for these programs.
+        """
         one = self._node(node)
         programs = self._programs.pop(node, [])
         broken = [(task, again) for task, again in programs if not task.done]
         self._programs[node] = [(task, again) for task, again in programs if task.done]
         self._end(one)
-        self.network.arriving(self._nics[node]).lead_to(ignore)
+        self.network.lead_to(self._nics[node], ignore)
         for task, _ in broken:
             task.cancel()
+        self._node(node).end_tasks()
         if returns:
             self._open += len(broken)
 
@@ -245,29 +259,55 @@ class Simulation:
         direction: DirectionName | None = None,
         files: Mapping[str, str] | None = None,
     ) -> None:
-        """Another impairment, for frames from now on; both directions if none is said. files: beside those that were given
-        at the beginning."""
+        """Change the impairment of a link for frames from now on, in one direction or both. files: in addition to those
+        given at the start."""
         texts = {**(self._files or {}), **files} if files else self._files
         for way in self._ways(link, direction):
             self._say(way.source.owner, "changes", link)
             way.change(self.now(), impairment, texts)
 
     def cut(self, link: str) -> None:
-        """Pull a cable out: what is sent from now on is lost; what is under way arrives."""
+        """Pull a cable: frames sent from now on are lost, frames under way arrive."""
         for way in self._ways(link):
             self._say(way.source.owner, "is cut off", link)
             way.is_cut = True
 
     def mend(self, link: str) -> None:
-        """Plug it in again."""
+        """Plug a cable in again."""
         for way in self._ways(link):
             self._say(way.source.owner, "is no longer cut off", link)
             way.is_cut = False
 
-    def waiting(self) -> list[str]:
-        """A sentence for everything that a program, a host or a firmware waits for."""
-        tasks = [f"{task.name} waits for {task.waits_for}" for task in self._tasks if not task.done]
-        return tasks + [sentence for node in self.nodes.values() for sentence in node.waiting()]
+    def waiting(self, innermost: FrameType | None = None) -> list[str]:
+        """A sentence for each condition that a program, a host or a firmware waits for. innermost: frame of the running
+        stack, if any."""
+        frames = running(innermost)
+        current = self.loop.current if frames else None
+        tasks = [task for task in self._tasks if not task.done]
+        sentences = [f"{task.name} {task.doing}" for task in tasks if task is not current]
+        if current is not None:
+            line = program_line(frames) or program_line(current.frames())
+            polled = f"; it polled last at {current.polled} ns" if current.polled is not None else ""
+            sentences.insert(0, f"{current.name} runs" + (f", at {line}" if line else "") + polled)
+        return sentences + [sentence for node in self.nodes.values() for sentence in node.waiting()]
+
+    def moved(self) -> str:
+        """A sentence on when and where the last transfer ended."""
+        ended = [(node.nic.moved, name) for name, node in self.nodes.items() if node.nic.moved is not None]
+        if not ended:
+            return "no transfer has ended"
+        when, name = max(ended)
+        return f"the last transfer ended at {when} ns, on {name}"
+
+    def stalled(self, why: str, innermost: FrameType | None = None) -> str:
+        """A report of programs that have not ended, and of everything that is waited for. innermost: see `waiting`."""
+        sentences = self.waiting(innermost)
+        shown = [f"  {sentence}" for sentence in sentences[:_SHOWN]]
+        if len(sentences) > _SHOWN:
+            shown.append(f"  and {len(sentences) - _SHOWN:,} more")
+        count = sum(not task.done for task in self._tasks)
+        programs = "1 program has" if count == 1 else f"{count:,} programs have"
+        return "\n".join([f"at {self.now()} ns: {why}, and {programs} not ended; {self.moved()}", *shown])
 
     def _start(self, node: SimNode, adapter: Adapter) -> None:
         """Put a NIC with its agent on a node."""
@@ -275,40 +315,31 @@ class Simulation:
         out = self.network.leaving(end)
         if not self.profile.is_free:
             priced = PricedNic if self._recording is None else WatchedPricedNic
-            nic: SimNic = priced(self.loop, node.name, out, node.core, self.profile, adapter.mtu)
-        elif self._recording is None:
-            nic = SimNic(self.loop, out, adapter.mtu)
+            nic: ImmediateNic = priced(self._clock, self.loop, node.name, out, node.core, self.profile, adapter.mtu)
         else:
-            nic = WatchedNic(self.loop, out, adapter.mtu)
+            plain = ImmediateNic if self._recording is None else WatchedNic
+            nic = plain(self._clock, self.loop, out, adapter.mtu)
         if self._recording is not None:
             assert isinstance(nic, WatchedNic)
             nic.tell(self._recording, node.name)
+        nic.node = node.name
         node.nic, node.adapter, node.agent = nic, adapter, self._plug(adapter, nic)
         nic.begin(self.now(), node.agent)
-        self.network.arriving(end).lead_to(nic.receive if self._of_one_mtu else nic.receive_what_fits)
+        self.network.lead_to(end, nic.receive if self._of_one_mtu else nic.receive_what_fits)
 
     def _end(self, node: SimNode) -> None:
-        """A node's NIC is off, and what was to leave it is gone."""
+        """Switch a node's NIC off and drop its unsent frames."""
         node.nic.end(self.now())
-        out = self.network.leaving(self._nics[node.name])
-        if isinstance(out, MyrinetWay):
-            out.forget()
+        self.network.leaving(self._nics[node.name]).forget()
 
     def _ended(self) -> None:
-        """A program has. Not told by a callback on its task: somebody would hear what it raised."""
+        """Count a program that has ended. A callback on the task would mark its exception as handled."""
         self._open -= 1
         if not self._open:
             self.loop.stop()
 
     def _stalled(self, why: str) -> StalledError:
-        sentences = self.waiting()
-        shown = [f"  {sentence}" for sentence in sentences[:_SHOWN]]
-        if len(sentences) > _SHOWN:
-            shown.append(f"  and {len(sentences) - _SHOWN:,} more")
-        count = sum(not task.done for task in self._tasks)
-        programs = "1 program has" if count == 1 else f"{count:,} programs have"
-        said = "\n".join([f"at {self.now()} ns: {why}, and {programs} not ended", *shown])
-        return StalledError(said, self.now(), why == _NOTHING_LEFT)
+        return StalledError(self.stalled(why), self.now(), why == _NOTHING_LEFT)
 
     def _fate(self, record: Record) -> None:
         if self._recording is not None:
@@ -334,5 +365,5 @@ class Simulation:
 
 
 def _address(node: NodeLayout) -> bytes:
-    """Of a node's first NIC."""
+    """The MAC of a node's first NIC."""
     return bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NO_ADDRESS

@@ -1,52 +1,35 @@
-"""A direction of a link in the simulation: the wire model, and the event that takes frames out of it.
+"""One direction of a link in the simulation: the wire model, and the event that takes frames out of it.
 
-One entry in the engine's heap stands for all that a direction holds: the next time at which something is due. So what a
-frame costs is one entry for every link that it crosses. A direction that leaves nothing to chance does nothing but
-arithmetic for it.
+One entry in the engine's heap stands for all frames in a direction: the next time at which something is due. So a frame
+costs one entry per link that it crosses. A direction without random decisions only does arithmetic.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from heapq import heappush
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
-from testbed.engine.loop import Loop
-from testbed.spec.layout import Impairment, Link
-from testbed.wire.counters import Counters, Outcome
-from testbed.wire.direction import Direction
-from testbed.wire.fates import Record
-from testbed.wire.fields import Fields
-from testbed.wire.flows import MOST_AHEAD, Classifier, Flows, Known, look_ahead
-from testbed.wire.rules import RuleSet
-
-NEVER: Final = 1 << 63
-"""Later than any time."""
-
-DirectionName = Literal["forward", "backward"]
-Receive = Callable[[int, bytes], object]
-"""A frame has come, at a time in nanoseconds."""
+from testbed.engine.loop import NEVER, Loop
+from testbed.fabric.direction import Direction
+from testbed.fabric.interface import Receive, ignore
+from testbed.fabric.line import FULL
+from testbed.fates.fate_counters import Counters
+from testbed.fates.flows import MAX_AHEAD, Counted, Flows, Known, look_ahead
+from testbed.fates.stage import FateOptions
+from testbed.spec.layout import DirectionName, Impairment, Link
 
 _UnderWay = tuple[int, bytes, Known | None]
-"""When a frame arrives, the frame, and its flow, if that is known."""
-
-_BITS: Final = 40
-_FRAME: Final = 1 << _BITS  # frames and bytes are added up in one number: each that changes is one more place in memory
-
-
-class Outlet(Protocol):
-    """Where a NIC's frames go."""
-
-    def enter(self, now: int, frame: bytes) -> object:
-        """A frame leaves the NIC at that time."""
-        ...
+"""A frame under way: arrival time, frame, and its flow if known."""
 
 
 class Onward(Protocol):
-    """Where a switch takes frames in. out: the direction that leaves there. table: MAC -> where a frame for it leaves now,
-    if that is known. learns: it wants to see every frame; else only those that the table does not lead elsewhere."""
+    """A switch's input port.
+
+    out: the outgoing direction of this port. table: MAC -> outgoing direction, if known. learns: the port must see
+    every frame; otherwise only those whose destination is not in the table.
+    """
 
     @property
     def out(self) -> Way: ...
@@ -56,82 +39,62 @@ class Onward(Protocol):
     def learns(self) -> bool: ...
 
     def receive(self, now: int, frame: bytes, known: Known | None) -> object:
-        """A frame has come; its flow, where somebody has asked for it already."""
+        """Receive a frame. known: its flow, if already classified."""
         ...
 
 
-def ignore(now: int, frame: bytes) -> None:
-    """Where nobody listens."""
+class Way:
+    """One direction of a link. Times never go backwards.
 
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all directions of a simulation have in common; as for `Direction`."""
-
-    loop: Loop
-    seed: int
-    fields: Fields
-    classifier: Classifier
-    rules: RuleSet | None = None
-    files: Mapping[str, str] | None = None
-    log: Callable[[Record], object] | None = None
-
-
-class Way(Direction):
-    """From one end of a link to the other. Times never go backwards.
-
-    Where nothing comes into it but rate, delay, a queue and independent loss, there is a short way, which touches little
-    memory: that, of thousands of directions, is what takes the time. What is under way then stands in `_first`, which is in
-    the loop's heap, too, and in `_behind`; anywhere else in the base's own places; never in both. receive: who gets the
-    frames. sequence: which entry of the loop's heap counts, as a timer's.
+    With only rate, delay, a queue and independent loss, frames take a fast path that touches little memory, since
+    memory access dominates the cost of thousands of directions. Frames under way are then in `_first`, which is also in
+    the loop's heap, and in `_behind`; otherwise they are on the direction's line; never in both. take: the entry
+    function, which observers wrap. receive: the sink of frames. sequence: identifies the valid entry in the loop's
+    heap, like a timer's.
     """
 
     __slots__ = (
-        "_arrive", "_back", "_behind", "_clears", "_first", "_heap", "_is_cut", "_losing", "_next", "_onward", "_quick",
-        "_said", "_switch", "_table", "_taken", "_wake", "end", "link", "lost", "receive", "sequence", "source",
+        "_arrive", "_back", "_behind", "_clears", "_direction", "_fates", "_first", "_heap", "_is_cut", "_line", "_losing",
+        "_next", "_onward", "_quick", "_said_bytes", "_said_frames", "_switch", "_table", "_taken_bytes", "_taken_frames",
+        "_wake", "end", "link", "lost", "receive", "sequence", "source", "take",
     )  # fmt: skip
 
-    def __init__(self, link: Link, direction: DirectionName, shared: Shared) -> None:
+    def __init__(self, link: Link, direction: DirectionName, loop: Loop, options: FateOptions) -> None:
         forward = direction == "forward"
-        super().__init__(
-            link.name,
-            direction,
-            link.forward if forward else link.backward,
-            seed=shared.seed,
-            rules=shared.rules,
-            fields=shared.fields,
-            classifier=shared.classifier,
-            files=shared.files,
-            log=shared.log,
-        )
-        self._heap = shared.loop.heap
-        self._next = shared.loop.next_sequence
+        self._direction = Direction(link.name, direction, link.forward if forward else link.backward, options)
+        self._fates = self._direction.fates
+        self._line = self._direction.line
+        self._heap = loop.heap
+        self._next = loop.next_sequence
         self._arrive = self._first_arrives
         self._first: _UnderWay | None = None
         self._behind: deque[_UnderWay] = deque()
-        self._taken = 0  # what went the short way since the counters were last asked for: frames * _FRAME + bytes
-        self._said = 0  # how much of that had not arrived then
+        self._taken_frames = 0  # frames on the fast path since the last _count
+        self._taken_bytes = 0
+        self._said_frames = 0  # frames under way at the last _count
+        self._said_bytes = 0
         self._wake = NEVER  # when the entry in the heap is due
         self.sequence = 0
         self.link: Final = link.name
         self.source: Final = link.a if forward else link.b
         self.end: Final = link.b if forward else link.a
+        self.take: Callable[[int, bytes, Known | None], Way | None] = self.admit
         self.receive: Receive = ignore
         self._switch: Onward | None = None
-        self._onward: Callable[[int, bytes, Known | None], object] | None = None  # what takes frames into it
-        self._table: Mapping[bytes, Way] | None = None  # of frames that this need not be given
+        self._onward: Callable[[int, bytes, Known | None], object] | None = None  # the switch's receive
+        self._table: Mapping[bytes, Way] | None = None  # destinations that bypass _onward
         self._back: Way | None = None
         self.lost = 0
-        """Frames that entered a cable that was out."""
+        """Frames lost at a pulled cable."""
         self._is_cut = False
-        self._quick = False  # there is nothing but rate and delay
-        self._losing: Flows | None = None  # or nothing but that and independent loss
-        self._clears = False  # it will be so when nothing is under way any more
+        self._quick = False  # only rate and delay
+        self._losing: Flows | None = None  # set if there is only rate, delay and independent loss
+        self._clears = False  # the fast path can be used once the line is empty
         self._choose()
 
     @property
     def is_cut(self) -> bool:
-        """The cable is out: what enters is lost; what is under way arrives."""
+        """Whether the cable is pulled: frames that enter are lost, frames under way arrive."""
         return self._is_cut
 
     @is_cut.setter
@@ -140,23 +103,41 @@ class Way(Direction):
         self._choose()
 
     @property
+    def impairment(self) -> Impairment:
+        return self._direction.impairment
+
+    @property
     def counters(self) -> Counters:
+        """The up-to-date counters."""
         self._count()
-        return self._counters
+        return self._direction.counters
+
+    @property
+    def overflowed(self) -> int:
+        """Frames dropped because the queue was full."""
+        return self._direction.counters.queue
 
     @property
     def held(self) -> int:
-        return super().held + len(self._under_way())
+        """Frames in the queue, on the line and under way."""
+        return self._direction.held + len(self._under_way())
+
+    def idle_rules(self) -> list[str]:
+        """A sentence for each of the impairment's own rules that has never decided a fate."""
+        return self._direction.idle_rules()
 
     def enter(self, now: int, frame: bytes, known: Known | None = None) -> None:
-        """A frame does, and leaves in its time, or is lost. known: its flow, where somebody has asked for it already."""
+        """Send a frame into the direction. known: its flow, if already classified."""
         way: Way | None = self
         while way is not None:
-            way = way.admit(now, frame, known)
+            way = way.take(now, frame, known)
 
     def admit(self, now: int, frame: bytes, known: Known | None) -> Way | None:
-        """The same; but where a frame takes no time to the next switch, and that knows its way, it is there already: the
-        direction that it enters next, at once. So cables and switches without delay cost no event, however many they are."""
+        """Take a frame as `enter` does, but return the next direction if the frame reaches it at once.
+
+        The caller enters it there. This is the case if the frame takes no time to the next switch, and the switch knows
+        its destination. So links and switches without delay cost no event, however many there are.
+        """
         if not self._quick:
             losing = self._losing
             if losing is None:
@@ -166,42 +147,26 @@ class Way(Direction):
                 known = losing.known(frame)
                 if known.path is None:
                     look_ahead(known, self._path(known.destination))
-            counted = losing.lost(known, self._loss)
+            counted = losing.lost(known, self._fates.loss)
             if counted is not None:
-                self._n += 1
-                self._counters.offered += 1
-                self._counters.loss += 1
-                self._lost(counted, Outcome.LOSS)
+                self._lose(counted)
                 return None
-        # As `_put`.
-        size = len(frame)
-        if self._rate:
-            start = self._busy
-            if start > now:
-                nanoseconds, carry = divmod(size * self._per_byte + self._carry, self._per_ns)
-                due = start + nanoseconds
-                if due - now > self._ample and not self._room(now, size):
-                    self._full(now, size)
-                    return None
-                self._waiting.append((start, size))
-                self._waiting_bytes += size
-            else:
-                nanoseconds, carry = divmod(size * self._per_byte, self._per_ns)
-                due = now + nanoseconds
-                if self._waiting_bytes:
-                    self._waiting.clear()
-                    self._waiting_bytes = 0
-            self._busy = due
-            self._carry = carry
-            due += self._delay
-        else:
-            due = now + self._delay
-            if due == now and (table := self._table) is not None and self._first is None:
-                way = table.get(frame[:6] if known is None else known.destination)
-                if way is not None and way is not self._back:
-                    self._taken += _FRAME + size
-                    return way
-        self._taken += _FRAME + size
+        line, size = self._line, len(frame)
+        due = line.arrival(now, size)
+        if due == FULL:
+            counters = self._direction.counters
+            counters.offered += 1
+            counters.queue += 1
+            return None
+        due += line.delay
+        if due == now and (table := self._table) is not None and self._first is None:
+            way = table.get(frame[:6] if known is None else known.destination)
+            if way is not None and way is not self._back:
+                self._taken_frames += 1
+                self._taken_bytes += size
+                return way
+        self._taken_frames += 1
+        self._taken_bytes += size
         if self._first is None:
             self._first = first = (due, frame, known)
             heappush(self._heap, (due, self._next(), self._arrive, first))
@@ -209,13 +174,16 @@ class Way(Direction):
             self._behind.append((due, frame, known))
         return None
 
+    def forget(self) -> None:
+        """Do nothing: no frames of this direction wait in the NIC's memory."""
+
     def lead_to(self, receive: Receive) -> None:
-        """From now on the frames come there."""
+        """Deliver frames to `receive` from now on."""
         self.receive = receive
         self._switch = self._onward = self._table = self._back = None
 
     def lead_on(self, switch: Onward) -> None:
-        """From now on the frames come to a switch."""
+        """Deliver frames to a switch from now on."""
         self._switch, self._onward, self._back = switch, switch.receive, switch.out
         self._table = None if switch.learns else switch.table
 
@@ -226,16 +194,16 @@ class Way(Direction):
         files: Mapping[str, str] | None = None,
         restart: bool | None = None,
     ) -> None:
+        """As `Direction.change`."""
         self._take_back()
-        super().change(now, impairment, files, restart)
-        self._look_ahead()
+        self._direction.change(now, impairment, files, restart)
         self._arm()
         self._choose()
 
     def _first_arrives(self, first: _UnderWay) -> None:
-        """The first of what went the short way does, and those that are due with it."""
+        """Deliver the first frame of the fast path, and those due at the same time."""
         if first is not self._first:
-            return  # it goes on elsewhere
+            return  # it was moved to the line
         behind, onward, table = self._behind, self._onward, self._table
         while True:
             now, frame, known = first
@@ -248,11 +216,11 @@ class Way(Direction):
                 and way is not self._back
             ):
                 while way is not None:  # as `enter`
-                    way = way.admit(now, frame, known)
+                    way = way.take(now, frame, known)
             else:
                 onward(now, frame, known)
             if following is None or following is not self._first:
-                return  # what has entered meanwhile has an entry of its own
+                return  # a frame that entered meanwhile has its own heap entry
             due = following[0]
             if due > now:
                 heappush(self._heap, (due, self._next(), self._arrive, following))
@@ -260,11 +228,11 @@ class Way(Direction):
             first = following
 
     def _path(self, destination: bytes) -> list[Flows]:
-        """The directions through which a frame for that MAC would go now, from here on, as far as nothing but loss can
-        happen to it there."""
+        """The directions that a frame for that MAC would take from here on, as long as they only apply independent
+        loss."""
         path: list[Flows] = []
         way: Way | None = self
-        while way is not None and len(path) < MOST_AHEAD:
+        while way is not None and len(path) < MAX_AHEAD:
             losing, switch = way._losing, way._switch
             if losing is None or losing in path:
                 break
@@ -272,69 +240,76 @@ class Way(Direction):
             way = None if switch is None else switch.table.get(destination)
         return path
 
-    # Everything else goes the base's ways.
+    # Everything else the direction does.
 
     def _enter_slowly(self, now: int, frame: bytes) -> None:
         if self._is_cut:
             self.lost += 1
         else:
-            self.offer(now, frame)
+            self._direction.offer(now, frame)
             self._arm()
 
+    def _lose(self, counted: Counted) -> None:
+        """Lose a frame of that flow by independent loss."""
+        self._fates.passed(1)
+        self._fates.lose(counted)
+        counters = self._direction.counters
+        counters.offered += 1
+        counters.loss += 1
+
     def call(self, now: int) -> None:
-        """Something is due. For the loop only."""
+        """Handle the due time. For the loop only."""
         self._wake = NEVER
         onward = self._onward
-        for _, frame in self.poll(now):
+        for _, frame in self._direction.poll(now):
             if onward is None:
                 self.receive(now, frame)
             else:
                 onward(now, frame, None)
         self._arm()
-        if self._clears and self.deadline is None:
+        if self._clears and self._line.deadline is None:
             self._choose()
 
     def _arm(self) -> None:
-        """Have an entry in the heap for the deadline, unless an earlier one is there."""
-        deadline = self.deadline
+        """Put an entry for the deadline into the heap, unless an earlier one exists."""
+        deadline = self._line.deadline
         if deadline is not None and deadline < self._wake:
             self._wake = deadline
             self.sequence = sequence = self._next()
             heappush(self._heap, (deadline, sequence, None, self))
 
     def _choose(self) -> None:
-        """Which way frames take from now on: the short one where it will do and nothing is under way elsewhere."""
+        """Choose the path of frames: the fast one if it suffices and no frame is on the line."""
         self._count()
-        losing = self._flows if self._loss and self._injected is None else None
-        short = (self._plain or losing is not None) and not (self._shaped or self._is_cut)
-        self._clears = short and self.deadline is not None
-        short = short and self.deadline is None
-        self._quick = short and self._plain
+        fates, line = self._fates, self._line
+        losing = fates.flows if fates.loss and not fates.takes_rules else None
+        short = (fates.is_idle or losing is not None) and line.is_plain and not self._is_cut
+        self._clears = short and line.deadline is not None
+        short = short and line.deadline is None
+        self._quick = short and fates.is_idle
         self._losing = losing if short else None
 
     def _take_back(self) -> None:
-        """What went the short way goes on in the base's places; its entry in the heap will find nothing."""
+        """Move the frames of the fast path to the line; their heap entry becomes void."""
         self._count()
-        under_way = self._under_way()
-        if under_way:
-            self._fifo.extend([(due, frame) for due, frame, _ in under_way])
-            self._last = under_way[-1][0]
-            self._said = 0
-            self._first = None
-            self._behind.clear()
+        for due, frame, _ in self._under_way():
+            self._line.carry(due, frame)
+        self._said_frames = self._said_bytes = 0
+        self._first = None
+        self._behind.clear()
 
     def _under_way(self) -> list[_UnderWay]:
-        """What went the short way and has not arrived."""
+        """The frames of the fast path that have not arrived."""
         return [] if self._first is None else [self._first, *self._behind]
 
     def _count(self) -> None:
-        """What the short way has added up."""
-        under_way = sum([_FRAME + len(frame) for _, frame, _ in self._under_way()])
-        counters, frames = self._counters, self._taken >> _BITS
-        arrived = self._said + self._taken - under_way
-        counters.offered += frames
-        counters.delivered += arrived >> _BITS
-        counters.delivered_bytes += arrived & _FRAME - 1
+        """Add the fast path's counts to the counters."""
+        counters, under_way = self._direction.counters, self._under_way()
+        frames, octets = len(under_way), sum(len(frame) for _, frame, _ in under_way)
+        counters.offered += self._taken_frames
+        counters.delivered += self._said_frames + self._taken_frames - frames
+        counters.delivered_bytes += self._said_bytes + self._taken_bytes - octets
         if self._losing is not None:
-            self._n += frames
-        self._said, self._taken = under_way, 0
+            self._fates.passed(self._taken_frames)
+        self._said_frames, self._said_bytes = frames, octets
+        self._taken_frames = self._taken_bytes = 0

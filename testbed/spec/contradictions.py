@@ -1,43 +1,51 @@
-"""What cannot stand together in what one direction of a link is to do."""
+"""Contradictions between the impairments of one direction of a link."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from testbed.spec.elements import Impairments
     from testbed.spec.layout import Impairment
 
 
-def contradictions(
-    said: Impairments | Impairment, frame: int = 0, settled: bool = False
-) -> Iterator[tuple[str, str, str]]:
-    """key, what was found, what was expected. frame: the largest in bytes that the direction has to carry.
+OF_THE_RATE: Final = ("minimum_frame", "overhead", "cell_size")
+NEEDS_RATE: Final = "a rate beside it: it says what a frame takes of the rate"
 
-    settled: nothing is open any more, so that a jitter of 0 is none; a description's jitter of 0 that was said takes
-    only a default's jitter away, and its distribution may stay.
+
+def contradictions(
+    impairments: Impairments | Impairment, frame: int = 0, settled: bool = False
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the key, the value found and the value expected. frame: the largest that the direction has to carry, bytes.
+
+    settled: all defaults are applied, so that a jitter of 0 means none; in a description an explicit jitter of 0 only
+    overrides a default's jitter, and its distribution may stay.
     """
-    traced, table = said.distribution == "trace", said.distribution == "table"
-    if said.jitter and not said.delay and not traced:
+    traced, table = impairments.distribution == "trace", impairments.distribution == "table"
+    if impairments.jitter and not impairments.delay and not traced:
         yield "jitter", "jitter without a delay", "a delay beside it"
-    if said.jitter and traced:
+    if impairments.jitter and traced:
         yield "jitter", "a jitter beside the distribution 'trace'", "none: the trace's file says every delay itself"
-    if said.distribution and not traced and (said.jitter is None or (settled and not said.jitter)):
+    if impairments.distribution and not traced and (impairments.jitter is None or (settled and not impairments.jitter)):
         yield "distribution", "a distribution without jitter", "a jitter beside it"
-    if (traced or table) and not said.jitter_file:
-        yield "distribution", f"the distribution '{said.distribution}' without a file", "a jitter_file beside it"
-    if said.jitter_file and not (traced or table):
+    if (traced or table) and not impairments.jitter_file:
+        yield "distribution", f"the distribution '{impairments.distribution}' without a file", "a jitter_file beside it"
+    if impairments.jitter_file and not (traced or table):
         yield "jitter_file", "a jitter_file without its distribution", "the distribution 'table' or 'trace' beside it"
-    if said.reorder and not said.delay and not traced:
+    if impairments.reorder and not impairments.delay and not traced:
         yield "reorder", "reorder without a delay", "a delay beside it, which the reordered frames skip"
-    if said.rate and said.rate_trace:
+    if impairments.rate and impairments.rate_trace:
         yield "rate_trace", "a rate_trace beside a rate", "one of them"
-    if said.queue and said.queue_frames:
+    if impairments.queue and impairments.queue_frames:
         yield "queue_frames", "queue_frames beside a queue in bytes", "one of them"
-    if said.queue and 0 < said.queue < frame:
-        yield "queue", f"{said.queue:,} bytes", f"room for one frame, {frame:,} bytes; a queue is in bytes"
-    if said.corrupt_bits and not said.corrupt:
+    if impairments.queue and 0 < impairments.queue < frame:
+        yield "queue", f"{impairments.queue:,} bytes", f"room for one frame, {frame:,} bytes; a queue is in bytes"
+    if impairments.corrupt_bits and not impairments.corrupt:
         yield "corrupt_bits", "corrupt_bits without corrupt", "the share of frames to corrupt beside it"
-    if said.cell_overhead and not said.cell_size:
+    timed = impairments.rate is not None or impairments.rate_trace  # a rate of 0 was said: unlimited
+    for key in OF_THE_RATE if not timed and not settled else ():
+        if getattr(impairments, key):
+            yield key, f"{key} without a rate", NEEDS_RATE
+    if impairments.cell_overhead and not impairments.cell_size:
         yield "cell_overhead", "a cell_overhead without a cell_size", "a cell_size beside it"

@@ -1,7 +1,7 @@
-"""The parts of a cluster as a user writes them: node, NIC, switch, link, impairments, defaults.
+"""Parts of a cluster as a user writes them: node, NIC, switch, link, impairments, defaults.
 
-Raw text becomes canonical values here (durations are integer nanoseconds and so on); what one part says about
-another is checked in `checking`. None means "not said": `resolving` decides it.
+Raw text becomes canonical values here (durations are integer nanoseconds and so on); `validation` checks the parts
+against each other. None means that a key is absent: `resolver` decides it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from pydantic import (
 
 from testbed.errors import DescriptionError
 from testbed.spec import losses, names, units
-from testbed.spec.problems import MismatchError, translated
+from testbed.spec.kinds import ETHERNET, is_kind, kind_of, kinds
+from testbed.spec.problems import MismatchError, joined, nearest, translate
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -32,18 +33,10 @@ SMALLEST_MTU = 68
 LARGEST_MTU = 65_535
 USUAL_MTU = 1500
 SMALLEST_IPV6_MTU = 1280
-"""RFC 8200, section 5: below it the kernel takes IPv6 away from the interface."""
-
-MOST_BRIDGE_PORTS = 1023
-"""BR_MAX_PORTS of the Linux bridge is 1 << 10, and number 0 is not used."""
+"""RFC 8200, section 5: below it the kernel disables IPv6 on the interface."""
 
 LONGEST_RULE = 1000
-KINDS = ("ethernet", "myrinet", "atm")
-MOST_FLIPPED_BITS = 4096
-MYRINET_PORTS = 8
-"""The switches of the Berkeley NOW had eight ports."""
-MOST_CROSSBAR_PORTS = 32
-"""A byte of a source route leads from one port to any other of so many."""
+MAX_FLIPPED_BITS = 4096
 
 
 def _text_or_number(pattern: str, examples: list[object], description: str, **number: object) -> WithJsonSchema:
@@ -59,7 +52,7 @@ def _positive_size(value: object) -> int:
 
 
 def _address(value: object) -> str:
-    """An interface address with its prefix length, canonical."""
+    """Validate an interface address with its prefix length, and return its canonical text."""
     expected = "an IPv4 or IPv6 address with its prefix length, such as '10.0.0.1/16'"
     if not isinstance(value, str) or "/" not in value:
         raise MismatchError(expected, f"{value}/16" if isinstance(value, str) and _is_ipv4(value) else "")
@@ -87,6 +80,13 @@ def _is_ipv4(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _kind(value: object) -> object:
+    if not isinstance(value, str) or not is_kind(value):
+        known = kinds()
+        raise MismatchError(joined(known), nearest(value, known))
+    return value
 
 
 def _environment_key(value: str) -> str:
@@ -222,7 +222,7 @@ Cpus = Annotated[
     ),
 ]
 Listed = Field(strict=False)
-"""TOML has lists where a frozen model has tuples."""
+"""A TOML list in a field whose frozen model has a tuple."""
 
 
 Tag = Annotated[str, AfterValidator(names.check_tag), WithJsonSchema({"type": "string", "pattern": names.TAG_PATTERN})]
@@ -236,11 +236,11 @@ def _each_once(tags: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Tags = Annotated[tuple[Tag, ...], Listed, AfterValidator(_each_once)]
-"""What an element is one of, for whoever selects several at once."""
+"""Tags of an element, for selecting several elements at once."""
 
 
 class ImpairmentKeys(TypedDict, total=False):
-    """What can be said about a link's direction, as Python callers write it: text with units, or 0. A rate is never 0."""
+    """Impairments of a link's direction as Python callers write them: text with units, or 0. A rate is never 0."""
 
     delay: str | int
     jitter: str | int
@@ -265,7 +265,7 @@ class ImpairmentKeys(TypedDict, total=False):
 
 
 class Element(BaseModel):
-    """Strict and frozen. Made in Python with a mistake in it, it raises a DescriptionError with all its
+    """Strict and frozen model. Constructed in Python with mistakes, it raises a DescriptionError with all its
     problems."""
 
     model_config = ConfigDict(
@@ -284,7 +284,7 @@ class Element(BaseModel):
         except ValidationError as error:
             path = str(data.get("name", ""))[:63] or type(self).__name__.lower()
             tables = TABLES | {"": keys(type(self))}
-            problems = [translated(detail, "", data, tables) for detail in error.errors()]
+            problems = [translate(detail, "", data, tables) for detail in error.errors()]
             raise DescriptionError(path, problems) from None
 
     # pydantic calls an __init__ of one's own for every nested element, and would then stop at the first
@@ -293,19 +293,23 @@ class Element(BaseModel):
 
 
 def keys(model: type[Element]) -> tuple[str, ...]:
-    """The keys that a table may have in TOML."""
+    """Return the keys that a table may have in TOML."""
     return tuple(str(field.validation_alias or name) for name, field in model.model_fields.items())
 
 
 class Impairments(Element):
-    """What the directions of a link do to frames; what is not said comes from the defaults, or is nothing."""
+    """Impairments of the directions of a link; absent keys come from the defaults, otherwise there is no such
+    impairment."""
 
     if TYPE_CHECKING:
 
         def __init__(self, **impairments: Unpack[ImpairmentKeys]) -> None: ...
 
     delay: Duration | None = Field(None, description="One-way delay.")
-    jitter: Duration | None = Field(None, description="Spread of the delay.")
+    jitter: Duration | None = Field(
+        None,
+        description="Spread of the delay. Order is kept: frames closer than it wait for each other, and the mean rises.",
+    )
     distribution: Literal["uniform", "normal", "pareto", "table", "trace"] | None = Field(
         None, description="Distribution of the jitter; uniform if not said; 'table' and 'trace' are files."
     )
@@ -328,7 +332,7 @@ class Impairments(Element):
     )
     gemodel: GilbertElliott | None = Field(None, description="Losses in bursts: p r 1-h 1-k, as tc writes them.")
     loss_pattern: LossPattern | None = Field(None, description="Which of the direction's frames are lost.")
-    corrupt_bits: Annotated[int, Field(ge=1, le=MOST_FLIPPED_BITS)] | None = Field(
+    corrupt_bits: Annotated[int, Field(ge=1, le=MAX_FLIPPED_BITS)] | None = Field(
         None, description="Bits flipped in a corrupted frame; 1 if not said."
     )
     minimum_frame: Size | None = Field(None, description="A shorter frame takes this many bytes of the rate.")
@@ -343,21 +347,22 @@ class Impairments(Element):
         None, description="Faults: 'drop tcp.dport == 5001 and nth(3)'; the first that decides counts."
     )
 
-    def said(self) -> dict[str, Any]:
-        """The keys that are said, with their canonical values."""
+    def explicit(self) -> dict[str, Any]:
+        """Return the keys that are present, with their canonical values."""
         values = self.__dict__
         return {key: values[key] for key in IMPAIRMENT_KEYS if values[key] is not None}
 
     def over(self, weaker: Impairments) -> Impairments:
-        """These, and what they leave out from the weaker ones."""
-        return Impairments.model_construct(None, **weaker.said() | self.said())
+        """Return these impairments, with absent keys taken from the weaker ones."""
+        own = self.explicit()
+        return Impairments.model_construct(None, **weaker.explicit() | own) if own else weaker
 
 
 IMPAIRMENT_KEYS = keys(Impairments)
 
 
 def _none_if_empty(value: Impairments | None) -> Impairments | None:
-    return value if value is not None and value.said() else None
+    return value if value is not None and value.explicit() else None
 
 
 class Nic(Element):
@@ -403,7 +408,7 @@ class Node(Element):
     name: Name = Field(description="Unique among nodes and switches.")
     tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
     cpus: Cpus = Field((), description="CPUs that its processes may run on; all if not said.")
-    cpu_share: Annotated[float, Field(gt=0, le=names.MOST_CPUS, allow_inf_nan=False)] | None = Field(
+    cpu_share: Annotated[float, Field(gt=0, le=names.MAX_CPUS, allow_inf_nan=False)] | None = Field(
         None, description="Limit in cores: 0.5 is half of one."
     )
     memory: Size | None = Field(None, description="Limit of its processes' memory.")
@@ -421,6 +426,12 @@ class Node(Element):
     )
 
 
+KindName = Annotated[
+    str, BeforeValidator(_kind), WithJsonSchema({"type": "string", "examples": ["ethernet", "myrinet", "atm"]})
+]
+"""Name of a kind of switch."""
+
+
 class Switch(Element):
     """A switch."""
 
@@ -429,20 +440,19 @@ class Switch(Element):
         def __init__(self, *, name: str, kind: str = "ethernet", ports: int | None = None) -> None: ...
 
     name: Name = Field(description="Unique among nodes and switches.")
-    kind: Literal["ethernet", "myrinet", "atm"] = Field("ethernet", description="What it is.")
+    kind: KindName = Field(ETHERNET.name, description="What it is.")
     ports: Annotated[int, Field(ge=1, le=names.HIGHEST_PORT)] | None = Field(
         None, description="How many ports it has; as many as it needs if not said (Myrinet: 8)."
     )
 
     @property
-    def most_ports(self) -> int:
+    def max_ports(self) -> int:
         """The highest port number that it can have."""
-        usual = {"ethernet": MOST_BRIDGE_PORTS, "myrinet": MYRINET_PORTS}
-        return self.ports or usual.get(self.kind, names.HIGHEST_PORT)
+        return self.ports or kind_of(self.kind).ports or names.HIGHEST_PORT
 
 
 class Link(Impairments):
-    """A cable between two ends. Impairment keys on it count for both directions."""
+    """A cable between two ends. Its own impairment keys apply to both directions."""
 
     if TYPE_CHECKING:
 
@@ -488,7 +498,7 @@ class Link(Impairments):
 
 
 class Defaults(Element):
-    """What counts where nothing is said."""
+    """Defaults for keys that are absent elsewhere."""
 
     if TYPE_CHECKING:
 
@@ -506,4 +516,4 @@ TABLES: dict[str, tuple[str, ...]] = {
     "bottleneck": IMPAIRMENT_KEYS,
     "defaults": keys(Defaults),
 }
-"""The keys of each table inside an element, by the key under which it stands."""
+"""The keys of each table inside an element, by the key of the table."""

@@ -1,8 +1,7 @@
-"""The usual shapes of clusters: each a few parameters that grow into nodes, switches and links.
+"""Generators of common cluster shapes: a few parameters that expand to nodes, switches and links.
 
-A NIC's firmware speaks raw Ethernet, so every shape is one layer-2 network: where nodes are said to form a
-line, a ring or a mesh, each has a switch of its own and the switches are linked so. Nodes are n1, n2, ...,
-switches s1, s2, ...
+A NIC's firmware speaks raw Ethernet, so every shape is one layer-2 network: in a line, a ring or a mesh each node has a
+switch of its own and the switches are linked. Nodes are n1, n2, ..., switches s1, s2, ...
 """
 
 from __future__ import annotations
@@ -14,42 +13,40 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
-from testbed.spec.checking import too_many_ports
-from testbed.spec.elements import MOST_BRIDGE_PORTS, Element, ImpairmentKeys, Impairments, Link, Node, Switch
+from testbed.spec.elements import Element, ImpairmentKeys, Impairments, KindName, Link, Node, Switch
+from testbed.spec.kinds import ETHERNET, MAX_BRIDGE_PORTS, MYRINET, kind_of
 from testbed.spec.now import now_cables
 from testbed.spec.problems import MismatchError
+from testbed.spec.validation import too_many_ports
 
-MOST_NODES = 16_384
-"""No shape grows beyond this: more nodes than a machine's tables hold by default, and still quickly said no
-to."""
+MAX_NODES = 16_384
+"""Largest number of nodes: more exceed the default table sizes of a kernel, and are refused at once."""
 
-Count = Annotated[int, Field(ge=1, le=MOST_NODES)]
-Kind = Literal["ethernet", "myrinet", "atm"]
+Count = Annotated[int, Field(ge=1, le=MAX_NODES)]
 
 
 class Shape(Element):
-    """What ``[generate]`` says. Subclasses say how many nodes and switches there are, and how they are
-    linked."""
+    """The ``[generate]`` table. Subclasses define the numbers of nodes and switches, and the cables."""
 
     model_config = ConfigDict(defer_build=True)  # a run needs one of them at most
 
     name: ClassVar[str]
-    """Of the shape, as in TOML."""
+    """Name of the shape in TOML."""
 
     def cluster_name(self) -> str:
-        """What a cluster of this shape is called if nothing else is said."""
+        """Return the default name of a cluster of this shape."""
         raise NotImplementedError
 
     def purpose(self) -> str:
-        """One line for the description."""
+        """Return one line for the description."""
         raise NotImplementedError
 
     def sizes(self) -> tuple[int, int]:
-        """How many nodes and switches."""
+        """Return the numbers of nodes and switches."""
         raise NotImplementedError
 
     def cables(self) -> Iterator[tuple[str, str]]:
-        """The ends of all links, in order."""
+        """Yield the ends of all links, in order."""
         raise NotImplementedError
 
     def make_nodes(self) -> tuple[Node, ...]:
@@ -82,23 +79,23 @@ class BackToBack(Shape):
 
 
 class Switched(Shape):
-    """A shape that has switches."""
+    """A shape with switches."""
 
-    kind: Kind = Field("ethernet", description="Of the switches.")
+    kind: KindName = Field(ETHERNET.name, description="Of the switches.")
 
     def make_switches(self) -> tuple[Switch, ...]:
-        """Each with as many ports as it needs, or as are usual where that is more."""
+        """Make the switches, each with as many ports as it needs, or the default number where that is more."""
         used = Counter(end for cable in self.cables() for end in cable)
         names = [f"s{number}" for number in range(1, self.sizes()[1] + 1)]
         switches = (Switch(name=name, kind=self.kind) for name in names)
         return tuple(
-            switch if used[switch.name] <= switch.most_ports else switch.model_copy(update={"ports": used[switch.name]})
+            switch if used[switch.name] <= switch.max_ports else switch.model_copy(update={"ports": used[switch.name]})
             for switch in switches
         )
 
 
 class _Sized(Switched):
-    """A shape that is told how many nodes."""
+    """A shape with a given number of nodes."""
 
     nodes: Count = Field(description="How many nodes.")
 
@@ -109,7 +106,7 @@ class _Sized(Switched):
         return self.nodes, self.nodes
 
     def cables(self) -> Iterator[tuple[str, str]]:
-        """Each node to a switch of its own; how these are linked, subclasses add."""
+        """Yield a cable from each node to a switch of its own; subclasses link the switches."""
         yield from ((f"n{number}", f"s{number}") for number in range(1, self.nodes + 1))
 
 
@@ -122,8 +119,9 @@ class Star(_Sized):
     @field_validator("nodes")
     @classmethod
     def _one_bridge(cls, count: int, info: ValidationInfo) -> int:
-        if count > MOST_BRIDGE_PORTS and info.data.get("kind") == "ethernet":
-            raise MismatchError(too_many_ports("", count).expected)
+        kind = kind_of(info.data.get("kind", ETHERNET.name))
+        if not kind.modelled and count > kind.most:
+            raise MismatchError(too_many_ports("", count, kind).expected)
         return count
 
     def purpose(self) -> str:
@@ -155,7 +153,7 @@ class Ring(Line):
 
     name = "ring"
     shape: Literal["ring"] = "ring"  # type: ignore[assignment]
-    nodes: Annotated[int, Field(ge=3, le=MOST_NODES)] = Field(validation_alias="nodes", description="How many nodes.")
+    nodes: Annotated[int, Field(ge=3, le=MAX_NODES)] = Field(validation_alias="nodes", description="How many nodes.")
 
     def purpose(self) -> str:
         return f"{_nodes(self.nodes)}, each on a switch of its own, the switches in a ring"
@@ -182,8 +180,8 @@ class FullMesh(_Sized):
 
 
 class FatTree(Switched):
-    """The k-ary fat tree of k-port switches: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core
-    switches, k^3/4 nodes (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008, section 2.2)."""
+    """The k-ary fat tree of k-port switches: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches,
+    k^3/4 nodes (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008, section 2.2)."""
 
     name = "fat-tree"
     shape: Literal["fat-tree"] = "fat-tree"
@@ -207,7 +205,7 @@ class FatTree(Switched):
         return self.k**3 // 4, 5 * self.k**2 // 4
 
     def cables(self) -> Iterator[tuple[str, str]]:
-        """Switches: the core first, then pod by pod its aggregation and its edge switches."""
+        """Yield cables; switches are numbered from the core, then pod by pod the aggregation and edge switches."""
         half = self.k // 2
         nodes = itertools.count(1)
         for pod in range(self.k):
@@ -223,7 +221,7 @@ class FatTree(Switched):
 
 
 class Dumbbell(Switched):
-    """Two switches with nodes on each, and one link between them that all traffic across has to share."""
+    """Two switches with nodes on each, and one link between them that all traffic across shares."""
 
     if TYPE_CHECKING:
 
@@ -233,8 +231,8 @@ class Dumbbell(Switched):
 
     name = "dumbbell"
     shape: Literal["dumbbell"] = "dumbbell"
-    left: Annotated[int, Field(ge=1, lt=MOST_BRIDGE_PORTS)] = Field(description="How many nodes on the first switch.")
-    right: Annotated[int, Field(ge=1, lt=MOST_BRIDGE_PORTS)] = Field(description="How many nodes on the second switch.")
+    left: Annotated[int, Field(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(description="How many nodes on the first switch.")
+    right: Annotated[int, Field(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(description="How many nodes on the second switch.")
     bottleneck: Impairments = Field(default_factory=Impairments, description="Impairments of the link between them.")
 
     def cluster_name(self) -> str:
@@ -253,12 +251,11 @@ class Dumbbell(Switched):
 
     def make_links(self) -> tuple[Link, ...]:
         *some, last = super().make_links()
-        return *some, Link.model_validate({"ends": last.ends}).model_copy(update=self.bottleneck.said())
+        return *some, Link.model_validate({"ends": last.ends}).model_copy(update=self.bottleneck.explicit())
 
 
 class Now(Switched):
-    """The Berkeley NOW: 100 workstations on 40 eight-port Myrinet switches in three subclusters; see
-    `now`."""
+    """The Berkeley NOW: 100 workstations on 40 eight-port Myrinet switches in three subclusters; see `now`."""
 
     if TYPE_CHECKING:
 
@@ -266,7 +263,7 @@ class Now(Switched):
 
     name = "now"
     shape: Literal["now"] = "now"
-    kind: Kind = Field("myrinet", description="Of the switches: myrinet as it was, or ethernet.")
+    kind: KindName = Field(MYRINET.name, description="Of the switches: myrinet as it was, or ethernet.")
 
     def cluster_name(self) -> str:
         return "now"

@@ -1,27 +1,34 @@
-"""What a description comes to once everything that it left out is decided: the layout.
+"""Layout of a cluster: its description with all open choices made.
 
-A layout is plain data without pydantic, cheap to load: commands that only look at a running cluster read it
-from the cluster's state. Times are integer nanoseconds, rates integer bit/s, sizes integer bytes,
-probabilities floats 0..1.
+A layout is plain data without pydantic, cheap to load: commands that only look at a running cluster read it from the
+cluster's state. Times are integer nanoseconds, rates integer bit/s, sizes integer bytes, probabilities floats 0..1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from testbed.spec.kinds import Kind, kind_of
+
+DirectionName = Literal["forward", "backward"]
+"""Direction of a link: from its first end to its second, or back."""
+
+BOTH: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
 class Impairment:
-    """What one direction of a link does to frames; all zero or empty means nothing.
+    """Impairment of one direction of a link; all zero or empty means none.
 
-    delay is one-way. jitter is the spread of the distribution around the delay (standard deviation for
-    normal, half-width for uniform); jitter_file is the path of its table or trace. rate 0 means unlimited, unless
-    rate_trace is the path of a file of delivery opportunities. queue is in bytes, queue_frames in frames; both 0
-    means derived from the rate and the delay. gemodel is empty or p, r, 1-h, 1-k; loss_pattern is a text (see
-    `losses`). corrupt_bits: flipped in each corrupted frame; 0 is 1. A frame takes at least minimum_frame bytes of
-    the rate, and overhead more; cell_size is the payload of one cell, which takes cell_overhead bytes more.
-    rules: texts of fault rules. Whoever uses the files loads them.
+    delay is one-way. jitter is the spread of the distribution around the delay (standard deviation for normal,
+    half-width for uniform); jitter_file is the path of its table or trace. rate 0 means unlimited, unless rate_trace is
+    the path of a file of delivery opportunities. queue is in bytes, queue_frames in frames; both 0 means derived from
+    the rate and the delay. gemodel is empty or p, r, 1-h, 1-k; loss_pattern is a text (see `losses`). corrupt_bits:
+    flipped in each corrupted frame; 0 means 1. A frame takes at least minimum_frame bytes of the rate, and overhead
+    more; cell_size is the payload of one cell, which takes cell_overhead bytes more. rules: texts of fault rules. Files
+    are loaded where they are used.
     """
 
     delay: int = 0
@@ -72,9 +79,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A virtual computer. forwards: it routes IP between its NICs. cpu_share: cores (0.5 = half of one), 0 =
-    no limit. memory: bytes, 0 = no limit. files: absolute path -> text that programs in the node see
-    there. tags: what it is one of."""
+    """A virtual computer. forwards: it routes IP between its NICs. cpu_share: cores (0.5 = half of one), 0 = no limit.
+    memory: bytes, 0 = no limit. files: absolute path -> text that programs in the node see there."""
 
     name: str
     nics: tuple[Nic, ...]
@@ -89,15 +95,14 @@ class Node:
 
     @property
     def address(self) -> str:
-        """The node's first address without its prefix length, or empty: what its name resolves to."""
+        """The node's first address without its prefix length, which its name resolves to; empty if it has none."""
         return next((a.partition("/")[0] for nic in self.nics for a in nic.addresses), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch. ports: the numbers in use. learns: it learns addresses from traffic and floods everywhere;
-    otherwise it forwards by `forwarding` (MAC -> port number) and floods only to the ports in `tree` (one
-    spanning tree)."""
+    """A switch. ports: the numbers in use. learns: it learns addresses from traffic and floods to all ports; otherwise
+    it forwards by `forwarding` (MAC -> port number) and floods only to the ports in `tree` (one spanning tree)."""
 
     name: str
     kind: str
@@ -109,7 +114,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a link is plugged in: a node and its NIC's name, or a switch and its port's number as text."""
+    """One end of a link: a node and its NIC's name, or a switch and its port's number as text."""
 
     owner: str
     port: str
@@ -120,9 +125,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", which
-    shall carry its frames once it is impaired; or "direct" (between two nodes: one veth pair, never impaired). tags: what
-    it is one of."""
+    """One cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", which is to carry its
+    frames once it is impaired; or "direct" (between two nodes: one veth pair, never impaired)."""
 
     a: End
     b: End
@@ -138,8 +142,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A cluster with every name, port, address and table decided. slowed: how many times its links are, and its switches'
-    own times (see `slowing`)."""
+    """A cluster with every name, port, address and table decided. slowed: the factor by which its links and its
+    switches' own times are dilated (see `dilation`)."""
 
     name: str
     seed: int
@@ -148,18 +152,27 @@ class Layout:
     links: tuple[Link, ...]
     slowed: int = 1
 
-    def crossbars(self) -> frozenset[str]:
-        """Myrinet's switches, by name."""
-        return frozenset(switch.name for switch in self.switches if switch.kind == "myrinet")
+    def modelled(self) -> dict[str, Kind]:
+        """Return the switches that are models, in the simulation and in the relay, with their kinds, by name."""
+        return {switch.name: kind for switch in self.switches if (kind := kind_of(switch.kind)).modelled}
 
-    def routed(self) -> frozenset[str]:
-        """The nodes whose first NICs are at Myrinet's switches, which go by the source routes of frames."""
-        crossbars = self.crossbars()
-        ends = {end for link in self.links for end in (link.a, link.b) if crossbars & {link.a.owner, link.b.owner}}
-        return frozenset(node.name for node in self.nodes if node.nics and End(node.name, node.nics[0].name) in ends)
+    def routed(self) -> dict[str, Kind]:
+        """Return the nodes whose first NICs are at switches that forward by source routes, with the kinds of these
+        switches."""
+        kinds = {name: kind for name, kind in self.modelled().items() if kind.routed}
+        if not kinds:
+            return {}
+        ends = {}
+        for link in self.links:
+            for end, peer in ((link.a, link.b), (link.b, link.a)):
+                if peer.owner in kinds:
+                    ends[end] = kinds[peer.owner]
+        at = {node.name: End(node.name, node.nics[0].name) for node in self.nodes if node.nics}
+        return {name: ends[end] for name, end in at.items() if end in ends}
 
     def keeps_order(self) -> bool:
-        """Whether no link lets frames overtake each other, as long as nothing is injected. netem alone does under jitter."""
+        """Whether no link lets frames overtake each other, as long as nothing is injected. Under jitter only netem
+        does."""
         sides = [(side, link.datapath) for link in self.links for side in (link.forward, link.backward)]
         return not any(
             side.reorder or (side.jitter and datapath == "netem") or any("delay" in rule for rule in side.rules)
@@ -167,5 +180,5 @@ class Layout:
         )
 
     def macs(self) -> dict[End, str]:
-        """The hardware address of each NIC."""
+        """Return the hardware address of each NIC."""
         return {End(node.name, nic.name): nic.mac for node in self.nodes for nic in node.nics}

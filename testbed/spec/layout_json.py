@@ -1,6 +1,6 @@
-"""A layout as plain JSON data and back: what a cluster's state and the commands' ``--json`` hold.
+"""A layout as plain JSON data and back: contents of a cluster's state and of the commands' ``--json``.
 
-What has its usual value is left out. Nothing here needs the validation library.
+Default values are left out. Nothing here needs the validation library.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from testbed.json_text import check
 from testbed.spec.layout import End, Impairment, Layout, Link, Nic, Node, Route, Switch
 
 Json = dict[str, Any]
@@ -37,7 +38,7 @@ _IMPAIRMENT_KEYS = (
 
 
 def to_json(layout: Layout) -> Json:
-    """Dictionaries, lists, text and numbers only."""
+    """Convert to dictionaries, lists, text and numbers."""
     return {
         "name": layout.name,
         "seed": layout.seed,
@@ -49,7 +50,21 @@ def to_json(layout: Layout) -> Json:
 
 
 def from_json(data: Mapping[str, Any]) -> Layout:
-    """The layout that `to_json` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+    """Read the layout that `to_json` wrote. Raises ValueError for anything else."""
+    try:
+        layout = unchecked(data)
+    except KeyError as error:
+        raise ValueError(f"there is no {error}") from None
+    except (TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"it is no layout: {error}") from None
+    check(layout, Layout)
+    check_ends(layout)
+    return layout
+
+
+def unchecked(data: Mapping[str, Any]) -> Layout:
+    """Read as `from_json` does, for a caller that checks the layout within other data: its types, then `check_ends`.
+    Raises KeyError, TypeError, AttributeError or IndexError for data that is no layout at all."""
     return Layout(
         name=data["name"],
         seed=data["seed"],
@@ -58,6 +73,16 @@ def from_json(data: Mapping[str, Any]) -> Layout:
         links=tuple([_to_link(link) for link in data["links"]]),
         slowed=data.get("slowed", 1),
     )
+
+
+def check_ends(layout: Layout) -> None:
+    """Raise ValueError where a link ends at an unknown port."""
+    ports = {(node.name, nic.name) for node in layout.nodes for nic in node.nics}
+    ports |= {(switch.name, str(port)) for switch in layout.switches for port in switch.ports}
+    for link in layout.links:
+        for end in (link.a, link.b):
+            if (end.owner, end.port) not in ports:
+                raise ValueError(f"the link {link.name} ends at {end}, which there is not")
 
 
 def _node(node: Node) -> Json:
@@ -153,7 +178,7 @@ def _to_link(data: Mapping[str, Any]) -> Link:
 
 
 def impairment_to_json(impairment: Impairment) -> Json:
-    """What it says, by key."""
+    """Convert the values that are not zero or empty, by key."""
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key in _IMPAIRMENT_KEYS
@@ -162,6 +187,6 @@ def impairment_to_json(impairment: Impairment) -> Json:
 
 
 def impairment_from_json(data: Mapping[str, Any]) -> Impairment:
-    """The inverse. TypeError for a key that there is not."""
+    """Read an impairment from `impairment_to_json`. Raises TypeError for an unknown key."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
     return Impairment(**values)

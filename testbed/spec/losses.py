@@ -1,9 +1,9 @@
-"""How losses are written: explicit patterns ("5, 12, 24", "3 every 10") and Gilbert-Elliott's four parameters.
+"""Notation of losses: explicit patterns ("5, 12, 24", "3 every 10") and Gilbert-Elliott's four parameters.
 
-A pattern is the numbers of a direction's frames, counted from 1; "5-8" is a range, and "every N" behind them repeats
-them with that period. Gilbert-Elliott is written as tc writes it: ``p r 1-h 1-k``, where p and r are the probabilities
-of going into the bad state and back, 1-h and 1-k those of a loss in the bad and in the good state; what is left out at
-the end is 1-p, 100% and 0%.
+A pattern is the numbers of a direction's frames, counted from 1; "5-8" is a range, and a final "every N" repeats them
+with that period. Gilbert-Elliott is written as in tc: ``p r 1-h 1-k``, where p and r are the probabilities of going
+into the bad state and back, 1-h and 1-k those of a loss in the bad and in the good state; the defaults of omitted ones
+at the end are 1-p, 100% and 0%.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from testbed.spec.units import UnitError, format_probability, parse_probability
 PATTERN = r"^\s*\d{1,9}(\s*-\s*\d{1,9})?(\s*,\s*\d{1,9}(\s*-\s*\d{1,9})?)*(\s+every\s+\d{1,9})?\s*$"
 GEMODEL_PATTERN = r"^\s*[^\s,]+(\s+[^\s,]+){0,3}\s*$"
 
-MOST_NUMBERS = 100_000
-"""In one pattern."""
+MAX_NUMBERS = 100_000
+"""Largest number of frames in one pattern."""
 
 _PATTERN = re.compile(PATTERN.rstrip("$") + r"\Z", re.ASCII)
 _EXPECTED = "numbers of frames counted from 1, such as '5, 12, 24', '5-8' or '3 every 10'"
@@ -26,8 +26,8 @@ _GEMODEL = "Gilbert-Elliott's 'p r 1-h 1-k', one to four probabilities such as '
 
 
 def parse_pattern(text: str) -> tuple[frozenset[int], int]:
-    """The numbers and the period, 0 if they are not repeated. Raises MismatchError."""
-    if len(text) > 20 * MOST_NUMBERS or not _PATTERN.match(text):
+    """Return the numbers and the period, 0 without repetition. Raises MismatchError."""
+    if len(text) > 20 * MAX_NUMBERS or not _PATTERN.match(text):
         raise MismatchError(_EXPECTED)
     listed, _, period = text.partition("every")
     numbers: set[int] = set()
@@ -36,8 +36,8 @@ def parse_pattern(text: str) -> tuple[frozenset[int], int]:
         low, high = int(first), int(last or first)
         if not 0 < low <= high:
             raise MismatchError(_EXPECTED, f"{high}-{low}" if 0 < high < low and part == listed else "")
-        if len(numbers) + high - low >= MOST_NUMBERS:
-            raise MismatchError(f"at most {MOST_NUMBERS:,} numbers of frames; a longer pattern repeats with 'every N'")
+        if len(numbers) + high - low >= MAX_NUMBERS:
+            raise MismatchError(f"at most {MAX_NUMBERS:,} numbers of frames; a longer pattern repeats with 'every N'")
         numbers.update(range(low, high + 1))
     every = int(period or 0)
     if period and max(numbers) > every:
@@ -46,7 +46,7 @@ def parse_pattern(text: str) -> tuple[frozenset[int], int]:
 
 
 def check_pattern(text: str) -> str:
-    """The pattern as it is written shortest. Raises MismatchError."""
+    """Return the shortest text of the pattern. Raises MismatchError."""
     numbers, period = parse_pattern(text)
     ranges: list[list[int]] = []
     for number in sorted(numbers):
@@ -59,7 +59,7 @@ def check_pattern(text: str) -> str:
 
 
 def parse_gemodel(value: object) -> tuple[float, float, float, float]:
-    """p, r, 1-h, 1-k; from text or a list. Raises MismatchError."""
+    """Return p, r, 1-h, 1-k from text or a list. Raises MismatchError."""
     parts = value.split() if isinstance(value, str) else value
     if not isinstance(parts, Sequence) or not 1 <= len(parts) <= 4:
         raise MismatchError(_GEMODEL)
@@ -72,5 +72,5 @@ def parse_gemodel(value: object) -> tuple[float, float, float, float]:
 
 
 def format_gemodel(parameters: Sequence[float]) -> str:
-    """As `parse_gemodel` reads it."""
+    """Format for `parse_gemodel`."""
     return " ".join(format_probability(parameter) for parameter in parameters)

@@ -1,7 +1,7 @@
-"""The description of a cluster: what a user wrote, checked, and nothing decided that was left open.
+"""Description of a cluster: checked user input, with open choices still open.
 
-Made from TOML (`Description.from_toml`, `Description.load`), by the builders (`Description.star(4)`), or from
-parts. What it comes to, with every name, port and address decided, is its layout: see `resolving`.
+Made from TOML (`Description.from_toml`, `Description.load`), by the builders (`Description.star(4)`), or from parts.
+Its layout has every name, port and address decided: see `resolver`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from testbed.errors import DescriptionError, Problem
 from testbed.spec import generators
-from testbed.spec.checking import Parts, check
 from testbed.spec.elements import (
     IMPAIRMENT_KEYS,
     Defaults,
@@ -29,8 +28,9 @@ from testbed.spec.elements import (
     Switch,
     keys,
 )
-from testbed.spec.reading import read
-from testbed.spec.tagging import with_tags
+from testbed.spec.parser import read
+from testbed.spec.tag_tables import add_tags
+from testbed.spec.validation import Parts, check
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -55,7 +55,7 @@ CHECKED = "checked"
 
 
 class Heading(Element):
-    """What a description says about the cluster as a whole."""
+    """Keys of a description that concern the cluster as a whole."""
 
     name: Name = Field(description="The cluster's name; a file's own name without .toml if not said.")
     description: str = Field("", max_length=400, description="One line: what it is for.")
@@ -66,7 +66,7 @@ class Heading(Element):
 
 
 class BuilderOptions(ImpairmentKeys, total=False):
-    """What every builder takes beside its own parameters: name, seed, impairments of all links, kind of its switches
+    """Options of every builder beside its own parameters: name, seed, impairments of all links, kind of its switches
     ("ethernet", "myrinet", "atm"), and tags: by tag, names of nodes ("n1") and links ("n1--s1")."""
 
     name: str
@@ -76,7 +76,7 @@ class BuilderOptions(ImpairmentKeys, total=False):
 
 
 class Description(Heading):
-    """A cluster: nodes, switches and links. Frozen; two equal ones come to the same layout.
+    """A cluster: nodes, switches and links. Frozen; two equal ones have equal layouts.
 
     Raises DescriptionError with all problems at once.
     """
@@ -115,46 +115,46 @@ class Description(Heading):
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """The description in a file, or of a shipped topology's name; see `loading.load`."""
-        from testbed.spec.loading import load
+        """Load the description in a file, or of a shipped topology's name; see `loader.load`."""
+        from testbed.spec.loader import load
 
         return load(source, cls).description
 
     @classmethod
     def from_toml(cls, text: str, source: str = "TOML") -> Self:
-        """The description in a TOML text. source: what error messages call it."""
-        from testbed.spec.loading import parse
+        """Parse the description in a TOML text. source: its name in error messages."""
+        from testbed.spec.loader import parse
 
         return parse(text, source, cls)
 
     @classmethod
     def back_to_back(cls, **options: Unpack[BuilderOptions]) -> Self:
-        """Two nodes and one cable, without a switch."""
+        """Make two nodes and one cable, without a switch."""
         return cls._of(generators.BackToBack, {}, options)
 
     @classmethod
     def star(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Nodes on one switch: ``star(4, delay="10us", loss="1%")``."""
+        """Make nodes on one switch: ``star(4, delay="10us", loss="1%")``."""
         return cls._of(generators.Star, {"nodes": nodes}, options)
 
     @classmethod
     def line(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Nodes, each on a switch of its own, the switches in a line."""
+        """Make nodes, each on a switch of its own, the switches in a line."""
         return cls._of(generators.Line, {"nodes": nodes}, options)
 
     @classmethod
     def ring(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Nodes, each on a switch of its own, the switches in a ring; three or more."""
+        """Make nodes, each on a switch of its own, the switches in a ring; three or more."""
         return cls._of(generators.Ring, {"nodes": nodes}, options)
 
     @classmethod
     def full_mesh(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Nodes, each on a switch of its own, every switch linked to every other."""
+        """Make nodes, each on a switch of its own, every switch linked to every other."""
         return cls._of(generators.FullMesh, {"nodes": nodes}, options)
 
     @classmethod
     def fat_tree(cls, k: int, **options: Unpack[BuilderOptions]) -> Self:
-        """The k-ary fat tree: k^3/4 nodes, 5k^2/4 switches; k even."""
+        """Make the k-ary fat tree: k^3/4 nodes, 5k^2/4 switches; k even."""
         return cls._of(generators.FatTree, {"k": k}, options)
 
     @classmethod
@@ -165,26 +165,26 @@ class Description(Heading):
         bottleneck: ImpairmentKeys | None = None,
         **options: Unpack[BuilderOptions],
     ) -> Self:
-        """Two switches with nodes on each. bottleneck: impairments of the one link between them."""
+        """Make two switches with nodes on each. bottleneck: impairments of the link between them."""
         sizes = {"left": left, "right": right, "bottleneck": bottleneck or {}}
         return cls._of(generators.Dumbbell, sizes, options)
 
     @classmethod
     def now(cls, **options: Unpack[BuilderOptions]) -> Self:
-        """The Berkeley NOW: 100 nodes, 40 eight-port switches, of Myrinet unless another kind is asked for."""
+        """Make the Berkeley NOW: 100 nodes, 40 eight-port switches, of Myrinet unless another kind is given."""
         return cls._of(generators.Now, {}, options)
 
     @classmethod
     def _of(cls, kind: type[generators.Shape], sizes: Mapping[str, object], options: BuilderOptions) -> Self:
-        """A shape's cluster. sizes: its own parameters."""
-        said = {"kind": options["kind"]} if "kind" in options else {}
-        shape = kind(**sizes, **said)
+        """Make a shape's cluster. sizes: the shape's own parameters."""
+        extra = {"kind": options["kind"]} if "kind" in options else {}
+        shape = kind(**sizes, **extra)
         known = ("name", "seed", "tags", *IMPAIRMENT_KEYS)
         name = options.get("name", shape.cluster_name())
         link = {key: value for key, value in options.items() if key not in ("name", "seed", "tags", "kind")}
         defaults = {"link": link} if link else {}
         heading, problems = read_heading({"name": name, "seed": options.get("seed", 0), "defaults": defaults}, known)
-        nodes, links, mistakes = with_tags(shape.make_nodes(), shape.make_links(), options.get("tags", {}))
+        nodes, links, mistakes = add_tags(shape.make_nodes(), shape.make_links(), options.get("tags", {}))
         problems += mistakes
         if heading is None or problems:
             raise DescriptionError(str(name)[:63], problems)
@@ -206,5 +206,5 @@ HEADING_KEYS = (*keys(Heading), "generate", "tags", "node", "switch", "link")
 def read_heading(
     raw: Mapping[str, object], known: Sequence[str] = HEADING_KEYS
 ) -> tuple[Heading | None, list[Problem]]:
-    """The heading in a raw table, and its problems; see `reading.read`."""
+    """Read the heading in a raw table, and its problems; see `parser.read`."""
     return read(Heading, raw, "", known)

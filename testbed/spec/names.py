@@ -1,7 +1,6 @@
-"""What names, hardware addresses and CPU lists look like: one validator each, saying what it expected.
+"""Syntax of names, hardware addresses and CPU lists: one validator each, whose error says what it expects.
 
-The rules for interface names are the kernel's (dev_valid_name and the names that its sysctl tree keeps for
-itself).
+The rules for interface names are the kernel's (dev_valid_name, and the names reserved by its sysctl tree).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from testbed.spec.problems import MismatchError
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 TAG_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 INTERFACE_PATTERN = r"^[!-$&-.0-9;-~]{1,15}$"
-"""Printable ASCII without space, ``/``, ``:`` and ``%`` (the kernel fills in a number for ``%d``)."""
+"""Printable ASCII without space, ``/``, ``:`` and ``%`` (the kernel replaces ``%d`` by a number)."""
 
 MAC_PATTERN = r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$"
 CPUS_PATTERN = r"^\s*\d+\s*(-\s*\d+\s*)?(,\s*\d+\s*(-\s*\d+\s*)?)*$"
@@ -26,14 +25,14 @@ _MAC = re.compile(MAC_PATTERN.rstrip("$") + r"\Z")
 _CPUS = re.compile(CPUS_PATTERN.rstrip("$") + r"\Z", re.ASCII)
 _RESERVED = frozenset({".", "..", "lo", "all", "default"})
 
-MOST_CPUS = 8192
+MAX_CPUS = 8192
 """The largest NR_CPUS that a Linux kernel can be built with on x86 and arm64."""
 
 HIGHEST_PORT = 65_535
 
 
 def check_name(value: str) -> str:
-    """The name of a cluster, node or switch; it becomes part of file, interface and namespace names."""
+    """Check the name of a cluster, node or switch, which becomes part of file, interface and namespace names."""
     if not _NAME.match(value):
         sound = re.sub(r"[^A-Za-z0-9_-]+", "-", value[:200]).strip("-_")[:63]
         raise MismatchError(
@@ -44,7 +43,7 @@ def check_name(value: str) -> str:
 
 
 def check_tag(value: str) -> str:
-    """A tag of nodes and links."""
+    """Check a tag of nodes and links."""
     if not _TAG.match(value):
         sound = re.sub(r"[^A-Za-z0-9_.-]+", "-", value[:200]).strip("-_.")[:63]
         raise MismatchError(
@@ -55,7 +54,7 @@ def check_tag(value: str) -> str:
 
 
 def check_interface(value: str) -> str:
-    """A NIC's name, as the kernel allows it."""
+    """Check a NIC's name by the kernel's rules."""
     if not _INTERFACE.match(value) or value in _RESERVED:
         raise MismatchError(
             "an interface name of 1 to 15 characters without space, '/', ':' and '%', and not "
@@ -65,7 +64,7 @@ def check_interface(value: str) -> str:
 
 
 def check_mac(value: str) -> str:
-    """A unicast hardware address, in lower case with colons."""
+    """Check a unicast hardware address; return it in lower case with colons."""
     if not _MAC.match(value):
         raise MismatchError("a hardware address such as '02:00:00:00:00:01'")
     mac = value.lower().replace("-", ":")
@@ -79,8 +78,8 @@ def check_mac(value: str) -> str:
 
 
 def check_end(value: str) -> str:
-    """One end of a link: ``n1``, ``n1:eth0``, ``s1`` or ``s1:3``. What is behind the colon the cross-check
-    knows."""
+    """Check one end of a link: ``n1``, ``n1:eth0``, ``s1`` or ``s1:3``. The part after the colon is checked against the
+    elements in `validation`."""
     owner, colon, port = value.partition(":")
     if not _NAME.match(owner) or (colon and not _INTERFACE.match(port)):
         raise MismatchError(
@@ -90,18 +89,16 @@ def check_end(value: str) -> str:
 
 
 def check_cpus(value: object) -> tuple[int, ...]:
-    """CPU numbers, from ``"0-1,3"`` or a list; sorted, each once. An empty list means all."""
-    expected = f"CPU numbers below {MOST_CPUS:,}, as a list or text such as '0-1,3'"
+    """Parse CPU numbers from ``"0-1,3"`` or a list; sorted, without repetitions. An empty list means all."""
+    expected = f"CPU numbers below {MAX_CPUS:,}, as a list or text such as '0-1,3'"
     numbers: set[int] = set()
     if isinstance(value, str) and len(value) <= 4096 and _CPUS.match(value):
         for part in value.split(","):
             first, dash, last = part.partition("-")
-            low, high = (
-                int(text) if len(text.strip()) <= 5 else MOST_CPUS for text in (first, last if dash else first)
-            )
+            low, high = (int(text) if len(text.strip()) <= 5 else MAX_CPUS for text in (first, last if dash else first))
             if low > high:
                 raise MismatchError(expected, f"{high}-{low}")
-            numbers.update(range(low, min(high, MOST_CPUS) + 1))
+            numbers.update(range(low, min(high, MAX_CPUS) + 1))
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for number in value:
             if isinstance(number, bool) or not isinstance(number, int):
@@ -109,13 +106,13 @@ def check_cpus(value: object) -> tuple[int, ...]:
             numbers.add(number)
         if not value:
             return ()
-    if not numbers or min(numbers) < 0 or max(numbers) >= MOST_CPUS:
+    if not numbers or min(numbers) < 0 or max(numbers) >= MAX_CPUS:
         raise MismatchError(expected)
     return tuple(sorted(numbers))
 
 
 def format_cpus(numbers: Sequence[int]) -> str:
-    """Ranges, as the kernel writes them: ``0-1,3``."""
+    """Format as ranges, like the kernel: ``0-1,3``."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:
@@ -126,11 +123,11 @@ def format_cpus(numbers: Sequence[int]) -> str:
 
 
 def port_number(text: str) -> int:
-    """A switch port's number from its text, or 0 if it is none."""
+    """Parse a switch port's number; 0 if the text is none."""
     return int(text) if text.isascii() and text.isdigit() and text[0] != "0" and len(text) <= 5 else 0
 
 
 def plain_number(name: str) -> int:
-    """``n7`` is 7, any other name 0: a number taken from names of any stem would be wanted by several nodes."""
+    """Return 7 for ``n7``, 0 for any other name: numbers of arbitrary stems would collide."""
     match = re.fullmatch(r"n(\d{1,9})", name, re.ASCII)
     return int(match[1]) if match else 0

@@ -1,10 +1,9 @@
-"""The wiring of the Berkeley NOW, as far as it is known.
+"""Wiring of the Berkeley NOW, as far as it is known.
 
-Chun, Mainwaring, Culler, "Virtual Network Transport Protocols for Myrinet" (IEEE Micro 18(1), 1998): about
-100 workstations, 40 Myrinet switches, "fat tree-like", three subclusters joined by a small number of cables.
-How many hosts and switches each subcluster has and how its cables run is **our choice**: subclusters of 34,
-30 and 36 hosts on 13, 14 and 13 switches in three levels, joined at their top switches. No switch uses more
-than eight ports.
+Chun, Mainwaring, Culler, "Virtual Network Transport Protocols for Myrinet" (IEEE Micro 18(1), 1998): about 100
+workstations, 40 Myrinet switches, "fat tree-like", three subclusters joined by a small number of cables. The number of
+hosts and switches of each subcluster and the course of its cables are **our choice**: subclusters of 34, 30 and 36
+hosts on 13, 14 and 13 switches in three levels, joined at their top switches. No switch uses more than eight ports.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _Subcluster:
-    """uplinks: cables from each leaf switch to different middle switches; every middle switch has one to each
-    top."""
+    """A subcluster. uplinks: cables from each leaf switch to different middle switches; every middle switch has one to
+    each top."""
 
     hosts: int
     leaves: int
@@ -37,8 +36,7 @@ _SUBCLUSTERS = (
 
 
 def now_cables() -> Iterator[tuple[str, str]]:
-    """The ends of all cables: nodes n1..n100, then leaf, middle and top switches of each subcluster,
-    s1..s40."""
+    """Yield the ends of all cables: nodes n1..n100, then leaf, middle and top switches of each subcluster, s1..s40."""
     node = switch = 1
     tops: list[list[str]] = []
     for sub in _SUBCLUSTERS:

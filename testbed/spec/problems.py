@@ -1,5 +1,4 @@
-"""From what a validator says to what a user reads: one Problem per mistake, with the nearest name that would
-do."""
+"""Translate a validator's errors for a user: one Problem per mistake, with the nearest valid name."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _EXPECTED = {
 
 
 class MismatchError(ValueError):
-    """A field's own validator says what it expected, and what was probably meant."""
+    """Raised by a field's validator. expected: what it expects. suggestion: what was probably meant, or empty."""
 
     def __init__(self, expected: str, suggestion: str = "") -> None:
         self.expected = expected
@@ -43,12 +42,12 @@ class MismatchError(ValueError):
 
 
 def shown(value: object) -> str:
-    """A value as a user would write it, on one line and cut to about 60 characters."""
+    """Format a value as a user would write it, on one line and cut to about 60 characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
         return "a table"
-    # Cut before it is quoted: a text of a megabyte is not copied to show sixty characters of it.
+    # Cut before quoting: a text of a megabyte is not copied to show 60 characters.
     text = repr(value[: 2 * _WIDTH] if isinstance(value, (str, list, tuple)) else value)
     if isinstance(value, tuple):
         text = repr(list(value[: 2 * _WIDTH]))
@@ -56,7 +55,7 @@ def shown(value: object) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """The name that was probably meant, or empty."""
+    """Return the name that was probably meant, or an empty string."""
     if not isinstance(name, str) or len(name) > _WIDTH:
         return ""
     candidates = {candidate.lower(): candidate for candidate in names}
@@ -65,14 +64,14 @@ def nearest(name: object, names: Iterable[str]) -> str:
 
 
 def joined(names: Iterable[object], last: str = "or") -> str:
-    """``a, b or c``."""
+    """Join as ``a, b or c``."""
     *some, end = [str(name) for name in names]
     return f"{', '.join(some)} {last} {end}" if some else end
 
 
 def item(key: str, index: int, name: object = "") -> str:
-    """An element of a list of tables, counted from 1 as people count, with its name if it has a sound one:
-    ``node[2] (n2)``."""
+    """Return the path of an element of a list of tables, counted from 1, with its name if it is printable: ``node[2]
+    (n2)``."""
     label = f" ({name})" if isinstance(name, str) and name.isprintable() and 0 < len(name) <= _WIDTH else ""
     return f"{key}[{index + 1}]{label}"
 
@@ -81,11 +80,11 @@ def below(path: str, key: str) -> str:
     return f"{path}.{key}" if path and key else path or key
 
 
-def translated(error: ErrorDetails, path: str, raw: object, tables: Mapping[str, Sequence[str]]) -> Problem:
-    """One finding of pydantic's as a Problem.
+def translate(error: ErrorDetails, path: str, raw: object, tables: Mapping[str, Sequence[str]]) -> Problem:
+    """Convert one error of pydantic's to a Problem.
 
-    path: of the element that was validated; raw: the element; tables: which keys each table in it may have,
-    by the key under which the table stands, and the element's own under "".
+    path: of the validated element; raw: the element; tables: the keys that each table in it may have, by the key of the
+    table, and the element's own under "".
     """
     location = error["loc"]
     where = _where(path, location, raw)
@@ -111,7 +110,7 @@ def translated(error: ErrorDetails, path: str, raw: object, tables: Mapping[str,
 
 
 def _known(location: Sequence[int | str], tables: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """The keys of the table at a location: named after the innermost key that leads to it."""
+    """Return the keys of the table at a location, named by the innermost key that leads to it."""
     table = next((part for part in reversed(location) if isinstance(part, str)), "")
     return tables.get(table, ())
 

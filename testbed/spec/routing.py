@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from testbed.spec.addressing import Network
+from testbed.spec.addresses import Network
 from testbed.spec.layout import Route
 
 Presence = Mapping[str, Mapping[int, str]]
@@ -16,7 +16,7 @@ Presence = Mapping[str, Mapping[int, str]]
 
 
 def routes(presence: Presence, networks: Sequence[Network | None]) -> dict[str, list[Route]]:
-    """For each node its routes to the segments that it is not on; none to what it cannot reach."""
+    """Return each node's routes to the segments that it is not on; none to unreachable ones."""
     routers = {node: places for node, places in sorted(presence.items()) if len(places) > 1}
     on: dict[int, list[str]] = {}
     for node, places in routers.items():

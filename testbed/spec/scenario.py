@@ -1,4 +1,4 @@
-"""Scenarios: a timeline of what goes wrong beside a run, and faults at random, from TOML or Python::
+"""Scenarios: a timeline of faults beside a run, and random faults, from TOML or Python::
 
     [[fault]]
     kind = "impair"
@@ -12,8 +12,8 @@
     rate = 2.0
     seed = 7
 
-Strict, as descriptions are: all that is wrong is told at once, with the nearest name. What a scenario names is looked for
-when it is known for which cluster.
+Strict, as descriptions are: all problems are reported at once, with the nearest valid names. Names of nodes and links
+are checked when the cluster is known.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
-from testbed.errors import DescriptionError, Problem
+from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.spec import units
+from testbed.spec.dilation import slow_rate, slow_rule
 from testbed.spec.elements import Duration, Element, Listed, Name, keys
-from testbed.spec.faults import KEYS, KINDS, Fault, Impair, Period, Texts
-from testbed.spec.loading import read_text, table_of
+from testbed.spec.fault_models import KEYS, KINDS, Fault, Impair, Incast, Period, Rule, Texts, Traffic
+from testbed.spec.loader import read_text, table_of
+from testbed.spec.parser import read
 from testbed.spec.problems import below, item, joined, nearest, shown
-from testbed.spec.reading import read
 
 RandomKind = Literal["impair", "down", "flap", "partition", "crash", "restart", "reset", "pause", "cpu", "incast"]
-"""What can be drawn."""
+"""Kinds that can be drawn."""
 
 
 class RandomFaults(Element):
-    """Faults at random times, in random places, of random strength: the same ones for the same seed."""
+    """Faults at random times, in random places, of random strength: equal for equal seeds."""
 
     if TYPE_CHECKING:
 
@@ -56,21 +57,21 @@ class RandomFaults(Element):
     on: Texts = Field(("all",), description="Nodes and links among which is drawn.")
 
     def problems(self) -> list[Problem]:
-        """What does not fit together in it."""
-        found = []
+        """Return contradictions between its keys."""
+        mistakes = []
         if not self.kinds:
-            found.append(Problem("kinds", "none", "one kind or more"))
+            mistakes.append(Problem("kinds", "none", "one kind or more"))
         if self.to is not None and self.to <= self.from_:
             begin = units.format_duration(self.from_)
-            found.append(Problem("to", units.format_duration(self.to), f"a time after {begin}"))
+            mistakes.append(Problem("to", units.format_duration(self.to), f"a time after {begin}"))
         if self.longest < self.shortest:
             least = units.format_duration(self.shortest)
-            found.append(Problem("longest", units.format_duration(self.longest), f"at least {least}, the shortest"))
-        return found
+            mistakes.append(Problem("longest", units.format_duration(self.longest), f"at least {least}, the shortest"))
+        return mistakes
 
 
 class Scenario(Element):
-    """faults: in the order in which they are written, which is that of those that begin at one time."""
+    """A scenario. faults: in the order in which they are written, which orders those of equal beginning."""
 
     if TYPE_CHECKING:
 
@@ -90,7 +91,7 @@ class Scenario(Element):
         return self
 
     def to_toml(self) -> str:
-        """The scenario written out, quantities with their units: `from_toml` of it is equal."""
+        """Format as TOML, quantities with their units: `from_toml` of it is equal."""
         table: dict[str, object] = {"name": self.name}
         if self.random is not None:
             table["random"] = _written(self.random)
@@ -98,17 +99,17 @@ class Scenario(Element):
 
     @classmethod
     def load(cls, path: str | Path) -> Scenario:
-        """From a file. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
+        """Load a file. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
         return load(path)
 
     @classmethod
     def from_toml(cls, text: str, source: str = "TOML", base: Path | None = None) -> Scenario:
-        """From a text. source: what errors call it. base: where relative paths of files in it begin."""
+        """Parse a text. source: its name in errors. base: directory of relative paths in it."""
         return _parse(table_of(text, source), source, "scenario", base or Path.cwd())
 
 
 def load(path: str | Path) -> Scenario:
-    """As `Scenario.load`."""
+    """Load a file, as `Scenario.load`."""
     file = Path(path)
     stem = file.name.removesuffix(".toml")
     return _parse(table_of(read_text(file), str(path)), str(path), stem, file.absolute().parent)
@@ -162,18 +163,20 @@ def _read_fault(table: object, path: str) -> tuple[Fault | None, list[Problem]]:
 
 
 def _contradictions(faults: Sequence[tuple[int, Fault]], chance: RandomFaults | None) -> list[Problem]:
-    found = [
-        Problem(below(item("fault", place), one.path), one.found, one.expected, one.suggestion)
+    problems = [
+        Problem(below(item("fault", place), problem.path), problem.found, problem.expected, problem.suggestion)
         for place, fault in faults
-        for one in fault.problems()
+        for problem in fault.problems()
     ]
     if chance is not None:
-        found += [Problem(below("random", one.path), one.found, one.expected) for one in chance.problems()]
-    return found
+        problems += [
+            Problem(below("random", problem.path), problem.found, problem.expected) for problem in chance.problems()
+        ]
+    return problems
 
 
 def _with_paths(fault: Fault, base: Path) -> Fault:
-    """Files that it names, as whoever carries it out finds them."""
+    """Make the paths of its files absolute."""
     if not isinstance(fault, Impair):
         return fault
     files = {key: str(base / path) for key in ("jitter_file", "rate_trace") if (path := getattr(fault, key))}
@@ -186,9 +189,9 @@ _DURATIONS = (
 
 
 def _written(element: Element) -> dict[str, object]:
-    """What differs from the defaults, and the kind."""
-    said = element.model_dump(by_alias=True, exclude_defaults=True)
-    table = {"kind": element.kind, **said} if isinstance(element, Fault) else said
+    """Return the values that differ from the defaults, and the kind."""
+    values = element.model_dump(by_alias=True, exclude_defaults=True)
+    table = {"kind": element.kind, **values} if isinstance(element, Fault) else values
     for key in table.keys() & set(_DURATIONS):
         table[key] = units.format_duration(table[key])
     if isinstance(element, Fault) and "rate" in table:
@@ -197,7 +200,7 @@ def _written(element: Element) -> dict[str, object]:
 
 
 def json_schema() -> Mapping[str, Any]:
-    """What a scenario in TOML may look like, for editors: JSON Schema, draft 2020-12."""
+    """Return the JSON Schema (draft 2020-12) of a scenario in TOML, for editors."""
     definitions: dict[str, Any] = {}
     forms = []
     for kind, model in KINDS.items():
@@ -222,3 +225,29 @@ def json_schema() -> Mapping[str, Any]:
         "anyOf": [{"required": ["fault"]}, {"required": ["random"]}],
         "$defs": definitions,
     }
+
+
+def slow_fault(fault: Fault, factor: int) -> Fault:
+    """Slow a fault by a factor of 1 or more. Raises UnsupportedError for delays or rates in files, or a rate that would
+    be below 1 bit/s."""
+    if isinstance(fault, Impair):
+        if fault.jitter_file is not None or fault.rate_trace is not None:
+            raise UnsupportedError("a jitter or a rate that is in a file cannot be slowed")
+        impairments = fault.explicit()
+        update: dict[str, object] = {
+            key: impairments[key] * factor for key in ("delay", "jitter") if key in impairments
+        }
+        if impairments.get("rate"):
+            update["rate"] = slow_rate(fault.kind, impairments["rate"], factor)
+        if "rules" in impairments:
+            update["rules"] = _slow_rules(impairments["rules"], factor)
+        return fault.model_copy(update=update)
+    if isinstance(fault, Rule):
+        return fault.model_copy(update={"rules": _slow_rules(fault.rules, factor)})
+    if isinstance(fault, Traffic | Incast):
+        return fault.model_copy(update={"rate": slow_rate(fault.kind, fault.rate, factor)})
+    return fault
+
+
+def _slow_rules(rules: tuple[str, ...], factor: int) -> tuple[str, ...]:
+    return tuple(slow_rule(rule, factor) for rule in rules)

@@ -1,25 +1,22 @@
-"""Quantities as ``tc`` and people write them, turned into integers once, at the edge.
+"""Quantities as ``tc`` and people write them, converted to integers once, at the edge.
 
-Inside the house a duration is integer nanoseconds, a rate integer bit/s, a size integer bytes and a
-probability a float 0..1. All arithmetic here is on fractions, so ``1.28gbit`` is exactly 1,280,000,000 and a
-text that is not a whole number of the base unit is an error instead of a rounding. Units are
-case-insensitive, as in ``tc``.
+Internally a duration is integer nanoseconds, a rate integer bit/s, a size integer bytes and a probability a float 0..1.
+All arithmetic here is on fractions, so ``1.28gbit`` is exactly 1,280,000,000, and a text that is not a whole number of
+the base unit is an error instead of a rounding. Units are case-insensitive, as in ``tc``.
 
-duration: ``ns us µs ms s min h``; as in tc also ``nsec(s) usec(s) msec(s) sec(s)``. ``m`` is refused: it
-could be either.
+duration: ``ns us µs ms s min h``; as in tc also ``nsec(s) usec(s) msec(s) sec(s)``. ``m`` is refused as ambiguous.
 
-rate: bits per second, in powers of 1000 ``bit kbit mbit gbit tbit``, of 1024 ``kibit mibit gibit tibit``; a
-``/s`` may follow (``100 Mbit/s``). As in tc, ``bps kbps mbps gbps tbps`` and ``kibps ...`` are BYTES per
-second. ``Mb/s`` is refused: without regard to case it could be either. What limits a wire is a rate above
-0, or ``unlimited``: 0 is read by tc as no limit at all, and by people as nothing that passes.
+rate: bits per second, in powers of 1000 ``bit kbit mbit gbit tbit``, of 1024 ``kibit mibit gibit tibit``; a ``/s`` may
+follow (``100 Mbit/s``). As in tc, ``bps kbps mbps gbps tbps`` and ``kibps ...`` are BYTES per second. ``Mb/s`` is
+refused as ambiguous without regard to case. The limit of a wire is a rate above 0, or ``unlimited``: 0 means no limit
+to tc, and to people that nothing passes.
 
-size: bytes ``b``; powers of 1024, as in tc ``k kb m mb g gb t tb``, and by their unambiguous names ``KiB MiB
-GiB TiB``; bits, of 1024 as in tc, ``kbit mbit gbit``. A bare number is bytes. So ``kB`` is 1024.
+size: bytes ``b``; powers of 1024, as in tc ``k kb m mb g gb t tb``, and by their unambiguous names ``KiB MiB GiB TiB``;
+bits, of 1024 as in tc, ``kbit mbit gbit``. A bare number is bytes. So ``kB`` is 1024.
 
 probability: ``5%`` or ``0.05``.
 
-A bare number is no duration and no rate, except 0. ``parse_*`` of what ``format_*`` writes is the same
-number.
+A bare number is no duration and no rate, except 0. ``parse_*`` of the text from ``format_*`` is the same number.
 """
 
 from __future__ import annotations
@@ -53,17 +50,17 @@ _SIZE_NAMES = {
 }
 
 UNLIMITED = "unlimited"
-"""How no limit of a rate is written."""
+"""Text of a rate without limit."""
 
 LARGEST = 2**63 - 1
-"""The largest quantity of any kind: what a signed 64-bit field of the kernel's holds."""
+"""The largest quantity of any kind: the largest signed 64-bit integer, as in the kernel's fields."""
 
 # tc reads exponents. Three digits reach every float; more would make integers of any size.
 _QUANTITY = re.compile(
     r"(?P<sign>[+-]?)(?P<number>(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,3})?)\s*(?P<unit>[^\d\s].*)?", re.IGNORECASE
 )
 _LONGEST = 64
-_TINY = 1e-9  # below it percent have more zeros than anyone counts
+_TINY = 1e-9  # smaller probabilities are not written as percent
 
 _NUMBER = r"^\s*\+?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*"
 DURATION_PATTERN = _NUMBER + r"([nNuUmMµμ]?[sS]|[nNuUmM]?[sS][eE][cC][sS]?|[mM][iI][nN]|[hH])\s*$"
@@ -71,13 +68,13 @@ RATE_PATTERN = _NUMBER + r"([kKmMgGtT][iI]?)?([bB][iI][tT](/[sS])?|[bB][pP][sS])
 LIMIT_PATTERN = rf"{RATE_PATTERN}|^\s*[uU][nN][lL][iI][mM][iI][tT][eE][dD]\s*$"
 SIZE_PATTERN = _NUMBER + r"([bB]|[kKmMgGtT]([iI]?[bB])?|[kKmMgG][bB][iI][tT])?\s*$"
 PROBABILITY_PATTERN = _NUMBER + r"%?\s*$"
-"""What the text forms look like, for the JSON Schema; zero without a unit is the schema's own case."""
+"""Patterns of the text forms, for the JSON Schema; zero without a unit is the schema's own case."""
 
 
 class UnitError(TestbedError, ValueError):
-    """A text or number that is not the quantity it should be.
+    """A text or number that is not the expected quantity.
 
-    found: what stands there, for display. expected: a phrase. suggestion: what was probably meant, or empty.
+    found: the value, for display. expected: a phrase. suggestion: what was probably meant, or empty.
     """
 
     exit_code = 2
@@ -100,7 +97,7 @@ _PROBABILITY = "a probability: '0%' to '100%', or 0 to 1"
 
 
 def parse_duration(value: object) -> int:
-    """A duration in nanoseconds; text with a unit, or 0. Raises UnitError."""
+    """Parse a duration to nanoseconds; text with a unit, or 0. Raises UnitError."""
     if isinstance(value, str) and value.strip().lower().endswith("m"):
         number = value.strip()[:-1].strip()
         raise UnitError(value, f"{_DURATION}; 'm' could be either '{number}min' or '{number}ms'")
@@ -108,12 +105,12 @@ def parse_duration(value: object) -> int:
 
 
 def parse_rate(value: object) -> int:
-    """A rate in bit/s; text with a unit, or 0. Raises UnitError."""
+    """Parse a rate to bit/s; text with a unit, or 0. Raises UnitError."""
     return _integer(value, _RATE, _RATES | _RATE_NAMES, "bits per second", bare=0)
 
 
 def parse_limit(value: object) -> int:
-    """What a rate is limited to, in bit/s; text with a unit, above 0, or "unlimited", which is 0. Raises UnitError."""
+    """Parse the limit of a rate to bit/s; text with a unit, above 0, or "unlimited", which is 0. Raises UnitError."""
     if isinstance(value, str) and value.strip().lower() == UNLIMITED:
         return 0
     rate = parse_rate(value)
@@ -123,12 +120,12 @@ def parse_limit(value: object) -> int:
 
 
 def parse_size(value: object) -> int:
-    """A size in bytes; text with a unit, or a number of bytes. Raises UnitError."""
+    """Parse a size to bytes; text with a unit, or a number of bytes. Raises UnitError."""
     return _integer(value, _SIZE, _SIZE_NAMES, "bytes", bare=1)
 
 
 def parse_probability(value: object) -> float:
-    """A probability 0..1; text with ``%``, text without, or a number 0..1. Raises UnitError."""
+    """Parse a probability 0..1; text with ``%``, text without, or a number 0..1. Raises UnitError."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise UnitError(value, _PROBABILITY)
     number, unit = _split(value, _PROBABILITY)
@@ -144,28 +141,28 @@ def parse_probability(value: object) -> float:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """The shortest usual text: ``1500`` is ``1.5us``."""
+    """Return the shortest common text: ``1500`` is ``1.5us``."""
     return _text(nanoseconds, _DURATIONS, "s")
 
 
 def format_rate(bits_per_second: int) -> str:
-    """The shortest usual text: ``1280000000`` is ``1.28gbit``."""
+    """Return the shortest common text: ``1280000000`` is ``1.28gbit``."""
     return _text(bits_per_second, _RATES, "bit")
 
 
 def format_limit(bits_per_second: int) -> str:
-    """The inverse of `parse_limit`: ``0`` is ``unlimited``."""
+    """Format a rate for `parse_limit`: ``0`` is ``unlimited``."""
     return format_rate(bits_per_second) if bits_per_second else UNLIMITED
 
 
 def format_size(size: int) -> str:
-    """The largest binary unit that divides it: ``65536`` is ``64KiB``, ``1500`` is ``1500B``."""
+    """Format in the largest binary unit that divides it: ``65536`` is ``64KiB``, ``1500`` is ``1500B``."""
     unit = next(unit for unit in reversed(_SIZES) if size % _SIZES[unit] == 0) if size else "B"
     return f"{size // _SIZES[unit]}{unit}"
 
 
 def format_probability(probability: float) -> str:
-    """As percent: ``0.05`` is ``5%``. Exact: a float's shortest text with its decimal point moved."""
+    """Format as percent: ``0.05`` is ``5%``. Exact: a float's shortest text with its decimal point moved."""
     if 0 < probability < _TINY:
         return repr(probability)
     number = Fraction(repr(probability)) * 100
@@ -173,7 +170,7 @@ def format_probability(probability: float) -> str:
 
 
 def _integer(value: object, expected: str, units: Mapping[str, int], base: str, bare: int) -> int:
-    """bare: what a number without a unit is multiplied with; 0 where only zero can go without."""
+    """Parse an integer quantity. bare: factor of a number without a unit; 0 where only zero may lack one."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise UnitError(value, expected)
     number, unit = _split(value, expected)
@@ -192,13 +189,13 @@ def _integer(value: object, expected: str, units: Mapping[str, int], base: str, 
 
 
 def _split(value: str | float, expected: str) -> tuple[Fraction, str]:
-    """The number, exact, and its unit, if any. Not negative, not NaN, not infinite."""
+    """Split into the number, exact, and its unit, if any. Refuses negative numbers, NaN and infinity."""
     if isinstance(value, int):
         number, unit = Fraction(value), ""
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise UnitError(value, f"{expected}; not NaN and not infinite")
-        number, unit = Fraction(repr(value)), ""  # 0.1 is what was written, not its nearest binary fraction
+        number, unit = Fraction(repr(value)), ""  # 0.1 as written, not its nearest binary fraction
     else:
         match = _QUANTITY.fullmatch(value.strip()) if len(value) <= _LONGEST else None
         if match is None or not value.isprintable():
@@ -211,7 +208,7 @@ def _split(value: str | float, expected: str) -> tuple[Fraction, str]:
 
 
 def _text(value: int, units: dict[str, int], zero: str) -> str:
-    """The largest unit in which the value is at least 1 and has at most three decimals."""
+    """Format in the largest unit in which the value is at least 1 and has at most three decimals."""
     if not value:
         return f"0{zero}"
     unit = next(u for u in reversed(units) if units[u] <= value and value * 1000 % units[u] == 0)
@@ -219,7 +216,7 @@ def _text(value: int, units: dict[str, int], zero: str) -> str:
 
 
 def _shown(number: Fraction) -> str:
-    """A terminating decimal without an exponent. Its denominator divides a power of ten."""
+    """Format a terminating decimal without an exponent. Its denominator divides a power of ten."""
     digits = 0
     while number.denominator != 1:
         number *= 10

@@ -1,9 +1,9 @@
-"""Which NIC or port every link is plugged into, and which NICs share a layer-2 segment.
+"""Wire links to NICs and ports, and find the NICs that share a layer-2 segment.
 
-NIC names: what a link's end says; else the node's declared NICs that are not called ethN, in their order;
-else the next free ethN in link order. Switch ports: what the end says; else the next free number from 1 in
-link order. A segment is what switches join, or a single link between two nodes; segments are ordered by their
-first link.
+NIC names: as given at a link's end; otherwise the node's declared NICs that are not called ethN, in their order;
+otherwise the next free ethN in link order. Switch ports: as given at the end; otherwise the next free number from 1 in
+link order. A segment is a set of elements joined by switches, or a single link between two nodes; segments are ordered
+by their first link.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from testbed.spec.elements import Link, Nic, Node, Switch
 from testbed.spec.layout import End
-from testbed.spec.names import port_number
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A layer-2 network. nics: in link order. links: their places in the description's list."""
+    """A layer-2 network. nics: in link order. links: their indices in the description's list."""
 
     switches: tuple[str, ...]
     nics: tuple[End, ...]
@@ -28,8 +27,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """ends: both ends of each link, or None for a link that leads nowhere. nics: what is said about a node's
-    NICs, also about those that no link uses."""
+    """Wiring of a description. ends: both ends of each link, or None for a link with an unknown end. declared: a node's
+    declared NICs, including those that no link uses."""
 
     ends: tuple[tuple[End, End] | None, ...]
     declared: dict[End, Nic]
@@ -37,14 +36,14 @@ class Wiring:
 
 
 def nic_names(node: Node) -> list[str]:
-    """The names of the declared NICs; one without a name gets the next free ethN."""
+    """Return the names of the declared NICs; one without a name gets the next free ethN."""
     taken = {nic.name for nic in node.nics}
     free = (f"eth{number}" for number in range(len(node.nics) + len(taken)) if f"eth{number}" not in taken)
     return [nic.name or next(free) for nic in node.nics]
 
 
 def wire(nodes: Sequence[Node], switches: Sequence[Switch], links: Sequence[Link]) -> Wiring:
-    """Decides names and ports. Ends that name nobody are left out, so that it also serves the checks."""
+    """Choose names and ports. Unknown ends are left out, so that it also serves the cross-checks."""
     is_switch = dict.fromkeys((switch.name for switch in switches), True) | dict.fromkeys(
         (node.name for node in nodes), False
     )
@@ -112,8 +111,3 @@ def _segments(ends: Sequence[tuple[End, End] | None], is_switch: dict[str, bool]
         nics = tuple(end for end in plugs if not is_switch[end.owner])
         segments.append(Segment(tuple(joined), nics, tuple(indices)))
     return tuple(segments)
-
-
-def used_ports(owner: str, wiring: Wiring) -> list[int]:
-    """The port numbers in use at a switch, ascending."""
-    return sorted(port_number(end.port) for pair in wiring.ends for end in pair or () if end.owner == owner)

@@ -1,9 +1,9 @@
-"""Workloads: what programs do on all nodes of a cluster at once, on any protocol, and what comes of it as rows.
+"""Workloads: programs that run on all nodes of a cluster at once, on any protocol, with rows as results.
 
 A workload is a class whose fields are its settings (`form.Workload`), or just an ``async def`` function:
 
     from testbed.workloads.form import Comm, Node, Workload
-    from testbed.workloads.settings import Size
+    from testbed.workloads.workload_settings import Size
 
 
     class Greeting(Workload):
@@ -28,9 +28,9 @@ A workload is a class whose fields are its settings (`form.Workload`), or just a
     async def hello(comm, node, *, count: int = 3): ...                      # a function: keywords are settings
 
 ``testbed run star-4 ./greeting.py:Greeting --set count=5`` runs it, and so does ``testbed.run("star-4", Greeting(count=5))``
-(see `testbed.controller.running`). A package names its workloads as entry points of the group "testbed.workloads".
+(see `testbed.controller.runs.runner`). A package names its workloads as entry points of the group "testbed.workloads".
 
-It uses `comm` (MPI's point-to-point, awaited) and `node` (time, rows, barriers, chance) and nothing else, so the same one
-runs in the simulation and in namespaces. It verifies what it moves and raises `form.VerificationError`. A row's keys end
-with their unit where they have one: ``_ns``, ``_bytes``, ``_bit_s``, ``_per_s``.
+A workload uses `comm` (MPI's point-to-point, awaited) and `node` (time, rows, barriers, random numbers) and nothing else,
+so it runs in the simulation and in namespaces. It verifies its messages and raises `form.VerificationError`. A row's keys
+end with their unit where they have one: ``_ns``, ``_bytes``, ``_bit_s``, ``_per_s``.
 """

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.lossy_streams import streams
 from testbed.workloads.quantiles import warm_up
-from testbed.workloads.settings import Duration, MessageSizes
 from testbed.workloads.streams import Sent, Streams, enough
+from testbed.workloads.workload_settings import Duration, MessageSizes
 
 Pattern = Literal["all", "one-way", "windowed", "bidirectional"]
 
@@ -17,12 +16,13 @@ Pattern = Literal["all", "one-way", "windowed", "bidirectional"]
 class Bandwidth(Workload):
     """Bandwidth between two ranks, for messages of each size.
 
-    one-way: `window` messages always under way, and one acknowledgement behind the last. windowed: `window` messages, then
-    their acknowledgement, again and again. bidirectional: one-way in both directions at once; the sum. most: time for one
-    size, after which fewer messages have to do.
+    one-way: `window` messages always under way, and one acknowledgement after the last. windowed: `window` messages,
+    then their acknowledgement, repeatedly. bidirectional: one-way in both directions at once; the sum. most: time for
+    one size, which limits the number of messages.
     """
 
     bears_loss = True
+    bears_restarts = False
 
     pattern: Pattern = "all"
     sizes: MessageSizes = (0, 1024, 4096, 16384, 65536, 262144, 1048576)
@@ -50,10 +50,10 @@ class Bandwidth(Workload):
         tried = min(warm_up(self.count), self.window)
         sent = await self._measure(comm, node, stream, pattern, size, tried)
         if comm.rank:
-            await self._measure(comm, node, stream, pattern, size, await stream.told(0))
+            await self._measure(comm, node, stream, pattern, size, await stream.receive_count(0))
             return
         count = enough(self.count, tried, sent.took, self.most)
-        await stream.tell(self.peer, count)
+        await stream.send_count(self.peer, count)
         used = node.cpu()
         sent = await self._measure(comm, node, stream, pattern, size, count)
         used = node.cpu() - used
@@ -69,7 +69,7 @@ class Bandwidth(Workload):
         )
 
     async def _measure(self, comm: Comm, node: Node, stream: Streams, pattern: str, size: int, count: int) -> Sent:
-        """What rank 0 sees of it."""
+        """Measure once; the result is rank 0's."""
         peer, window = self.peer - comm.rank, self.window
         if pattern == "bidirectional":
             coming = node.spawn(stream.receive(peer, size, count, window), "receiver")

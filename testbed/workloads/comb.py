@@ -5,19 +5,21 @@ from __future__ import annotations
 
 from statistics import median
 
-from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node, Workload
-from testbed.workloads.settings import Duration, MessageSize
+from testbed.workloads.form import Comm, Contents, Node, Workload
+from testbed.workloads.workload_settings import Duration, MessageSize
 
 _DATA, _READY = 1, 2
 
 
 class Comb(Workload):
-    """Post receives, send, work, wait: bandwidth against the processor's share that the work got, and the time in each call.
+    """Post receives, send, work, wait: bandwidth against the processor's share that the work got, and the time in each
+    call.
 
-    Ranks 0 and 1 exchange `batch` messages each way; rank 0 works in between, from nothing up to `work` in `steps` steps.
-    Where a NIC runs in its host's process (`inline`), nothing moves during the work, and the figures say so.
+    Ranks 0 and 1 exchange `batch` messages each way; rank 0 works in between, from 0 to `work` nanoseconds in `steps`
+    steps. Where a NIC runs in its host's process (`inline`), nothing moves during the work, which the figures show.
     """
+
+    bears_restarts = False
 
     size: MessageSize = 65536
     batch: int = 10
@@ -47,7 +49,7 @@ class Comb(Workload):
             )  # fmt: skip
 
     async def _round(self, comm: Comm, node: Node, contents: Contents, work: int) -> tuple[int, int, int, int]:
-        """Nanoseconds for posting, sending, working and waiting."""
+        """Return the nanoseconds of posting, sending, working and waiting."""
         peer, now = 1 - comm.rank, node.now
         buffers = [bytearray(self.size) for _ in range(self.batch)]
         begun = now()

@@ -1,11 +1,11 @@
-"""The form of a workload, and what each of its ranks is given: a communicator and a node."""
+"""Form of a workload, the environment of its ranks, and the verified contents of its messages."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar, dataclass_transform
 
 from protocols.mpi.comm import Comm
 from testbed.errors import TestbedError
@@ -13,7 +13,7 @@ from testbed.errors import TestbedError
 if TYPE_CHECKING:
     from testbed.engine.tasks import Task, Work
 
-__all__ = ["Clock", "Comm", "Node", "RestartedError", "VerificationError", "Workload"]
+__all__ = ["Clock", "Comm", "Contents", "Native", "Node", "RestartedError", "VerificationError", "Workload"]
 
 T = TypeVar("T")
 Tell = Callable[[Mapping[str, object]], object]
@@ -24,40 +24,45 @@ _WORD: Final = 3
 
 
 class VerificationError(TestbedError):
-    """What has come is not what was sent: lost, twice, out of order or changed."""
+    """Received messages differ from those sent: lost, duplicated, out of order or changed."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What programs do on all nodes at once. Its fields are its settings; what cannot be is a ValueError of `__post_init__`.
+    """Programs that run on all nodes at once. Its fields are its settings; `__post_init__` raises ValueError for
+    invalid ones.
 
-    least: nodes that it needs. checked: whether checkers look through its history if nothing is said: where it is about
-    messages, and not about time. bears_loss: whether it ends well over a protocol that loses messages (see `Node.lossy`);
-    else it does not run over one. summary: its docstring's first sentence, in lists.
+    least: nodes that it needs. checked: whether checkers examine its history by default: where it is about messages,
+    and not about time. bears_loss: whether it ends well over a protocol that loses messages (see `Node.lossy`);
+    otherwise it does not run over one. bears_restarts: whether it ends well where nodes crash and restart; False: it
+    does not run beside such faults; None: not known, and it runs. Lists of workloads show the first line of its
+    docstring.
     """
 
     least: ClassVar[int] = 2
     checked: ClassVar[bool] = False
     bears_loss: ClassVar[bool] = False
+    bears_restarts: ClassVar[bool | None] = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         dataclass(frozen=True, kw_only=True)(cls)
 
     async def rank(self, comm: Comm, node: Node) -> object:
-        """What one rank does: node number r of the description is rank r of `comm`. What it returns, plain data, 128 KiB at
-        most, is this node's result."""
+        """Run one rank: node number r of the description is rank r of `comm`. The returned plain data, 128 KiB at most,
+        is this node's result."""
         raise NotImplementedError
 
 
 class Clock(Protocol):
-    """Time and the processor on a node, in either mode; nanoseconds."""
+    """Time and the processor on a node, in every mode; nanoseconds."""
 
     def now(self) -> int: ...
 
     def cpu(self) -> int:
-        """Processor time used by the node until now: the host's core in the simulation, the process in namespaces."""
+        """Return the processor time used by the node until now: the host's core in the simulation, the process in
+        namespaces."""
         ...
 
     async def sleep(self, nanoseconds: int) -> None: ...
@@ -68,13 +73,13 @@ class Clock(Protocol):
 
 
 class RestartedError(TestbedError):
-    """A program that was started again has come to where it cannot meet the others."""
+    """A restarted program has come to a point where it cannot meet the others."""
 
 
 class Node:
-    """Where a rank runs. name: the node's. names: all, by rank; rank: its own. seed: the run's. lossy: whether the
-    workload's messages may be lost, come twice or overtake each other; barriers and words (`say`) never do. starts: how
-    often this program has been started in the run, from 1 on: a scenario may crash and restart it."""
+    """Environment of a rank. name: the node's. names: all, by rank; rank: its own. seed: the run's. lossy: whether the
+    workload's messages may be lost, duplicated or reordered; barriers and words (`say`) never are. starts: how often
+    this program has been started in the run, from 1 on: a scenario may crash and restart it."""
 
     __slots__ = ("_clock", "_messages", "_tell", "cpu", "lossy", "name", "names", "now", "rank", "seed", "starts")
 
@@ -90,15 +95,15 @@ class Node:
         lossy: bool = False,
         starts: int = 1,
     ) -> None:
-        """control: a communicator that the workload's messages cannot meet; None: there is no MPI. tell: is given the
-        rows."""
+        """control: a communicator separate from the workload's messages; None: there is no MPI. tell: called with each
+        row."""
         self.lossy = lossy
         self.starts = starts
         self.name = name
         self.names = names
         self.seed = seed
         self.now = clock.now
-        """Nanoseconds; of no clock that another node could be compared with."""
+        """Nanoseconds; not comparable with another node's clock."""
         self.cpu = clock.cpu
         """Nanoseconds of processor time that this node has used."""
         self.rank = names.index(name)
@@ -113,29 +118,29 @@ class Node:
         return self._messages
 
     async def sleep(self, nanoseconds: int) -> None:
-        """Let time pass; 0 lets go on what is due now."""
+        """Let time pass; 0 lets everything run that is due now."""
         await self._clock.sleep(nanoseconds)
 
     async def compute(self, nanoseconds: int) -> None:
-        """Use the processor for so long: nothing else of this host goes on meanwhile."""
+        """Use the processor for this time: nothing else of this host runs meanwhile."""
         await self._clock.compute(nanoseconds)
 
     def spawn(self, work: Work[T], name: str) -> Task[T]:
-        """A task beside this one; await it, or what it raises ends the run."""
+        """Start a task beside this one; await it, otherwise its exception ends the run."""
         return self._clock.spawn(work, name)
 
     def random(self, what: str = "") -> random.Random:
-        """A source of chance of this node alone: the same for the same seed, node and purpose."""
+        """Return a random source of this node: equal for equal seed, node and purpose."""
         return random.Random(f"{self.seed}/{self.name}/{what}")
 
     def row(self, **values: object) -> None:
-        """Tell a row of the results. It is written at once: what comes later cannot lose it."""
+        """Record a row of the results. It is written at once, so that later failures do not lose it."""
         self._tell({"node": self.name, "rank": self.rank, "clock_ns": self.now(), **values})
 
     async def barrier(self) -> None:
-        """Go on when every rank has come here. In log2(n) rounds (Hensgen, Finkel, Manber, "Two algorithms for barrier
-        synchronization", 1988). Raises RestartedError in a program that was started again: the others have passed, or wait
-        for a word of who it was before."""
+        """Wait until every rank has come here, in log2(n) rounds (Hensgen, Finkel, Manber, "Two algorithms for barrier
+        synchronization", 1988). Raises RestartedError in a restarted program: the others have passed, or wait for a
+        message of its former life."""
         if self.starts > 1:
             raise RestartedError(
                 f"{self.name} was restarted and has come to a barrier, at which nobody waits for it any more: a workload "
@@ -150,15 +155,16 @@ class Node:
             distance *= 2
 
     async def say(self, value: object, rank: int, topic: int = 0) -> None:
-        """A word to another rank, beside the workload's messages; `heard` there, if it is about that topic, from 0 on."""
+        """Send a value to another rank, beside the workload's messages; received by `heard` there, if of that topic,
+        from 0 on."""
         await self._control.send(value, rank, _WORD + topic)
 
     async def heard(self, rank: int, topic: int = 0) -> Any:
-        """The next word that this rank has said to us about it."""
+        """Receive the next value that a rank sent to us under a topic."""
         return await self._control.recv(source=rank, tag=_WORD + topic)
 
     async def gather(self, value: object) -> list[Any] | None:
-        """At rank 0 everybody's value, by rank; None elsewhere."""
+        """Return the values of all at rank 0, by rank; None elsewhere."""
         comm = self._control
         if comm.rank:
             await comm.send(value, 0, _GATHER)
@@ -166,11 +172,58 @@ class Node:
         return [value] + [await comm.recv(source=source, tag=_GATHER) for source in range(1, comm.size)]
 
     async def share(self, value: T) -> T:
-        """Rank 0's value, at every rank."""
+        """Return rank 0's value at every rank."""
         comm = self._control
         if comm.rank:
             shared: Any = await comm.recv(source=0, tag=_GATHER)
-            return shared  # type: ignore[no-any-return]  # what rank 0 has given
+            return shared  # type: ignore[no-any-return]  # rank 0's value
         for other in range(1, comm.size):
             await comm.send(value, other, _GATHER)
         return value
+
+
+Library = TypeVar("Library")
+
+
+class Native(Workload, Generic[Library]):
+    """A workload for one protocol, on its host library instead of MPI::
+
+        class Hello(Native[ActiveMessages]):
+            protocol = "am2"
+
+            async def program(self, library: ActiveMessages, node: Node) -> None: ...
+
+    The NIC holds only the program's own endpoints. protocol: its registered name. Barriers and words between nodes
+    (`Node.barrier`, `Node.say`) use MPI and are not available.
+    """
+
+    protocol: ClassVar[str]
+
+    async def program(self, library: Library, node: Node) -> object:
+        """Run one node; library: its NIC's. For the result see `Workload.rank`."""
+        raise NotImplementedError
+
+
+_SHIFTS: Final = 251  # a prime: messages that are near each other differ in every byte's place
+
+
+class Contents:
+    """Contents of messages of up to `most` bytes. Equal for equal seeds and purposes on every node; no allocation per
+    message."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, seed: int, what: str, most: int) -> None:
+        self._block = memoryview(random.Random(f"{seed}/{what}").randbytes(most + _SHIFTS))
+
+    def of(self, number: int, size: int) -> memoryview:
+        """Return the content of a message by its number."""
+        begin = number % _SHIFTS
+        return self._block[begin : begin + size]
+
+    def check(self, number: int, received: memoryview | bytearray, who: str) -> None:
+        """Raise VerificationError where a byte differs."""
+        if received != self.of(number, len(received)):
+            expected = self.of(number, len(received))
+            place = next(place for place, byte in enumerate(received) if byte != expected[place])
+            raise VerificationError(f"{who}, message {number} of {len(received)} bytes: byte {place} is another one")

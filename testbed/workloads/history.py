@@ -1,6 +1,7 @@
-"""What an application sent, received and was told, as it happened: the history that checkers look at.
+"""History of an application's sends, receives and notifications, as they happened, for checkers.
 
-A `HistoryDevice` between a communicator and its protocol tells two events of every transfer:
+A `HistoryDevice` between a communicator and its protocol records two events of every transfer, and three of a send that
+its program may forget before it is known whether its message arrives:
 
     {"clock_ns": 17, "what": "send", "n": 4, "peer": 2, "context": 0, "tag": 7, "bytes": 64, "digest": "9f3c..."}
     {"clock_ns": 29, "what": "sent", "n": 4}
@@ -8,12 +9,19 @@ A `HistoryDevice` between a communicator and its protocol tells two events of ev
     {"clock_ns": 40, "what": "received", "n": 5, "peer": 2, "context": 0, "tag": 7, "bytes": 64, "digest": "9f3c..."}
     {"clock_ns": 55, "what": "failed", "n": 6, "error": "node 2 does not answer", "class": 101}
     {"clock_ns": 60, "what": "cancelled", "n": 7}
+    {"clock_ns": 71, "what": "buffered", "n": 8}
+    {"clock_ns": 90, "what": "undelivered", "n": 8, "error": "node 2 has started again", "class": 101}
 
-n numbers a node's transfers in the order in which they began. peer and tag of a receive are what it was begun for, of what
-was received what has come; -1 stands for any. bytes of a receive that has begun is its buffer's; one whose message a probe
-has claimed begins with that. What has begun and never ended was still under way when the run was over. class is that of
-MPI's errors; a receive whose message was too long tells peer, tag and bytes, too, of what its buffer holds. Who wants no
-history has a plain device, and pays nothing.
+n numbers a node's transfers in the order in which they began. peer and tag of a receive are those it was posted for (-1
+for any), of a received message its own. bytes of a receive is its buffer's size; one whose message a probe has claimed
+begins with the message's. A transfer that began and never ended was under way at the end of the run. class is MPI's
+error class; a truncated receive has peer, tag and bytes, too, of the part in its buffer. Without a history the plain
+device is used, at no cost.
+
+A message that is sent has arrived, as far as its protocol can tell: EMP's has been received, AM-II's is in the hands of
+the receiver's library, TCP's and UDP's is in the kernel's buffer. AM-II's is buffered before: the program goes on, and
+may reuse its buffer. Then it is sent, or undelivered: it came back, or its receiver has restarted or does not answer.
+The fate of a message that is buffered and nothing more is unknown.
 """
 
 from __future__ import annotations
@@ -22,25 +30,63 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
+from typing import Any, Final
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Device, Found, Receipt
-from protocols.mpi.errors import CANCELLED, Envelope, MPIError
+from protocols.mpi.device import Device, Dispatch, Found, Receipt
+from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
 from protocols.mpi.pieces import Data, gathered
 
 Tell = Callable[[Mapping[str, object]], object]
 
 
+_ENVELOPE: Final = ("peer", "context", "tag", "bytes")
+_HAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "send": (*_ENVELOPE, "digest"),
+    "sent": (),
+    "receive": _ENVELOPE,
+    "received": (*_ENVELOPE, "digest"),
+    "failed": ("error",),
+    "cancelled": (),
+    "buffered": (),
+    "undelivered": ("error",),
+}
+
+
+def check_event(event: Mapping[str, Any]) -> None:
+    """Raise ValueError for anything that is no event of a `HistoryDevice`."""
+    clock, what, number = event.get("clock_ns"), event.get("what"), event.get("n")
+    if not _is_number(clock) or not _is_number(number) or not isinstance(what, str):
+        raise ValueError("an event has clock_ns and n, whole numbers, and what, a word")
+    if what not in _HAS:
+        raise ValueError(f"what is {what[:20]!r}, none of the events of a history")
+    for key in _HAS[what]:
+        if key not in event:
+            raise ValueError(f"{what!r} has no {key}")
+    for key in ("peer", "context", "tag", "bytes", "class"):
+        if not _is_number(event.get(key, 0)):
+            raise ValueError(f"{key} of {what!r} is no whole number")
+    for key in ("digest", "error"):
+        if not isinstance(event.get(key, ""), str):
+            raise ValueError(f"{key} of {what!r} is no text")
+    if what == "failed" and "peer" in event and not {"tag", "bytes"} <= event.keys():
+        raise ValueError("a failed receive that tells peer tells tag and bytes, too")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
 class HistoryDevice:
-    """A device that tells of its transfers. Stands where `Device` does."""
+    """A device that records its transfers, for use in place of a `Device`."""
 
     __slots__ = (
-        "_claimed", "_clock", "_count", "_device", "_tell", "cancel", "contexts", "most_bytes", "most_tag",
+        "_claimed", "_clock", "_count", "_device", "_tell", "cancel", "contexts", "losses", "max_message_size", "max_tag",
         "next_continuation", "rank", "size", "taken",
     )  # fmt: skip
 
     def __init__(self, device: Device, clock: Callable[[], int], tell: Tell) -> None:
-        """clock: nanoseconds. tell: is given each event."""
+        """clock: returns nanoseconds. tell: called with each event."""
         self._device = device
         self._clock = clock
         self._tell = tell
@@ -49,18 +95,17 @@ class HistoryDevice:
         self.rank = device.rank
         self.size = device.size
         self.contexts = device.contexts
-        self.most_tag = device.most_tag
-        self.most_bytes = device.most_bytes
+        self.max_tag = device.max_tag
+        self.max_message_size = device.max_message_size
         self.next_continuation = device.next_continuation
         self.taken = device.taken
         self.cancel = device.cancel
+        self.losses = device.losses
 
-    def send(
-        self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False
-    ) -> Completion[Envelope]:
+    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
         number = self._begin("send", destination, context, tag, len(data), digest=digest(gathered(data)))
         over = self._device.send(destination, context, tag, data, synchronous)
-        over.add_callback(partial(self._sent, number))
+        over.add_callback(partial(self._sent, number, over))
         return over
 
     def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt:
@@ -97,14 +142,26 @@ class HistoryDevice:
                 peer, tag, size = found.envelope
                 self._claimed[found] = self._begin("receive", peer, context, tag, size)
 
-    def _sent(self, number: int, over: Completion[Envelope]) -> None:
+    def _sent(self, number: int, over: Dispatch, _: object) -> None:
         try:
             envelope = over.result()
         except MPIError as error:
             self._failed(number, error)
+            return
+        if over.is_open:
+            over.on_outcome = partial(self._outcome, number)
+            what = "buffered"
         else:
             what = "sent" if envelope is not CANCELLED else "cancelled"
-            self._tell({"clock_ns": self._clock(), "what": what, "n": number})
+        self._tell({"clock_ns": self._clock(), "what": what, "n": number})
+
+    def _outcome(self, number: int, over: Dispatch) -> None:
+        try:
+            over.result()
+        except MPIError as error:
+            self._failed(number, error, "undelivered")
+        else:
+            self._tell({"clock_ns": self._clock(), "what": "sent", "n": number})
 
     def _received(self, number: int, context: int, buffer: Data, over: Completion[Envelope]) -> None:
         try:
@@ -118,13 +175,13 @@ class HistoryDevice:
         facts = {"n": number, "peer": peer, "context": context, "tag": tag, "bytes": size}
         self._tell({"clock_ns": self._clock(), "what": "received", **facts, "digest": digest(gathered(buffer)[:size])})
 
-    def _failed(self, number: int, error: MPIError) -> None:
+    def _failed(self, number: int, error: MPIError, what: str = "failed") -> None:
         facts: dict[str, object] = {"n": number, "error": str(error), "class": error.error_class}
         if error.envelope is not None:
             facts |= {"peer": error.envelope.source, "tag": error.envelope.tag, "bytes": error.envelope.length}
-        self._tell({"clock_ns": self._clock(), "what": "failed", **facts})
+        self._tell({"clock_ns": self._clock(), "what": what, **facts})
 
 
 def digest(data: memoryview) -> str:
-    """Of a message's content."""
+    """Return the digest of a message's content."""
     return blake2b(data, digest_size=8).hexdigest()

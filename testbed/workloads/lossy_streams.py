@@ -1,7 +1,7 @@
-"""Streams over a protocol that loses messages: as fast as the sender can, and what did not come is counted.
+"""Streams over a protocol that loses messages: as fast as the sender can, with lost messages counted.
 
-Each message has its number as its tag, so that one that comes twice or late is known. That all have been sent is said beside
-them, without loss; what has not come some time later is lost. That time does not count: nothing was transferred in it.
+Each message has its number as its tag, which identifies duplicate and late ones. The sender reports their end over a
+lossless channel; messages missing some time later are lost. That time does not count: nothing was transferred in it.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Final
 
-from protocols.mpi.errors import ERR_TRUNCATE, MPIError
-from protocols.mpi.status import Status
-from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node
+from protocols.mpi.mpi_errors import ERR_TRUNCATE, MPIError
+from protocols.mpi.mpi_status import Status
+from testbed.workloads.form import Comm, Contents, Node
 from testbed.workloads.streams import Sent, Streams
 
 QUIET: Final = 20_000_000
-"""Nanoseconds for which nothing comes any more, when all has been sent: what is missing then is lost."""
-MOST: Final = 1 << 20
-"""Messages of a stream."""
+"""Nanoseconds without a message after the end was reported, after which missing messages count as lost."""
+MAX: Final = 1 << 20
+"""Largest number of messages of a stream."""
 
-_DEAF: Final = 65_536  # bytes that are sent before we listen
+_DEAF: Final = 65_536  # bytes sent before incoming messages are received
 _OVERHEAD: Final = 1_024  # bytes that the kernel needs of a buffer for each message
 _OF_RECEIVER: Final = 1  # topic of its words; the sender's have the usual one
 _SERIES: Final = 1 << 10  # streams that can be told apart: a message is not late for as long as so many take
 
 
 def streams(comm: Comm, node: Node, contents: Contents) -> Streams:
-    """Those that the protocol needs."""
+    """Return the streams that the protocol needs."""
     return (LossyStreams if node.lossy else Streams)(comm, node, contents)
 
 
 class LossyStreams(Streams):
-    """The window is the receiver's alone: nobody slows a sender down."""
+    """Streams over a protocol that loses messages. The window is the receiver's alone: the sender is never slowed
+    down."""
 
     def __init__(self, comm: Comm, node: Node, contents: Contents) -> None:
         super().__init__(comm, node, contents)
@@ -47,14 +47,14 @@ class LossyStreams(Streams):
         self._first[peer] = await self._node.heard(peer, _OF_RECEIVER)
 
     async def send_at_once(self, peer: int, size: int, count: int, window: int) -> Sent:  # noqa: ARG002
-        if count > MOST:
-            raise ValueError(f"count: at most {MOST:,} over a protocol that loses messages")
+        if count > MAX:
+            raise ValueError(f"count: at most {MAX:,} over a protocol that loses messages")
         comm, node, contents, first = self._comm, self._node, self._contents, self._first[peer]
         begun, unheard = node.now(), 0
         for number in range(count):
             await comm.Send(contents.of(number, size), peer, first + number)
             unheard += size + _OVERHEAD
-            if unheard > _DEAF:  # what comes the other way is taken in
+            if unheard > _DEAF:  # receive the other direction's messages
                 await node.sleep(0)
                 unheard = 0
         sending = node.now() - begun
@@ -64,7 +64,7 @@ class LossyStreams(Streams):
 
     async def receive(self, peer: int, size: int, count: int, window: int) -> int:
         comm, node, contents, status = self._comm, self._node, self._contents, Status()
-        first = (self._received % _SERIES) * MOST
+        first = (self._received % _SERIES) * MAX
         self._received += 1
         buffers = [bytearray(size) for _ in range(min(count, window))]
         under_way = deque([(buffer, await comm.Irecv(buffer)) for buffer in buffers])
@@ -77,7 +77,7 @@ class LossyStreams(Streams):
             try:
                 await arrival.Wait(status)
             except MPIError as error:
-                if error.error_class != ERR_TRUNCATE:  # else it is late, of a stream of longer messages
+                if error.error_class != ERR_TRUNCATE:  # a late message of a stream of longer ones is truncated
                     raise
             number = status.tag - first
             if status.source == comm.rank:
@@ -94,10 +94,10 @@ class LossyStreams(Streams):
         await node.say((lost, idle), peer, _OF_RECEIVER)
         return lost
 
-    async def tell(self, peer: int, count: int) -> None:
+    async def send_count(self, peer: int, count: int) -> None:
         await self._node.say(count, peer)
 
-    async def told(self, peer: int) -> int:
+    async def receive_count(self, peer: int) -> int:
         count = await self._node.heard(peer)
         assert isinstance(count, int)
         return count
@@ -107,7 +107,7 @@ class LossyStreams(Streams):
 
 
 class _Coming:
-    """A stream on its way in. came: messages, each once. last: when the last one did."""
+    """An incoming stream. came: messages, each counted once. last: when the last one came."""
 
     __slots__ = ("_node", "_peer", "came", "last")
 
@@ -118,8 +118,8 @@ class _Coming:
         self.last = node.now()
 
     async def end(self, comm: Comm, receives: int) -> tuple[int, int]:
-        """Wait until all has come that will, and end the receives that are left by messages to ourselves. How many messages
-        were lost, and for how many nanoseconds they were waited for in vain."""
+        """Wait until no more messages can be expected, and end the remaining receives by messages to ourselves. Return
+        the number of lost messages, and the nanoseconds spent waiting for them."""
         node = self._node
         count = await node.heard(self._peer)
         since = node.now()
@@ -131,6 +131,6 @@ class _Coming:
 
 
 async def end_receives(comm: Comm, count: int) -> None:
-    """Messages to ourselves, which nothing loses: so many receives from anybody are over with them."""
+    """End receives from any source by messages to ourselves, which are never lost."""
     for _ in range(count):
         await comm.Send(None, comm.rank)

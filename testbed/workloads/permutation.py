@@ -1,14 +1,13 @@
-"""Permutations: all ranks send at once, each to one other, so that links and switches are shared as each pattern has it."""
+"""Permutations: all ranks send at once, each to one other, so that links and switches are shared as in each pattern."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.lossy_streams import streams
-from testbed.workloads.settings import MessageSize
 from testbed.workloads.streams import Sent
+from testbed.workloads.workload_settings import MessageSize
 
 Pattern = Literal["all", "shift", "neighbour", "bisection"]
 
@@ -21,6 +20,7 @@ class Permutation(Workload):
     """
 
     bears_loss = True
+    bears_restarts = False
 
     pattern: Pattern = "all"
     by: int = 1
@@ -42,10 +42,10 @@ class Permutation(Workload):
                 coming = node.spawn(stream.receive(source, self.size, self.count, self.window), f"receiver, {pattern}")
                 sent = await stream.send(destination, self.size, self.count, self.window)
                 await coming
-            senders = [one for one in await node.gather(sent) or () if one.took]
+            senders = [result for result in await node.gather(sent) or () if result.took]
             if senders:
-                rates = [8e9 * self.size * (self.count - one.lost) / one.took for one in senders]
-                lost = sum(one.lost for one in senders)
+                rates = [8e9 * self.size * (self.count - result.lost) / result.took for result in senders]
+                lost = sum(result.lost for result in senders)
                 node.row(
                     pattern=pattern,
                     senders=len(senders),
@@ -55,18 +55,18 @@ class Permutation(Workload):
                     aggregate_bit_s=8e9
                     * self.size
                     * (self.count * len(senders) - lost)
-                    / max(one.took for one in senders),
+                    / max(result.took for result in senders),
                     slowest_bit_s=min(rates),
                     fastest_bit_s=max(rates),
                 )
 
 
 def partners(pattern: str, rank: int, size: int, by: int = 1) -> tuple[int, int]:
-    """To whom a rank sends and from whom it receives; itself where it has no partner."""
+    """Return the rank to send to and the rank to receive from; itself where it has no partner."""
     if pattern == "shift":
         return (rank + by) % size, (rank - by) % size
     half = size // 2
-    other = rank ^ 1 if pattern == "neighbour" else (rank + half if rank < half else rank - half)
-    if other >= size or (pattern == "bisection" and rank >= 2 * half):
-        other = rank
-    return other, other
+    peer = rank ^ 1 if pattern == "neighbour" else (rank + half if rank < half else rank - half)
+    if peer >= size or (pattern == "bisection" and rank >= 2 * half):
+        peer = rank
+    return peer, peer

@@ -1,14 +1,13 @@
-"""Ping-pong: the time that a message takes."""
+"""Ping-pong: the one-way time of a message."""
 
 from __future__ import annotations
 
-from protocols.mpi.status import Status
-from testbed.workloads.asking_again import MOST_TRIES, answer_again, given_up
-from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node, Workload
+from protocols.mpi.mpi_status import Status
+from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.quantiles import quantiles, warm_up
-from testbed.workloads.settings import Duration, MessageSizes
+from testbed.workloads.request_retries import MAX_TRIES, answer_retries, gave_up
 from testbed.workloads.streams import enough
+from testbed.workloads.workload_settings import Duration, MessageSizes
 
 _TAG = 1
 _COUNT = 2
@@ -18,11 +17,12 @@ _READY = 3
 class PingPong(Workload):
     """Half the round trip between two ranks, for messages of each size, and the processor time of each message.
 
-    most: time for one size, after which fewer round trips have to do. retry: over a protocol that loses messages, when one
-    is sent again that has not been answered; rows say how many were, and their times count.
+    most: time for one size, which limits the number of round trips. retry: retransmission timeout over a protocol that
+    loses messages; rows say how many messages were sent again, and their times count.
     """
 
     bears_loss = True
+    bears_restarts = False
 
     sizes: MessageSizes = (0, 1, 4, 64, 1024, 4096, 65536)
     count: int = 1000
@@ -79,7 +79,8 @@ class PingPong(Workload):
         await self._answers(comm, contents, size, count)
 
     async def _answers(self, comm: Comm, contents: Contents, size: int, count: int) -> None:
-        """A receive is begun before the answer leaves that brings its message; it has another buffer than the answer."""
+        """Answer `count` messages. Each receive is posted before the answer that triggers its message, in another
+        buffer."""
         buffers = bytearray(size), bytearray(size)
         arrival = await comm.Irecv(buffers[0], 0, _TAG)
         await comm.Send(None, 0, _READY)
@@ -95,10 +96,10 @@ class PingPong(Workload):
         first = 0
         for size in self.sizes:
             if comm.rank == self.peer:
-                await answer_again(comm, node, contents, (0,), size=max(self.sizes), reply=size)
+                await answer_retries(comm, node, contents, (0,), size=max(self.sizes), reply=size)
             elif comm.rank == 0:
                 await node.heard(self.peer)
-                ask = _AskingAgain(self, comm, node, contents, size, first)
+                ask = _RetryingPing(self, comm, node, contents, size, first)
                 watching = node.spawn(ask.watch(), "time-out")
                 samples = await ask.trips(warm_up(self.count))
                 count = enough(self.count, len(samples), sum(samples), self.most)
@@ -117,8 +118,9 @@ class PingPong(Workload):
                 first = ask.number + 1
 
 
-class _AskingAgain:
-    """One request after the other. number: of the last one. again: how many were sent again."""
+class _RetryingPing:
+    """Client that sends one request after the other, again after a timeout. number: of the last one. again: how many
+    were sent again."""
 
     def __init__(self, form: PingPong, comm: Comm, node: Node, contents: Contents, size: int, first: int) -> None:
         self.number = first - 1
@@ -148,7 +150,7 @@ class _AskingAgain:
         return samples
 
     async def watch(self) -> None:
-        """Send again what has no answer since we looked last."""
+        """Send a request again that has had no answer for one timeout."""
         retry, peer = self._form.retry, self._form.peer
         tries = 1
         while True:
@@ -157,8 +159,8 @@ class _AskingAgain:
             if self.number != seen or not self._waits:
                 tries = 1
                 continue
-            if tries == MOST_TRIES:
-                raise given_up(seen, self._size, peer, retry)
+            if tries == MAX_TRIES:
+                raise gave_up(seen, self._size, peer, retry)
             tries += 1
             self.again += 1
             await self._comm.Send(self._contents.of(seen, self._size), peer, seen)

@@ -1,4 +1,4 @@
-"""What a sample says, from all of its values."""
+"""Summary statistics of a sample."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 def quantiles(samples: Sequence[int], divisor: int = 1) -> dict[str, int]:
-    """min_ns to p999_ns of times in nanoseconds, each divided (2: half of round trips). A quantile is the smallest value
-    that is not exceeded by that share of the values. Empty for an empty sample."""
+    """Return min_ns to p999_ns of times in nanoseconds, each divided (2: half of round trips). A quantile is the
+    smallest value that is not exceeded by that share of the values. Empty for an empty sample."""
     if not samples:
         return {}
     ordered = sorted(samples)
-    found = {"min_ns": ordered[0] // divisor}
+    result = {"min_ns": ordered[0] // divisor}
     for name, share in _SHARES.items():
-        found[f"{name}_ns"] = ordered[ceil(share * len(ordered)) - 1] // divisor
-    return found
+        result[f"{name}_ns"] = ordered[ceil(share * len(ordered)) - 1] // divisor
+    return result
 
 
 def fairness(rates: Sequence[float]) -> float:
-    """Jain's index: 1 where all are equal, 1/n where one has all (Jain, Chiu, Hawe, DEC-TR-301, 1984)."""
+    """Return Jain's index: 1 where all are equal, 1/n where one has all (Jain, Chiu, Hawe, DEC-TR-301, 1984)."""
     squares = sum(rate * rate for rate in rates)
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 1.0
 
 
 def warm_up(count: int) -> int:
-    """Rounds before so many that count: a tenth, 10 at least."""
+    """Return the number of warm-up rounds: a tenth of those measured, at least 10."""
     return max(10, count // 10)

@@ -1,4 +1,4 @@
-"""Random traffic with verification: everybody to everybody, and every message exactly once, in order, with its content."""
+"""Random traffic with verification between all ranks: every message exactly once, in order, with its content."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from typing import Final
 
 from protocols.mpi.requests import Request
 from testbed.engine.tasks import Task
-from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node, VerificationError, Workload
+from testbed.workloads.form import Comm, Contents, Node, VerificationError, Workload
 from testbed.workloads.quantiles import quantiles
-from testbed.workloads.settings import Duration, MessageSize
+from testbed.workloads.workload_settings import Duration, MessageSize
 
-_HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, what it is
-_MOST: Final = 32_768  # tags that any MPI has; each has a task and receives of its own
+_HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, flags
+_MAX: Final = 32_768  # tags that any MPI has; each has a task and receives of its own
 _LAST: Final = 1
-"""The sender's last message to this receiver under this tag: a receiver cannot know otherwise when it has them all."""
+"""Flag of the sender's last message to this receiver under this tag, by which a receiver knows that it has all."""
 _EMPTY: Final = 2
-"""It is there to be the last, and counts for nothing: the sender had none for this receiver under this tag."""
+"""Flag of a last message that does not count: the sender had none for this receiver under this tag."""
 
 
 class RandomTraffic(Workload):
-    """Random sizes to random ranks under random tags, verified: content, exactly once, and order for each sender and tag.
+    """Random sizes to random ranks under random tags, verified: content, exactly once, and order for each sender and
+    tag.
 
-    messages: of each rank. largest: content of one. tags: how many. outstanding: sends of a rank that are under way at most,
-    and receives for each tag. over: the time for which each rank's messages are spread; 0: as fast as it goes.
+    messages: of each rank. largest: content of one, bytes. tags: number of tags. outstanding: sends of a rank that may
+    be under way, and receives for each tag. over: the time over which each rank's messages are spread; 0: as fast as
+    possible.
     """
 
     checked = True
+    bears_restarts = False
 
     messages: int = 100
     largest: MessageSize = 20_000
@@ -38,8 +40,8 @@ class RandomTraffic(Workload):
     over: Duration = 0
 
     def __post_init__(self) -> None:
-        if self.messages < 0 or not 1 <= self.tags <= _MOST or not 1 <= self.outstanding <= _MOST:
-            raise ValueError(f"messages: 0 or more; tags and outstanding: 1 to {_MOST:,}")
+        if self.messages < 0 or not 1 <= self.tags <= _MAX or not 1 <= self.outstanding <= _MAX:
+            raise ValueError(f"messages: 0 or more; tags and outstanding: 1 to {_MAX:,}")
 
     async def rank(self, comm: Comm, node: Node) -> dict[str, int]:
         contents = Contents(node.seed, "random", self.largest)
@@ -60,7 +62,7 @@ class RandomTraffic(Workload):
         return {"sent": self.messages, "received": received}
 
     async def _send(self, comm: Comm, node: Node, contents: Contents) -> list[int]:
-        """How long each send took, in nanoseconds."""
+        """Send this rank's messages; return how long each send took, in nanoseconds."""
         chance, rank, now = node.random(), comm.rank, node.now
         numbers: dict[tuple[int, int], int] = {}
         under_way: deque[Task[None]] = deque()
@@ -97,7 +99,7 @@ class RandomTraffic(Workload):
         return times
 
     def _plan(self, chance: random.Random, rank: int, size: int) -> list[tuple[int, int, int]]:
-        """To whom, under which tag, and how many bytes, one message after the other."""
+        """Draw receiver, tag and size in bytes of each message."""
         return [
             (
                 (rank + chance.randrange(1, size)) % size,
@@ -109,7 +111,7 @@ class RandomTraffic(Workload):
 
 
 class _Receiver:
-    """All messages of one tag, from everybody. Receives that were begun earlier get what came earlier."""
+    """Receiver of all messages of one tag. Earlier receives get earlier messages."""
 
     def __init__(self, comm: Comm, tag: int, contents: Contents, largest: int, outstanding: int) -> None:
         self.tag = tag
@@ -127,7 +129,7 @@ class _Receiver:
             self._begun.append((buffer, await self._comm.Irecv(buffer, tag=self.tag)))
 
     async def run(self) -> None:
-        """Until everybody's last message has come. Raises VerificationError."""
+        """Receive until every sender's last message has come. Raises VerificationError."""
         while self._open:
             buffer, request = self._begun.popleft()
             await request.Wait()
@@ -151,10 +153,10 @@ class _Receiver:
 
 
 def _shift(rank: int, number: int) -> int:
-    """Which content a message has."""
+    """Return the number of a message's content."""
     return rank * 101 + number
 
 
 def _size(chance: float, largest: int) -> int:
-    """Short ones are as frequent as long ones: uniform on a scale of logarithms, and 0 at times."""
+    """Draw a size, log-uniformly: short sizes are as frequent as long ones, and 0 occurs."""
     return min(largest, int((largest + 1) ** chance) - 1)

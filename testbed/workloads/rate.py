@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.lossy_streams import streams
-from testbed.workloads.settings import Duration, MessageSize
 from testbed.workloads.streams import Sent, Streams, enough
+from testbed.workloads.workload_settings import Duration, MessageSize
 
 
 class Rate(Workload):
     """Short messages per second from rank 0, to one other rank and to all at once.
 
-    window: under way, of all destinations together. most: time for each, after which fewer messages have to do.
+    window: messages under way, of all destinations together. most: time for each measurement, which limits the number
+    of messages.
     """
 
     bears_loss = True
+    bears_restarts = False
 
     size: MessageSize = 8
     count: int = 10_000
@@ -37,15 +38,15 @@ class Rate(Workload):
             each = max(1, self.count // destinations)
             if comm.rank:
                 await stream.receive(0, self.size, min(each, window), window)
-                await stream.receive(0, self.size, await stream.told(0), window)
+                await stream.receive(0, self.size, await stream.receive_count(0), window)
                 continue
-            others = range(1, destinations + 1)
+            receiver_ranks = range(1, destinations + 1)
             tried = min(each, window)
-            sent = await self._send(node, stream, [await stream.ready(other) for other in others], tried, window)
+            sent = await self._send(node, stream, [await stream.ready(peer) for peer in receiver_ranks], tried, window)
             each = enough(each, tried, sent.took, self.most)
-            for other in others:
-                await stream.tell(other, each)
-            receivers = [await stream.ready(other) for other in others]
+            for peer in receiver_ranks:
+                await stream.send_count(peer, each)
+            receivers = [await stream.ready(peer) for peer in receiver_ranks]
             used = node.cpu()
             sent = await self._send(node, stream, receivers, each, window)
             used = node.cpu() - used
@@ -62,14 +63,16 @@ class Rate(Workload):
     async def _send(
         self, node: Node, stream: Streams, receivers: list[Awaitable[object]], count: int, window: int
     ) -> Sent:
-        """Until all have acknowledged, once all are ready."""
+        """Send until all receivers have acknowledged, once all are ready."""
         for receiver in receivers:
             await receiver
         begun = node.now()
         sending = [
-            node.spawn(stream.send_at_once(other, self.size, count, window), f"stream to rank {other}")
-            for other in range(1, len(receivers) + 1)
+            node.spawn(stream.send_at_once(rank, self.size, count, window), f"stream to rank {rank}")
+            for rank in range(1, len(receivers) + 1)
         ]
-        sent = [await one for one in sending]
-        slowest = max(one.took for one in sent)
-        return Sent(slowest if any(one.lost for one in sent) else node.now() - begun, sum(one.lost for one in sent))
+        sent = [await result for result in sending]
+        slowest = max(result.took for result in sent)
+        return Sent(
+            slowest if any(result.lost for result in sent) else node.now() - begun, sum(result.lost for result in sent)
+        )

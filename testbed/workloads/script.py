@@ -1,7 +1,7 @@
-"""Scripts: programs in mpi4py's names that every rank runs from their first line, as mpiexec has them run.
+"""Scripts: programs in mpi4py's names that every rank runs from their first line, as under mpiexec.
 
-A file is one if it imports `testbed.mpi`. Each rank has the script's own names for itself; modules that it imports are
-shared by all ranks in the simulation, which is one process.
+A file is a script if it imports `testbed.mpi`. Each rank has the script's own names for itself; modules that it imports
+are shared by all ranks in the simulation, which is one process.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ _FACE = "testbed.mpi"
 
 
 class ScriptError(TestbedError):
-    """A script has ended itself, with a code that says that something went wrong."""
+    """A script exited with a code other than 0."""
 
 
 def is_script(path: Path) -> bool:
-    """Whether it imports mpi4py's face. A file that cannot be parsed is none: who imports it finds out."""
+    """Whether a file imports `testbed.mpi`. A file that cannot be parsed does not: importing it shows the error. Raises
+    TestbedError for anything that is no file, such as a device that never ends."""
+    if path.exists() and not path.is_file():
+        kind = "a directory" if path.is_dir() else "not a regular file"
+        raise TestbedError(f"{path} is {kind}: a workload is a Python file, FILE or FILE:NAME")
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -37,19 +41,20 @@ def is_script(path: Path) -> bool:
 
 
 def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
-    """A workload that runs the script. args: the script's arguments, as in a shell."""
+    """Make a workload that runs the script. args: the script's arguments, as in a shell."""
     place = path.absolute()
     code = compile(place.read_bytes(), str(place), "exec")
 
     async def rank(comm: Comm, node: Node, *, args: str = "") -> None:
-        from testbed.mpi.programs import Program
+        from testbed.mpi.mpi_programs import Program
 
         main = ModuleType("__main__")
         main.__file__ = str(place)
         if (beside := str(place.parent)) not in sys.path:
             sys.path.insert(0, beside)
         arguments = [str(place), *shlex.split(args)]
-        await Program(partial(_execute, code, main), comm, node.now, node.name, main, arguments).carry()
+        await Program(partial(_execute, code, main), comm, node.now, node.name, main, arguments).drive()
+        comm.losses.finish()  # as MPI_Finalize, which mpi4py calls when a program ends
 
     return rank
 
@@ -63,7 +68,7 @@ def _execute(code: CodeType, main: ModuleType) -> None:
 
 
 def _imported(node: ast.AST) -> tuple[str, ...]:
-    """The modules that a statement imports."""
+    """Return the modules that a statement imports."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

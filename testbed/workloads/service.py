@@ -1,4 +1,4 @@
-"""A service with an open loop: requests come when they come, whether or not the answers keep up."""
+"""A service with an open loop: requests arrive at their times, whether or not the answers keep up."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from protocols.mpi.requests import Request
-from testbed.workloads.answering import ANSWER, ASK, MOST, Server
-from testbed.workloads.asking_again import Asking, answer_again
-from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.quantiles import quantiles
-from testbed.workloads.settings import Duration, MessageSize
+from testbed.workloads.request_retries import RetryingClient, answer_retries
+from testbed.workloads.request_server import ANSWER, ASK, MAX, Server
+from testbed.workloads.workload_settings import Duration, MessageSize
 
 _SECOND: Final = 1_000_000_000
 
@@ -19,13 +18,14 @@ _SECOND: Final = 1_000_000_000
 class Service(Workload):
     """Requests to rank 0 from all others as a Poisson process: response times, counted from when each request was due.
 
-    rate: requests per second, of all clients together. requests: of all clients together. size: of a request, reply: of its
-    answer. work: processor time that the server needs for one. A client that is late sends what is due at once, and the
-    wait counts: what a closed loop would leave out. retry: over a protocol that loses messages, when a request is sent again
-    that has not been answered; the row says how many were.
+    rate: requests per second, requests: their number, both of all clients together. size: of a request, reply: of its
+    answer, bytes. work: the server's processor time for one. A late client sends due requests at once, and their wait
+    counts, which a closed loop would leave out. retry: retransmission timeout over a protocol that loses messages; the
+    row says how many requests were sent again.
     """
 
     bears_loss = True
+    bears_restarts = False
 
     rate: float = 1000.0
     requests: int = 1000
@@ -47,11 +47,11 @@ class Service(Workload):
         await node.barrier()
         if comm.rank == 0:
             await self._serve(comm, node, contents)
-            told = await node.gather((0, [], 0))
-            assert told is not None
-            took = max(time for time, _, _ in told)
-            times = [time for _, some, _ in told for time in some]
-            again = {"asked_again": sum(one for _, _, one in told)} if node.lossy else {}
+            gathered = await node.gather((0, [], 0))
+            assert gathered is not None
+            took = max(time for time, _, _ in gathered)
+            times = [time for _, some, _ in gathered for time in some]
+            again = {"asked_again": sum(repeated for _, _, repeated in gathered)} if node.lossy else {}
             achieved = _SECOND * len(times) / max(1, took)
             node.row(
                 offered_per_s=self.rate,
@@ -68,16 +68,16 @@ class Service(Workload):
     async def _serve(self, comm: Comm, node: Node, contents: Contents) -> None:
         if node.lossy:
             askers = range(1, comm.size)
-            await answer_again(
-                comm, node, contents, askers, size=self.size, reply=self.reply, work=self.work, receives=MOST
+            await answer_retries(
+                comm, node, contents, askers, size=self.size, reply=self.reply, work=self.work, receives=MAX
             )
             return
         server = Server(comm, node, contents, self.size, self.reply, self.work)
-        await server.begin(MOST)
+        await server.begin(MAX)
         await server.serve(comm.size - 1)
 
     async def _ask(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
-        """Nanoseconds in all, response times, and how many requests were sent again."""
+        """Return the nanoseconds in all, the response times, and how many requests were sent again."""
         now = node.now
         times: list[int] = []
 
@@ -102,20 +102,20 @@ class Service(Workload):
 
     async def _ask_again(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
         await node.heard(0)
-        asking = Asking(comm, node, contents, 0, size=self.size, reply=self.reply, retry=self.retry)
+        asking = RetryingClient(comm, node, contents, 0, size=self.size, reply=self.reply, retry=self.retry)
         await asking.begin()
         begun = node.now()
         under_way = []
         async for _, due in self._arrivals(comm, node, count):
             under_way.append((due, await asking.ask()))
-            await node.sleep(0)  # who is late takes in answers all the same
+            await node.sleep(0)  # a late client still receives answers
         times = [await answered - due for due, answered in under_way]
         took = node.now() - begun
         await asking.end()
         return took, times, asking.again
 
     async def _arrivals(self, comm: Comm, node: Node, count: int) -> AsyncIterator[tuple[int, int]]:
-        """Each request of a client at its time: its number, and when it was due."""
+        """Yield each request of a client at its time: its number, and when it was due."""
         chance, now = node.random("arrivals"), node.now
         each = self.rate / (comm.size - 1) / _SECOND
         due = now()

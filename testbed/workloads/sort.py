@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import Final
 
 from testbed.workloads.form import Comm, Node, VerificationError, Workload
-from testbed.workloads.settings import LARGEST_MESSAGE
+from testbed.workloads.workload_settings import LARGEST_MESSAGE
 
 _COUNT, _KEYS, _EDGE = 1, 2, 3
 _OVERSAMPLED: Final = 16  # samples of each rank for each splitter
 _TYPE: Final = "I"  # 32-bit keys
-_MOST: Final = LARGEST_MESSAGE // array(_TYPE).itemsize  # all of a rank's may go to one other
+_MAX: Final = LARGEST_MESSAGE // array(_TYPE).itemsize  # all of a rank's may go to one other
 
 
 class Sort(Workload):
@@ -23,11 +23,13 @@ class Sort(Workload):
     new. keys: of each rank.
     """
 
+    bears_restarts = False
+
     keys: int = 20_000
 
     def __post_init__(self) -> None:
-        if not 1 <= self.keys <= _MOST:
-            raise ValueError(f"keys: 1 to {_MOST:,}")
+        if not 1 <= self.keys <= _MAX:
+            raise ValueError(f"keys: 1 to {_MAX:,}")
 
     async def rank(self, comm: Comm, node: Node) -> int:
         chance = node.random("keys")
@@ -59,8 +61,8 @@ class Sort(Workload):
         await _check_edge(comm, whole)
         sums = await node.gather((len(mine), sum(mine), _mixed(mine), len(whole), sum(whole), _mixed(whole)))
         if sums is not None:
-            before = [sum(column) for column in zip(*(one[:3] for one in sums), strict=True)]
-            after = [sum(column) for column in zip(*(one[3:] for one in sums), strict=True)]
+            before = [sum(column) for column in zip(*(values[:3] for values in sums), strict=True)]
+            after = [sum(column) for column in zip(*(values[3:] for values in sums), strict=True)]
             if before != after:
                 raise VerificationError(
                     f"{before[0]} keys before and {after[0]} after, with other sums: keys are lost or new"
@@ -68,14 +70,14 @@ class Sort(Workload):
 
 
 def _parts(mine: array[int], splitters: list[int]) -> list[array[int]]:
-    """What goes to each rank, in order."""
+    """Split the sorted keys into the parts of all ranks, in order."""
     ordered = array(_TYPE, sorted(mine))
     edges = [0, *(bisect_right(ordered, splitter) for splitter in splitters), len(ordered)]
     return [ordered[first:last] for first, last in pairwise(edges)]
 
 
 async def _exchange(comm: Comm, parts: list[array[int]]) -> list[array[int]]:
-    """Everybody's part for us; rank by rank at growing distance, so that nobody is everybody's target."""
+    """Exchange parts with all ranks at growing distance, so that no rank is the target of all at once."""
     received = [parts[comm.rank]]
     for distance in range(1, comm.size):
         to, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
@@ -88,7 +90,7 @@ async def _exchange(comm: Comm, parts: list[array[int]]) -> list[array[int]]:
 
 
 async def _check_edge(comm: Comm, whole: array[int]) -> None:
-    """No key is below the greatest of all ranks before. It goes from rank to rank."""
+    """Check that no key is below the greatest of all ranks before, which is passed from rank to rank."""
     greatest = array("q", [-1])
     if comm.rank:
         await comm.Recv(greatest, comm.rank - 1, _EDGE)
@@ -99,5 +101,5 @@ async def _check_edge(comm: Comm, whole: array[int]) -> None:
 
 
 def _mixed(keys: array[int]) -> int:
-    """A sum that notices keys which change so that their plain sum stays."""
+    """Return a sum that detects changes of keys that keep their plain sum."""
     return sum(key * key % 2_147_483_647 for key in keys)

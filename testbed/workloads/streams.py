@@ -1,6 +1,6 @@
-"""A stream of messages between two ranks: so many under way, every one verified, and a trailing acknowledgement.
+"""A stream of messages between two ranks: a window under way, every one verified, and a trailing acknowledgement.
 
-The receiver's first receives are begun before the sender begins, and time runs until the acknowledgement is there: a
+The receiver's first receives are posted before the sender begins, and time runs until the acknowledgement arrives: a
 message counts when its receiver has it.
 """
 
@@ -10,21 +10,20 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
-from testbed.workloads.contents import Contents
-from testbed.workloads.form import Comm, Node
+from testbed.workloads.form import Comm, Contents, Node
 
 _DATA, _READY, _DONE, _TOLD = 1, 2, 3, 4
 
 
 class Sent(NamedTuple):
-    """took: nanoseconds from the first message to the acknowledgement of all. lost: messages."""
+    """Result of a stream. took: nanoseconds from the first message to the acknowledgement of all. lost: messages."""
 
     took: int
     lost: int = 0
 
 
 class Streams:
-    """One rank's. size: bytes. window: messages under way."""
+    """Streams of one rank. size: bytes. window: messages under way."""
 
     def __init__(self, comm: Comm, node: Node, contents: Contents) -> None:
         self._comm: Final = comm
@@ -36,11 +35,12 @@ class Streams:
         return await self.send_at_once(peer, size, count, window)
 
     async def ready(self, peer: int) -> Awaitable[object]:
-        """Over when that receiver has begun its first receives; `send_at_once` may follow."""
+        """Return an awaitable that is done when the receiver has posted its first receives; then `send_at_once` may
+        follow."""
         return await self._comm.Irecv(None, peer, _READY)
 
     async def send_at_once(self, peer: int, size: int, count: int, window: int) -> Sent:
-        """`send` to a receiver that is ready."""
+        """Send to a receiver that is ready."""
         comm, contents, now = self._comm, self._contents, self._node.now
         # Begun in time: an acknowledgement that finds no receive is dropped by some, and comes again a time-out later.
         done = await comm.Irecv(None, peer, _DONE)
@@ -57,7 +57,7 @@ class Streams:
         return Sent(now() - begun)
 
     async def receive(self, peer: int, size: int, count: int, window: int) -> int:
-        """The other end; how many messages were lost. Raises VerificationError."""
+        """Receive a stream; return the number of lost messages. Raises VerificationError."""
         comm, contents = self._comm, self._contents
         buffers = [bytearray(size) for _ in range(min(count, window))]
         under_way = deque([(buffer, await comm.Irecv(buffer, peer, _DATA)) for buffer in buffers])
@@ -72,20 +72,21 @@ class Streams:
         await comm.Send(None, peer, _DONE)
         return 0
 
-    async def tell(self, peer: int, count: int) -> None:
-        """Say how many messages there will be; `told` hears it."""
+    async def send_count(self, peer: int, count: int) -> None:
+        """Send the number of messages that will follow; `receive_count` receives it."""
         await self._comm.send(count, peer, _TOLD)
 
-    async def told(self, peer: int) -> int:
+    async def receive_count(self, peer: int) -> int:
         count = await self._comm.recv(source=peer, tag=_TOLD)
         assert isinstance(count, int)
         return count
 
     def losses(self, lost: int) -> dict[str, int]:  # noqa: ARG002  another protocol's streams have some
-        """What a row tells of them: nothing where none can be lost."""
+        """Return a row's entries on losses: none where messages cannot be lost."""
         return {}
 
 
 def enough(count: int, tried: int, took: int, most: int) -> int:
-    """How many there may be, at most count, so that it takes no longer than most, when so many took so long (ns)."""
+    """Return the number of rounds, at most count, that takes no longer than most, where `tried` rounds took `took`
+    (ns)."""
     return max(1, min(count, most * tried // max(1, took)))

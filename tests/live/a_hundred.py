@@ -16,7 +16,7 @@ import echoing
 from protocols.core.firmware import Host
 from protocols.emp import codec, host
 from testbed import Cluster
-from testbed.controller.agents import agents
+from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
 
 PATIENCE = 20.0  # s

@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.errors import Returned, Status
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
 from protocols.core.completion import Completion
 from testbed.engine.tasks import Task, Work
-from testbed.workloads.form import Node
-from testbed.workloads.native import Native
-from testbed.workloads.settings import Duration
+from testbed.workloads.form import Native, Node
+from testbed.workloads.workload_settings import Duration
 
 TAG: Final = 0x7042
 WORDS, DATA, ANSWER, BYE = range(1, 5)
@@ -111,7 +110,7 @@ class Process:
     async def _pump(self) -> None:
         while not self._is_over:
             await self._bundle.wait()
-            self._bundle.poll()
+            await self._bundle.poll()
 
     async def _ask(self, endpoint: Endpoint, peer: int, until: int) -> None:
         """One request after the other, of all forms, to all of a peer's endpoints in turn."""

@@ -11,9 +11,9 @@ from myrinet_agents import Routes, tree_routes
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
+from testbed.fabric.myrinet.route import closed, is_intact, route_byte
 from testbed.runtime.nodes.places import Here
 from testbed.spec.layout import Layout
-from testbed.wire.myrinet.route import closed, is_intact, route_byte
 
 ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
 TYPE = b"\0\4"

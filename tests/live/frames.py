@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from testbed.cluster.running import RunningCluster
+from testbed.cluster.running_cluster import RunningCluster
 from testbed.kernel import namespaces, syscalls
 
 EVERY_PROTOCOL = 0x0003

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
-from protocols.am2.mapper.tables import Table
 from protocols.core.firmware import Adapter, Agent, Nic
+from testbed.fabric.myrinet.route import delta
 from testbed.runtime.nodes.places import Here
 from testbed.spec.layout import End, Layout
-from testbed.wire.myrinet.route import delta
 
 LIVE = Settings(
     timeout=100 * MILLISECOND,

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from protocols.core.apart import Apart
 from protocols.core.firmware import Adapter
+from protocols.core.split_memory import Apart
 from protocols.emp.apart import apart as emp
 from protocols.emp.codec import ETHERTYPE
-from testbed.cluster.running import RunningCluster
-from testbed.cluster.state import Store
+from testbed.cluster.records.state import Store
+from testbed.cluster.running_cluster import RunningCluster
 from testbed.kernel import syscalls
 from testbed.runtime.calls import call
 from testbed.runtime.shared.agent import Offer, SharedAgent
-from testbed.runtime.shared.attached import Attachment, HostDriver
+from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.functions import address_of
-from testbed.runtime.shared.standing import socket_of
+from testbed.runtime.shared.standing_agent import socket_of
 
 PATIENCE = 30.0  # s
 HEAP = 8 << 20

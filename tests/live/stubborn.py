@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from testbed.cluster.running import RunningNode
+from testbed.cluster.running_cluster import RunningNode
 from testbed.kernel.processes import wait_for_end
 
 IGNORES_SIGTERM = """

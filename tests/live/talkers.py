@@ -19,7 +19,7 @@ from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from testbed import RunningCluster
 from testbed.engine.loop import Loop
-from testbed.runtime.shared.attached import Attachment, HostDriver
+from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.introduction import AttachError, NicGoneError
 
 PATIENCE = 30.0  # s

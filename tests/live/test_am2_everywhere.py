@@ -10,20 +10,20 @@ from typing import Protocol
 import pytest
 
 from protocols.am2.codec import ETHERTYPE
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from testbed import Cluster
-from testbed.controller.agents import agents
+from testbed.controller.runs.agents import agents
+from testbed.fates.flows import Flow
+from testbed.fates.records import Fate, Record
 from testbed.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link
 from testbed.spec.elements import Node as ClusterNode
-from testbed.wire.fates import Fate, Record
-from testbed.wire.flows import Flow
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -85,7 +85,7 @@ async def talk(am: ActiveMessages, _node: Node) -> list[str]:
                 message = content(am.node, other, serial)
                 if not message:
                     await endpoint.request(place, WORD, serial)
-                elif len(message) <= am.most_medium:
+                elif len(message) <= am.max_medium:
                     await endpoint.request_medium(place, DATA, message, serial)
                 else:
                     offset = LARGEST * (ROUNDS * am.node + serial)
@@ -93,7 +93,7 @@ async def talk(am: ActiveMessages, _node: Node) -> list[str]:
     expected = ENDPOINTS * ROUNDS * len(others)
     while len(replies) < expected or len(history) < 2 * expected:
         await bundle.wait()
-        bundle.poll()
+        await bundle.poll()
     return sorted(history)
 
 

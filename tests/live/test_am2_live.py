@@ -6,13 +6,13 @@ import pytest
 
 from protocols.am2.codec import ETHERTYPE
 from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
 from protocols.am2.plug import plug
 from protocols.am2.settings import MILLISECOND, Settings
 from testbed import Cluster
-from testbed.controller.agents import agents
+from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -46,7 +46,7 @@ async def serve(endpoint: Endpoint) -> None:
     theirs only may wait for each other in a circle."""
     while True:
         await endpoint.wait()
-        endpoint.poll()
+        await endpoint.poll()
 
 
 async def everybody(am: ActiveMessages, node: Here) -> list[tuple[int, int]]:

@@ -17,17 +17,17 @@ from protocols.am2 import page as layout
 from protocols.am2.apart import apart
 from protocols.am2.apart_memory import OwnFrames
 from protocols.am2.codec import ETHERTYPE
+from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.errors import Returned, Status
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
 from protocols.am2.settings import Settings
 from protocols.core.completion import Completion
 from testbed import Cluster
-from testbed.cluster.running import RunningCluster
+from testbed.cluster.running_cluster import RunningCluster
 from testbed.engine.tasks import Task, Work
-from testbed.runtime.shared.attached import Attachment, HostDriver
+from testbed.runtime.shared.attachment import Attachment, HostDriver
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -63,7 +63,7 @@ def serve(endpoints: int, forms: bool = True) -> Program:
             endpoint.tag = TAG
         while True:
             await bundle.wait()
-            bundle.poll()
+            await bundle.poll()
 
     return program
 
@@ -112,7 +112,7 @@ async def _asked(endpoint: Endpoint, servers: list[EndpointName], count: int) ->
         while early:  # there was no such endpoint yet
             await put(early.pop())
         await endpoint.wait()
-        endpoint.poll()
+        await endpoint.poll()
     for word, answer in answers.items():
         assert answer == ((word + 1, 0), (MEDIUM, sum(CONTENT[:MEDIUM])), (BULK, sum(CONTENT)))[word % 3]
 

@@ -11,7 +11,7 @@ from am2_torture import Torture, is_exactly_once
 
 import testbed
 from testbed import Cluster, Scenario
-from testbed.spec.faults import Crash, Flap, Impair
+from testbed.spec.fault_models import Crash, Flap, Impair
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

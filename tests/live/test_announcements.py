@@ -23,11 +23,11 @@ from contextlib import suppress
 
 from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.running import RunningCluster
-from testbed.cluster.state import Store
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.cluster.records.state import Store
 from testbed.kernel.changes import observed_by
 from testbed.spec.model import Description, Link, Node
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 lasting = sys.argv[1] == "lasting"
 shown = Node(name="n1", files={"/etc/motd": "hello"})

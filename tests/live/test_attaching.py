@@ -11,7 +11,7 @@ import pytest
 from test_runs_gone_wrong import offloads_on
 
 from testbed import Cluster, RunningCluster, TestbedError, attach
-from testbed.controller.commands import run_commands
+from testbed.controller.runs.command_runs import run_commands
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -12,9 +12,9 @@ from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster, Scenario
-from testbed.cluster.state import Store
-from testbed.controller.commands import run_commands
-from testbed.spec.faults import Flap, Impair, Pause, Restart
+from testbed.cluster.records.state import Store
+from testbed.controller.runs.command_runs import run_commands
+from testbed.spec.fault_models import Flap, Impair, Pause, Restart
 
 pytestmark = [
     pytest.mark.requires("root", "userns", "ping"),

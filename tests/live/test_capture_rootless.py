@@ -11,9 +11,9 @@ from captures import captured
 from test_rootless import as_user, finish, home
 
 from testbed import Cluster
-from testbed.cluster import carrying
-from testbed.cluster.running import RunningCluster
-from testbed.cluster.state import Store
+from testbed.cluster.records.state import Store
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.cluster.services import relay_client
 from testbed.kernel import userns
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("m
 __all__ = ["home"]  # a fixture
 
 # What a child uses, beside what all do, is imported before it loses the right to read it.
-for _module in ("testbed.observe.capturing",):
+for _module in ("testbed.observe.sniff.capture",):
     import_module(_module)
 
 
@@ -31,13 +31,13 @@ def test_an_ordinary_user_captures_what_is_lost(home: Path, lasting: bool) -> No
         with Cluster.back_to_back(loss="30%", delay="1ms").up("pair", keep=lasting) as cluster:
             with cluster.capture("n1", home / "x.pcapng") as capture:
                 _talk(cluster)
-            said = carrying.report(Store(), cluster.state)
+            said = relay_client.report(Store(), cluster.state)
             assert said is not None
             ((_, both),) = said["links"].items()
             lost = sum(both[direction]["counters"]["loss"] for direction in ("forward", "backward"))
             assert capture.result.met == {"loss": lost}
             assert lost > 20
-            assert capture.result.whole
+            assert capture.result.complete
             assert sum(bool(met) for *_, met in captured(home / "x.pcapng")) == lost
         (home / "x.pcapng").unlink()
 

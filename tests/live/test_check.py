@@ -24,15 +24,16 @@ from machine import eventually
 
 from testbed import Cluster, RunningCluster
 from testbed.cli.documents import schema_of
-from testbed.cluster import carrying, names
-from testbed.cluster.state import Store
-from testbed.cluster.wiring import free_ends
-from testbed.controller.checking import baseline, check, verdict
-from testbed.controller.thresholds import LIMITS, Limit, Table
-from testbed.controller.verdicts import Finding, Grade, Verdict
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.veth_wiring import free_ends
+from testbed.cluster.records.state import Store
+from testbed.cluster.services import relay_client
+from testbed.controller.cluster_check import baseline, check, verdict
+from testbed.controller.verdict.thresholds import LIMITS, Limit, Table
+from testbed.controller.verdict.verdicts import Finding, Grade, Verdict
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.runtime.calls import call
-from testbed.runtime.orders import Places, Treated
+from testbed.runtime.relay.orders import Places, Treated
 
 pytestmark = [
     pytest.mark.requires("root", "ip"),
@@ -82,14 +83,14 @@ def link_of(cluster: RunningCluster, node: str) -> str:
 
 
 def relay_of(cluster: RunningCluster) -> int:
-    said = carrying.report(Store(), Store().choose(cluster.name))
+    said = relay_client.report(Store(), Store().choose(cluster.name))
     assert said is not None
     pid: int = said["pid"]
     return pid
 
 
 def offered(cluster: RunningCluster, link: str) -> int:
-    said = carrying.report(Store(), Store().choose(cluster.name))
+    said = relay_client.report(Store(), Store().choose(cluster.name))
     assert said is not None
     count: int = said["links"][link]["forward"]["counters"]["offered"]
     return count
@@ -192,7 +193,7 @@ def test_a_link_that_is_down_carries_nothing() -> None:
 def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
     with star() as cluster:
         cluster.inject("n1", delay="1ms")
-        wire = cluster.state.namespaces[names.WIRE]
+        wire = cluster.state.namespaces[namespace_names.WIRE]
 
         def seen() -> tuple[object, ...]:
             tables = [tools.tell(wire, "bridge", "fdb", "show")]
@@ -266,7 +267,7 @@ def test_a_relay_that_is_killed_makes_the_span_invalid_and_only_that_span() -> N
         # Before it is back, and after.
         assert verdict(cluster, before, table=PATIENT).grade is Grade.INVALID
         eventually(
-            lambda: carrying.report(Store(), Store().choose(cluster.name)) is not None, "another relay", 30 * SLOW
+            lambda: relay_client.report(Store(), Store().choose(cluster.name)) is not None, "another relay", 30 * SLOW
         )
         eventually(
             lambda: graded(verdict(cluster, clock), Grade.INVALID) == {"relay gap"}, "the gap is told", 30 * SLOW
@@ -326,7 +327,7 @@ def test_a_relay_that_stops_for_a_while_degrades_its_delays() -> None:
         cluster.inject("n1", delay="5ms")
         link = link_of(cluster, "n1")
         device, _ = free_ends(cluster.state.layout, link)
-        relay, wire = relay_of(cluster), cluster.state.namespaces[names.WIRE]
+        relay, wire = relay_of(cluster), cluster.state.namespaces[namespace_names.WIRE]
         stopper = os.fork()
         if stopper == 0:
             status = 1

@@ -11,19 +11,21 @@ import pytest
 from test_rootless import as_user, finish, home
 
 from testbed import Cluster
-from testbed.cluster import carrying, injecting, removal
+from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.state import Store
-from testbed.controller.checking import baseline, check, verdict
-from testbed.controller.verdicts import Grade
-from testbed.spec.resolving import resolve
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.records.state import Store
+from testbed.cluster.services import relay_client
+from testbed.controller.cluster_check import baseline, check, verdict
+from testbed.controller.verdict.verdicts import Grade
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
 __all__ = ["home"]  # a fixture
 
 # What a child uses, beside what all do, is imported before it loses the right to read it.
-for _module in ("testbed.controller.measuring",):
+for _module in ("testbed.controller.probing.measurement",):
     import_module(_module)
 
 
@@ -34,7 +36,7 @@ def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
     def story() -> None:
         store = Store()
         bring_up(store, layout, name="star", origin="a test", lasting=lasting)
-        injecting.inject(store, "star", "n1", {"delay": 20_000_000, "loss": 0.3})
+        fault_injection.inject(store, "star", "n1", {"delay": 20_000_000, "loss": 0.3})
         assert set(store.choose("star").datapaths.values()) == {"relay"}
         before = baseline("star")
         told = check("star")
@@ -47,7 +49,7 @@ def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
             assert found["loss"].grade in (Grade.TRUSTED, Grade.UNDECIDED)  # small buffers may overrun
             assert found["loss"].interval is not None
         # What dies is found out here, too.
-        said = carrying.report(store, store.choose("star"))
+        said = relay_client.report(store, store.choose("star"))
         assert said is not None
         os.kill(said["pid"], signal.SIGKILL)
         assert verdict("star", before).grade is Grade.INVALID

@@ -22,16 +22,16 @@ from machine import Machine
 from testbed import Cluster, RunningCluster, TestbedError
 from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.collecting import Finding, collect
+from testbed.cluster.garbage import Finding, collect
 from testbed.cluster.lifecycle import Outcome
-from testbed.cluster.state import State, Store
+from testbed.cluster.records.state import State, Store
 from testbed.errors import ConflictError, KernelError, UnreadableStateError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.changes import observed_by
 from testbed.kernel.children import in_child
 from testbed.kernel.processes import identity
 from testbed.spec.layout import Layout, Node
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -256,8 +256,14 @@ def test_a_refused_change_of_a_cluster_restores_it_and_is_named() -> None:
         before.assert_unchanged()
 
 
+ENOUGH = 200
+"""Open files, for a star of 40 nodes."""
+
+
 def leave_descriptors(room: int) -> None:
-    """Use up this process's file descriptors until exactly `room` can be opened."""
+    """Use up this process's file descriptors until exactly `room` can be opened, below a limit that is high enough for who
+    asks beforehand."""
+    os.dup2(0, ENOUGH)
     most = max(int(name) for name in os.listdir("/proc/self/fd")) + room + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     filling = []

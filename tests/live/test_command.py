@@ -537,9 +537,13 @@ def test_a_foreign_namespace_of_the_name_is_left_alone() -> None:
 
 def test_without_file_descriptors_nothing_is_left() -> None:
     def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (36, 36))
+
+    def fewer() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
 
     refused(testbed("up", "star-16", preexec_fn=few), 7, "no file descriptors are left", "ulimit")
+    refused(testbed("up", "star-16", preexec_fn=fewer), 3, "need 34 open files", "ulimit -Hn")
 
 
 def test_a_read_only_run_is_said() -> None:

@@ -16,10 +16,10 @@ import pytest
 from test_command import testbed as command
 
 from testbed import Cluster, CommandError, CommandTimeoutError, RunningCluster, Scenario
-from testbed.cluster.status import status
-from testbed.controller.commands import CommandsResult, run_commands
+from testbed.cluster.records.status import status
+from testbed.controller.runs.command_runs import CommandsResult, run_commands
 from testbed.errors import DescriptionError, UnsupportedError
-from testbed.spec.faults import (
+from testbed.spec.fault_models import (
     Churn,
     Cpu,
     Crash,
@@ -37,7 +37,7 @@ from testbed.spec.faults import (
 )
 from testbed.spec.scenario import RandomFaults
 
-pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 TICKS = "for i in $(seq 30); do date +%s.%N; sleep 0.05; done"
 PINGS = "ping -q -i 0.02 -w 2 n1 >/dev/null; true"

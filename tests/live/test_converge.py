@@ -15,17 +15,17 @@ from strategies import descriptions, edits
 from tools import Inside, forwarding, inside, ping, ports, redirections, tell, wire_path
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster import names
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import Outcome
-from testbed.cluster.state import Store
-from testbed.cluster.wiring import Wiring
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.veth_wiring import Wiring
+from testbed.cluster.records.state import Store
 from testbed.errors import ConflictError
-from testbed.kernel import survey
+from testbed.kernel import rtnl_dump
 from testbed.kernel.namespaces import open_path
 from testbed.spec.layout import Layout
 from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("root", "ip"), pytest.mark.usefixtures("machine")]
 
@@ -56,7 +56,7 @@ def look(outcome: Outcome) -> dict[str, Inside]:
 def assert_equal(outcome: Outcome, layout: Layout) -> dict[str, Inside]:
     """The kernel has the layout, no more and no less; returns what it has."""
     found = look(outcome)
-    assert found.keys() == {names.WIRE, *(node.name for node in layout.nodes)}
+    assert found.keys() == {namespace_names.WIRE, *(node.name for node in layout.nodes)}
     for node in layout.nodes:
         there = found[node.name]
         assert there.links.keys() == {nic.name for nic in node.nics}
@@ -77,8 +77,8 @@ def assert_equal(outcome: Outcome, layout: Layout) -> dict[str, Inside]:
 def assert_wired(outcome: Outcome, layout: Layout, found: Mapping[str, Inside]) -> None:
     wiring = Wiring(layout)
     wire = wire_path(outcome.state)
-    links = found[names.WIRE].links
-    switches = {names.switch(switch.name): switch for switch in layout.switches}
+    links = found[namespace_names.WIRE].links
+    switches = {namespace_names.switch(switch.name): switch for switch in layout.switches}
     assert links.keys() == switches.keys() | {device for _, device in wiring.wire_devices}
     for device in switches:
         assert (links[device].kind, links[device].up) == ("bridge", True)
@@ -96,12 +96,12 @@ def assert_wired(outcome: Outcome, layout: Layout, found: Mapping[str, Inside]) 
         for number, device in wiring.ports[switch.name].items():
             port = settings_of[device[1]]
             floods = switch.learns or number in switch.tree
-            assert port["master"] == names.switch(switch.name)
+            assert port["master"] == namespace_names.switch(switch.name)
             assert (port["learning"], port["flood"], port["mcast_flood"], port["bcast_flood"]) == (
                 switch.learns, floods, floods, floods,
             )  # fmt: skip
     entries = {
-        (names.switch(switch.name), mac): wiring.ports[switch.name][number][1]
+        (namespace_names.switch(switch.name), mac): wiring.ports[switch.name][number][1]
         for switch in layout.switches
         for mac, number in switch.forwarding.items()
     }
@@ -134,7 +134,7 @@ def test_what_the_kernel_has_equals_the_model_and_again_after_an_edit(data: st.D
         touched = {getattr(operation, "device", "") for operation in changed.operations}
         for node, nic in untouched(before, after):
             assert now[node].links[nic].index == was[node].links[nic].index
-            if not {names.far_end(node, nic), nic} & touched:
+            if not {namespace_names.far_end(node, nic), nic} & touched:
                 assert now[node].links[nic] == was[node].links[nic]
     finally:
         take_down()
@@ -143,10 +143,10 @@ def test_what_the_kernel_has_equals_the_model_and_again_after_an_edit(data: st.D
 # Untouched links
 
 
-def counters(outcome: Outcome, key: str, device: str) -> tuple[int, survey.Counters]:
+def counters(outcome: Outcome, key: str, device: str) -> tuple[int, rtnl_dump.Counters]:
     namespace = open_path(outcome.state.namespaces[key])
     try:
-        found = survey.by_name(survey.interfaces(namespace.route))[device]
+        found = rtnl_dump.by_name(rtnl_dump.interfaces(namespace.route))[device]
     finally:
         namespace.close()
     return found.index, found.counters

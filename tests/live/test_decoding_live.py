@@ -16,7 +16,7 @@ from captures import captured
 from protocols.emp import codec
 from protocols.emp.host import Endpoint, plug
 from testbed import Cluster
-from testbed.controller.agents import agents
+from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]

@@ -11,33 +11,47 @@ from protocols.core.profile import Profile
 from protocols.emp.profile import EMP_2001
 from testbed import Cluster, RunResult, TestbedError
 
-pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-DILATE = 1000
+DILATE = 2500
 SIZES = "4,1500"
+COUNT = 20
+ROOM = 5_000
+"""ns: half of what an exchange is shorter, or more, where the profile is wrong by a factor of two."""
+
 WIRE = Cluster.star(2, rate="1gbit", delay="200ns", overhead=24, minimum_frame=60)
 
 
-def pingpong(mode: testbed.controller.running.Mode, profile: Profile, dilate: int | None = None) -> RunResult:
-    settings = {"sizes": SIZES, "count": 40}
+def pingpong(mode: testbed.controller.runs.runner.Mode, profile: Profile, dilate: int | None = None) -> RunResult:
+    settings = {"sizes": SIZES, "count": COUNT}
     return testbed.run(WIRE, "pingpong", mode=mode, profile=profile, dilate=dilate, settings=settings)
 
 
+def lateness(dilated: RunResult) -> int:
+    """Nanoseconds of the model's time by which frames were late: at the NICs, and in the relay on two links."""
+    nics = max(one.p99 for one in dilated.repetitions[0].lateness.values())
+    relayed = max(one.measured or 0.0 for one in dilated.verdict.findings if one.what == "relay lateness p99")
+    return nics + round(2 * relayed / DILATE)
+
+
 def agree(simulated: RunResult, dilated: RunResult) -> bool:
-    """Whether no time is early, and the fastest exchanges are no later than frames were: at the NICs, and in the relay on
-    two links."""
-    late = max(one.p99 for one in dilated.repetitions[0].lateness.values())
-    relayed = [one.measured or 0.0 for one in dilated.verdict.findings if one.what == "relay lateness p99"]
-    late += round(2 * max(relayed) / DILATE)
+    """Whether no time is early, and the fastest exchanges are no later than frames were."""
     pairs = zip(simulated.rows, dilated.rows, strict=True)
     excess = [other["min_ns"] - one["min_ns"] for one, other in pairs]
     rounding = 10  # ns: of rates and of half round trips
-    return all(-rounding <= one <= rounding + late for one in excess)
+    return all(-rounding <= one <= rounding + lateness(dilated) for one in excess)
 
 
 @pytest.fixture(scope="module")
 def run() -> RunResult:
-    return pingpong("dilated", EMP_2001, DILATE)
+    """On a machine that another one holds up, times can tell nothing: it gets some more tries, and no more."""
+    for _ in range(5):
+        found = pingpong("dilated", EMP_2001, DILATE)
+        if lateness(found) <= ROOM:
+            return found
+    raise AssertionError(
+        f"frames are late by {lateness(found)} ns of the model's time, of at most {ROOM}, in each of 5 runs"
+    )
 
 
 def test_times_are_the_simulations_but_for_the_lateness_that_was_measured(run: RunResult) -> None:
@@ -45,7 +59,7 @@ def test_times_are_the_simulations_but_for_the_lateness_that_was_measured(run: R
     assert not any("no profile" in note for note in run.verdict.notes)
     assert any("of the model's time late" in note for note in run.verdict.notes)
     for late in run.repetitions[0].lateness.values():
-        assert late.frames > 2 * 2 * 40
+        assert late.frames > 2 * 2 * COUNT
         assert 0 <= late.p50 <= late.p99 <= late.longest
 
 

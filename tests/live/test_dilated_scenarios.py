@@ -13,12 +13,17 @@ import pytest
 
 import testbed
 from protocols.emp.profile import EMP_2001
-from protocols.mpi.errors import MPIError
+from protocols.mpi.mpi_errors import MPIError
 from testbed import Cluster, RunResult, Scenario, TestbedError
-from testbed.spec.faults import Cpu, Crash, Fault, Impair, Incast, Pause, Restart, Rule, Slow
+from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Pause, Restart, Rule, Slow
 from testbed.workloads.form import Comm, Node
 
-pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.requires("root"),
+    pytest.mark.usefixtures("machine"),
+    pytest.mark.timeout(180),
+]
 
 US, MS = 1_000, 1_000_000
 DILATE = 300

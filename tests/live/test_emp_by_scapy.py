@@ -14,8 +14,8 @@ from protocols.emp.card import Codec
 from protocols.emp.host import Endpoint, plug
 from protocols.emp.settings import Settings
 from testbed import Cluster
-from testbed.cluster.running import RunningCluster
-from testbed.controller.agents import agents
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]

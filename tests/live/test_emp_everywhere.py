@@ -14,13 +14,13 @@ from protocols.emp.codec import ETHERTYPE, TYPE_ACK
 from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
 from testbed import Cluster
-from testbed.controller.agents import agents
+from testbed.controller.runs.agents import agents
+from testbed.fates.flows import Flow
+from testbed.fates.records import Fate, Record
+from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.sim.simulation import Simulation
-from testbed.wire.fates import Fate, Record
-from testbed.wire.flows import Flow
-from testbed.wire.rules import RuleSet
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -17,10 +17,10 @@ from frames import mac, opened, received, wait_until_readable
 from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE, FRAME_SIZE, MESSAGE_SIZE, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE, type_of
 from testbed import Cluster
-from testbed.controller.agents import agents
+from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
 
-pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 PATIENCE = 20.0  # s
 WHILE = 700_000_000  # ns

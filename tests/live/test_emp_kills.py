@@ -14,11 +14,11 @@ from machine import Machine, eventually
 from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE
 from testbed import Cluster
-from testbed.cluster.state import Store
-from testbed.controller.agents import agents
-from testbed.runtime import events
+from testbed.cluster.records.state import Store
+from testbed.controller.runs.agents import agents
+from testbed.runtime import event_log
+from testbed.runtime.nodes.node_run import NodeDiedError
 from testbed.runtime.nodes.places import Here
-from testbed.runtime.nodes.run import NodeDiedError
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -55,7 +55,7 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
         with agents(cluster, emp.plug(), ETHERTYPE, dict.fromkeys(NODES, partial(talk, rounds=20))) as run:
             run.wait(PATIENCE)
         told_to = Store().directory(cluster.name)
-        events.record(told_to, "deaths begin")
+        event_log.record(told_to, "deaths begin")
         standing = Machine()
         for seed in SEEDS:
             chance = random.Random(seed)
@@ -69,7 +69,7 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
                 with pytest.raises(NodeDiedError, match=f"^{victim}: its process was ended by signal 9:"):
                     run.wait(PATIENCE)
             assert time.monotonic() - killed < SOON, f"seed {seed}"
-            told = [event for event in events.read(told_to) if event.get("pid") == pids[victim]]
+            told = [event for event in event_log.read(told_to) if event.get("pid") == pids[victim]]
             assert [(event["event"], event["node"]) for event in told] == [("node process died", victim)]
             standing.assert_unchanged(f"left behind by the death of {victim}, seed {seed}", SOON)
         with agents(cluster, emp.plug(), ETHERTYPE, dict.fromkeys(NODES, partial(talk, rounds=50))) as run:

@@ -12,8 +12,8 @@ import stubborn
 from machine import Machine
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster.collecting import collect
-from testbed.cluster.state import Store
+from testbed.cluster.garbage import collect
+from testbed.cluster.records.state import Store
 from testbed.kernel import namespaces
 from testbed.kernel.children import in_child
 from testbed.kernel.processes import Identity, identity

@@ -16,9 +16,9 @@ import pytest
 
 from testbed import Cluster
 from testbed.cli.documents import schema_of
-from testbed.cluster.running import RunningCluster
-from testbed.cluster.state import Store
-from testbed.runtime import events
+from testbed.cluster.records.state import Store
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.runtime import event_log
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -116,11 +116,11 @@ def test_an_interrupt_ends_following_without_a_word(star: RunningCluster) -> Non
 
 def test_events_without_their_usual_facts_are_told_all_the_same(star: RunningCluster) -> None:
     directory = Store().directory(star.name)
-    events.record(directory, "inject", number=7)
-    events.record(directory, "moon\x1b[2J rises", phase="full")
+    event_log.record(directory, "inject", number=7)
+    event_log.record(directory, "moon\x1b[2J rises", phase="full")
     lines = told().splitlines()
     assert "number 7" in lines[0]
-    assert "moon?[2J rises: phase full" in lines[1]
+    assert "moon\\x1b[2J rises: phase full" in lines[1]
 
 
 # Runs

@@ -71,6 +71,9 @@ def test_a_group_of_nodes_runs_a_command(star: RunningCluster, threads: bool) ->
 
 
 def test_who_uses_no_connection_does_not_import_fabric() -> None:
-    found = "import sys, testbed.cli.main, testbed.cli.ssh, testbed.controller.running, testbed.cluster.running as r\n"
-    found += "import testbed.cluster.secure_shell\nprint(sorted({'fabric', 'paramiko', 'invoke'} & set(sys.modules)))"
+    found = "import sys, testbed.cli.main, testbed.cli.ssh\n"
+    found += "import testbed.controller.runs.runner, testbed.cluster.running_cluster\n"
+    found += (
+        "import testbed.cluster.access.secure_shell\nprint(sorted({'fabric', 'paramiko', 'invoke'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True).stdout == "[]\n"

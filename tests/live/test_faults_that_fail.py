@@ -6,23 +6,23 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from machine import eventually
 from tools import ping
-from traffic import carried, relay_pid, report, told
+from traffic import carried, relay_pid, report, supervisor_of, told
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster import carrying, injecting
 from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.records.state import Store
+from testbed.cluster.records.status import status
 from testbed.cluster.removal import down
-from testbed.cluster.state import Store
-from testbed.cluster.status import status
+from testbed.cluster.services import relay_client
 from testbed.errors import KernelError, NotFoundError
 from testbed.kernel import namespaces
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -35,13 +35,13 @@ def star() -> Iterator[RunningCluster]:
 
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next time the relay is told its orders, that goes wrong, after the kernel's part has been done."""
-    real = carrying.engage
+    real = relay_client.engage
 
     def fail(*_: object) -> None:
-        monkeypatch.setattr(carrying, "engage", real)
+        monkeypatch.setattr(relay_client, "engage", real)
         raise KernelError("made to fail")
 
-    monkeypatch.setattr(carrying, "engage", fail)
+    monkeypatch.setattr(relay_client, "engage", fail)
 
 
 def programs(cluster: RunningCluster) -> dict[str, int]:
@@ -68,7 +68,7 @@ def test_a_rollback_keeps_the_log_of_fates(tmp_path: Path, monkeypatch: pytest.M
     try:
         fail_once(monkeypatch)
         with pytest.raises(KernelError, match="made to fail"):
-            injecting.inject(store, "logging", "n1", {"delay": 10**6})
+            fault_injection.inject(store, "logging", "n1", {"delay": 10**6})
         assert store.choose("logging").log == log
     finally:
         down(store, "logging")
@@ -94,18 +94,13 @@ def test_a_partition_from_a_node_without_a_link_cuts_nothing() -> None:
         ping(cluster, "n1", "n2")
 
 
-def test_a_steward_of_which_the_state_does_not_know_is_found_and_ends(star: RunningCluster) -> None:
-    """Who started it was killed before he wrote it down."""
+def test_one_supervisor_goes_on_as_long_as_something_needs_it(star: RunningCluster) -> None:
     star.inject("n1", delay="1ms")
-    store, state = Store(), star.state
-    steward = state.steward
-    assert steward is not None
-    store.write(replace(state, steward=None))
+    supervisor = supervisor_of(star)
     star.inject("n2", delay="1ms")
-    assert star.state.steward == steward
-    store.write(replace(star.state, steward=None))
+    assert supervisor_of(star) == supervisor
     star.heal()
-    eventually(lambda: not steward.alive, "the steward has ended")
+    eventually(lambda: not supervisor.alive, "the supervisor has ended")
 
 
 def test_what_is_to_heal_itself_does_although_a_declared_file_is_named_from_where_the_program_was(

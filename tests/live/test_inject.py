@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,19 @@ from tools import forwarding, inside, ping, ports, redirections, tell, wire_path
 from traffic import between, carried, dump, report, told
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster import injecting, names
-from testbed.cluster.applying import Workshop
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.state import Store
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.netlink_executor import NetlinkExecutor
+from testbed.cluster.records.state import Store
 from testbed.errors import DescriptionError, NotFoundError, TestbedError
+from testbed.fates.text_files import BrokenFileError
+from testbed.fates.tokens import RuleError
 from testbed.kernel.datapaths import Asked
-from testbed.kernel.survey import Contents
+from testbed.kernel.rtnl_dump import Contents
 from testbed.spec.layout import Impairment
 from testbed.spec.model import Description, Link, Node, Switch
-from testbed.spec.resolving import resolve
-from testbed.wire.text_files import BrokenFileError
-from testbed.wire.tokens import RuleError
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -183,7 +184,7 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
     for key, path in cluster.state.namespaces.items():
         found[f"{key} links"] = inside(path)
         found[f"{key} qdiscs"] = tell(path, "tc", "qdisc", "show")
-        if key != names.WIRE:
+        if key != namespace_names.WIRE:
             found[f"{key} offloads"] = subprocess.run(
                 ["nsenter", f"--net={path}", "ip", "-d", "link", "show", "eth0"],
                 capture_output=True,
@@ -238,7 +239,7 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> N
         gone = [flow.arrived[-1] - len(flow.arrived) for flow in traffic.look()]
 
         def look() -> None:
-            """Frames keep their order: what had not come before the newest one that has is lost."""
+            """What has not come some frames after it was sent is lost."""
             nonlocal told_before
             traffic.wait(50)
             told_lost = sum(event["lost"] for event in told(cluster, "replugged"))
@@ -255,8 +256,14 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> N
                 look()
             look()
         for flow in traffic.flows:
-            assert flow.arrived == sorted(set(flow.arrived)), "no frame arrives twice, or late"
-        if shape == "back-to-back":
+            assert len(flow.arrived) == len(set(flow.arrived)), "no frame arrives twice"
+            late = [place for place, (one, other) in enumerate(pairwise(flow.arrived)) if one > other]
+            times = sum(other - one > 100 for one, other in pairwise([-1000, *late]))
+            # What the relay has in hand when links come back from it is overtaken by what goes the short way.
+            assert times <= (5 if datapath == "relay" else 0)
+        if datapath == "relay":
+            assert told_before == 0, dump(cluster)
+        if datapath == "relay" or shape == "back-to-back":
             assert uncounted == [0] * 10, dump(cluster)
         else:
             # A switch loses what comes while an end is leaving it, and does not count it: a frame or two, or hundreds where
@@ -294,11 +301,11 @@ def test_a_cable_is_pulled_out_and_plugged_in_again_without_a_look_at_the_nodes(
 ) -> None:
     """On a hundred nodes it would cost whoever flaps a cable most of his processor."""
 
-    def look(_self: Workshop, keys: object) -> dict[str, Contents]:
+    def look(_self: NetlinkExecutor, keys: object) -> dict[str, Contents]:
         raise AssertionError(f"a look at {keys}")
 
     with Cluster.star(3, loss="10%").up() as cluster:
-        monkeypatch.setattr(Workshop, "contents", look)
+        monkeypatch.setattr(NetlinkExecutor, "contents", look)
         with cluster.cut("n2"):
             assert [carrier(cluster, f"n{n}") for n in (1, 2, 3)] == [True, False, True]
         assert carrier(cluster, "n2")
@@ -438,5 +445,5 @@ def test_a_rule_that_never_matched_is_named_in_the_end(pair: RunningCluster) -> 
 
 def test_healing_what_is_not_in_force_is_refused(pair: RunningCluster) -> None:
     with pytest.raises(NotFoundError, match="no injection 3 in force; nothing is"):
-        injecting.heal(Store(), pair.name, [3])
-    assert injecting.heal(Store(), pair.name) == ()
+        fault_injection.heal(Store(), pair.name, [3])
+    assert fault_injection.heal(Store(), pair.name) == ()

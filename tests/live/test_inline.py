@@ -8,30 +8,30 @@ import itertools
 import os
 import random
 import time
-from typing import cast
 
 import pytest
 from echoing import ETHERTYPE, EchoEndpoint, plug
 from frames import opened
 from many_frames import SIZES, exchange
 
-from protocols.core.apart import Apart
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Agent
+from protocols.core.firmware import Adapter, Agent, Buffer
+from protocols.core.split_memory import Apart
 from protocols.emp import host as emp
 from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE as EMP
 from testbed import Cluster
-from testbed.controller.agents import SPIN, agents
+from testbed.controller.runs.agents import SPIN, agents
 from testbed.errors import TestbedError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.runtime.nodes.driver import Driver
 from testbed.runtime.nodes.inline import InlineNic
-from testbed.runtime.nodes.node import assembled
+from testbed.runtime.nodes.inline_driver import Driver
+from testbed.runtime.nodes.node_process import build_inline_nic
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.places import Here, Orders
-from testbed.runtime.shared.attached import HostDriver
+from testbed.runtime.nodes.veth_port import VethPort
+from testbed.runtime.shared.attachment import HostDriver
 from testbed.spec.model import Defaults
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -89,19 +89,19 @@ def test_a_cable_that_is_out_is_known_at_once() -> None:
 def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier: bool, down: int, unsent: int) -> None:
     """Until the kernel's link watch has noticed that a cable is out, up to a second, it has no buffers for what is sent."""
 
-    class Full:
-        def send(self, _frame: bytes) -> int:
-            raise OSError(errno.ENOBUFS, "no buffers")
+    def full(_frame: Buffer) -> int:
+        raise OSError(errno.ENOBUFS, "no buffers")
 
-    class Wire:
-        socket = Full()
+    class Wire(FrameSocket):
+        def __init__(self) -> None:
+            self.send = full
 
         def has_carrier(self) -> bool:
             return carrier
 
-    nic = InlineNic(cast("FrameSocket", Wire()))
+    nic = InlineNic(VethPort(Wire()))
     nic.send(b"frame")
-    assert (nic.down, nic.unsent) == (down, unsent)
+    assert (nic.port.down, nic.port.unsent) == (down, unsent)
 
 
 @pytest.mark.parametrize(("more", "look"), [(0, Patience.LOOK), (1, 0)])
@@ -111,7 +111,7 @@ def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more:
     adapter = Adapter(0, [bytes((2, 0, 0, 0, 0, number)) for number in numbers.values()])
     with Cluster.star(1).up() as cluster, namespaces.staying(), open(cluster["n1"].namespace) as namespace:
         syscalls.setns(namespace.fileno(), syscalls.CLONE_NEWNET)
-        wire, _, _, driver = assembled(orders, cluster["n1"].layout.nics[0].name, adapter)
+        wire, _, _, driver = build_inline_nic(orders, cluster["n1"].layout.nics[0].name, adapter)
         with contextlib.closing(wire), contextlib.closing(driver):
             assert driver.patience.budget() == look
 

@@ -20,15 +20,15 @@ from machine import Machine
 from testbed.cluster import removal
 from testbed.cluster.api import Cluster
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.collecting import collect
+from testbed.cluster.garbage import collect
 from testbed.cluster.lifecycle import Outcome
-from testbed.cluster.state import Store
+from testbed.cluster.records.state import Store
 from testbed.errors import KernelError
 from testbed.kernel.changes import observed_by
 from testbed.kernel.children import in_child
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Link, Node, Switch
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = pytest.mark.requires("root")
 

@@ -9,17 +9,20 @@ import pytest
 from children import changes_of, kill_after
 from machine import Machine
 
-from testbed.cluster import injecting, removal, sharing
+from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.collecting import collect
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.garbage import collect
 from testbed.cluster.lifecycle import Outcome
-from testbed.cluster.shared_nics import SharedNics
-from testbed.cluster.state import Store
+from testbed.cluster.records.state import Store
+from testbed.cluster.services import nic_sharing
+from testbed.cluster.services.shared_nics import SharedNics
 from testbed.kernel import processes
 from testbed.kernel.children import in_child
+from testbed.runtime.supervision import running_supervisor
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Link, Node, Switch
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = pytest.mark.requires("root", "ping")
 
@@ -46,19 +49,19 @@ def up(wanted: Layout, *, dry_run: bool = False) -> Outcome:
 
 
 def inject() -> None:
-    injecting.inject(Store(), NAME, "n2", {"delay": 1_000_000})
+    fault_injection.inject(Store(), NAME, "n2", {"delay": 1_000_000})
 
 
 def heal() -> None:
-    injecting.heal(Store(), NAME)
+    fault_injection.heal(Store(), NAME)
 
 
 def cut() -> None:
-    injecting.cut(Store(), NAME, "n2")
+    fault_injection.cut(Store(), NAME, "n2")
 
 
 def plug_in() -> None:
-    injecting.heal_cut(Store(), NAME, "n2")
+    fault_injection.heal_cut(Store(), NAME, "n2")
 
 
 def down() -> None:
@@ -92,12 +95,12 @@ def works() -> None:
     """What is there converges to what is declared, carries frames, and can be injected into and healed."""
     outcome = up(PLAIN)
     assert outcome.state.phase == "up"
-    injecting.heal(Store(), NAME)
+    fault_injection.heal(Store(), NAME)
     inject()
     state = Store().read(NAME)
     assert state is not None
     assert dict(state.datapaths) == {"n2:eth0--s1:2": "relay"}
-    injecting.heal(Store(), NAME)
+    fault_injection.heal(Store(), NAME)
     assert not up(PLAIN, dry_run=True).operations
 
 
@@ -126,19 +129,20 @@ def test_a_change_of_what_is_injected(action: Callable[[], None], machine: Machi
 
 def share_and_stop() -> None:
     nics = SharedNics("emp", 1, 0, processes.identity())
-    sharing.share(Store(), NAME, nics)
-    sharing.stop(Store(), NAME, nics)
+    nic_sharing.share(Store(), NAME, nics)
+    nic_sharing.stop(Store(), NAME, nics)
 
 
 def shares_again() -> None:
     """Whoever was killed shares no more, and the next one can."""
     nics = SharedNics("emp", 2, 0, processes.identity())
-    state = sharing.share(Store(), NAME, nics)
-    assert None not in sharing.reports(Store(), state).values()
-    sharing.stop(Store(), NAME, nics)
+    state = nic_sharing.share(Store(), NAME, nics)
+    assert None not in nic_sharing.reports(Store(), state).values()
+    nic_sharing.stop(Store(), NAME, nics)
     state = Store().read(NAME)
     assert state is not None
-    assert (state.phase, state.nics, state.steward) == ("up", None, None)
+    assert (state.phase, state.nics) == ("up", None)
+    assert running_supervisor(Store().directory(NAME)) is None
     assert not up(PLAIN, dry_run=True).operations
 
 

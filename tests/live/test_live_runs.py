@@ -13,13 +13,13 @@ from test_node_processes import offloads_on
 
 import testbed
 from testbed import Cluster, Grade, RunningCluster
-from testbed.cluster.state import Store
+from testbed.cluster.records.state import Store
 from testbed.errors import ConflictError
 from testbed.fields import known_fields
 from testbed.kernel import syscalls
 from testbed.observe.recorded import recorded
 from testbed.runtime.journal import UnwritableError
-from testbed.runtime.nodes.run import NodeDiedError, ProgramError, StuckError
+from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.workloads.form import Comm, Node
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -149,7 +149,7 @@ def test_a_crash_and_a_death_in_the_barrier_are_told_with_their_node(star: Runni
     with pytest.raises(ProgramError, match=r"^n2: Traceback(.|\n)*ZeroDivisionError: on purpose") as crash:
         testbed.run(star, crashing, output=tmp_path / "crash")
     assert str(crash.value).splitlines()[1].startswith(f'  File "{__file__}", line '), "it begins with the program"
-    assert "executing.py" in (tmp_path / "crash" / "logs" / "n2.log").read_text(), "its log has all"
+    assert "live_execution.py" in (tmp_path / "crash" / "logs" / "n2.log").read_text(), "its log has all"
     with pytest.raises(NodeDiedError, match="n3: its process ended with code 3"):
         testbed.run(star, dying, output=tmp_path / "death")
     for name in ("crash", "death"):

@@ -10,8 +10,8 @@ from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster
-from testbed.cluster.state import Store
-from testbed.controller.commands import run_commands
+from testbed.cluster.records.state import Store
+from testbed.controller.runs.command_runs import run_commands
 from testbed.observe.recorded import FATES, recorded
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
@@ -21,9 +21,9 @@ __all__ = ["home"]  # a fixture
 # What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in (
     "protocols.emp.protocol",
-    "testbed.controller.living",
+    "testbed.controller.runs.live_execution",
     "testbed.runtime.sockets.tcp",
-    "testbed.spec.writing",
+    "testbed.spec.toml_writer",
     "testbed.workloads.random_traffic",
 ):
     import_module(_module)
@@ -34,7 +34,10 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What packages offer, read before the right to read it is lost."""
     from testbed import registry
 
-    there = {group: registry.offered(group) for group in (registry.FIELDS, registry.PROTOCOLS, registry.WORKLOADS)}
+    there = {
+        group: registry.offered(group)
+        for group in (registry.FABRICS, registry.FIELDS, registry.PROTOCOLS, registry.WORKLOADS)
+    }
     monkeypatch.setattr(registry, "offered", there.__getitem__)
 
 

@@ -17,10 +17,10 @@ from test_starts_again import ends_at_the_barrier, knows_how_often_it_was_starte
 
 import testbed
 from testbed import Cluster, RunningCluster, Scenario
-from testbed.cluster.status import status
+from testbed.cluster.records.status import status
 from testbed.controller.scenarios import live
 from testbed.errors import DescriptionError, TestbedError, UnsupportedError
-from testbed.spec.faults import (
+from testbed.spec.fault_models import (
     Cpu,
     Crash,
     Down,
@@ -37,7 +37,7 @@ from testbed.spec.faults import (
 )
 from testbed.workloads.form import Comm, Node
 
-pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 MILLISECOND, SECOND = 1_000_000, 1_000_000_000
 LATE = 0.5  # s: how much later than asked a busy machine may do something

@@ -12,8 +12,8 @@ from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster, Scenario
-from testbed.cluster.state import Store
-from testbed.spec.faults import Crash, Flap, Impair, Partition, Pause
+from testbed.cluster.records.state import Store
+from testbed.spec.fault_models import Crash, Flap, Impair, Partition, Pause
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(120)]
 

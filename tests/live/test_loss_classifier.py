@@ -22,19 +22,20 @@ from machine import eventually
 from wire_frames import A, B, C, arp, ethernet, ipv6, ports, tagged, tcp, udp
 
 from testbed.errors import PermissionDeniedError
-from testbed.kernel import loss_classifier, messages, namespaces, survey, syscalls
+from testbed.fabric.direction import Direction
+from testbed.fates import fate_hash
+from testbed.fates.stage import FateOptions
+from testbed.kernel import loss_classifier, namespaces, netlink_messages, rtnl_dump, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.loss_classifier import Counters, losses_of
 from testbed.kernel.namespaces import OpenNamespace
 from testbed.kernel.netlink import RequestError
 from testbed.spec.layout import Impairment
-from testbed.wire import hashing
-from testbed.wire.direction import Direction
 
 pytestmark = [pytest.mark.requires("bpf"), pytest.mark.usefixtures("machine")]
 
 LINK, SEED = "n1:eth0--n2:eth0", 7
-KEY = hashing.direction_key(SEED, LINK, "forward")
+KEY = fate_hash.direction_key(SEED, LINK, "forward")
 IN, OUT, NIC = 101, 102, 7
 RECEIVE_BYTES = 64 << 20
 NUMBER_BYTES = 4  # at a frame's end: which one it is
@@ -105,12 +106,12 @@ def cable() -> Iterator[Cable]:
         ends = [stack.enter_context(namespace(name)) for name in ("n1", "n2")]
         wire = stack.enter_context(namespace("wire"))
         veths = [
-            messages.make_veth(f"n{number}.eth0", index, 1500, end.descriptor, "eth0", NIC, 1500)
+            netlink_messages.make_veth(f"n{number}.eth0", index, 1500, end.descriptor, "eth0", NIC, 1500)
             for number, index, end in ((1, IN, ends[0]), (2, OUT, ends[1]))
         ]
-        wire.route.execute([*veths, messages.add_clsact(IN), messages.redirect_incoming(IN, OUT)])
+        wire.route.execute([*veths, netlink_messages.add_clsact(IN), netlink_messages.redirect_incoming(IN, OUT)])
         for end in ends:
-            end.route.execute([messages.set_up(NIC)])
+            end.route.execute([netlink_messages.set_up(NIC)])
         sender, receiver = (
             stack.enter_context(opened(f"/proc/self/fd/{end.descriptor}", "eth0", EVERY_PROTOCOL)) for end in ends
         )
@@ -121,7 +122,7 @@ def cable() -> Iterator[Cable]:
 
 def survivors(impairment: Impairment, frames: Sequence[bytes]) -> list[int]:
     """The numbers of the frames that the model does not lose."""
-    model = Direction(LINK, "forward", impairment, seed=SEED)
+    model = Direction(LINK, "forward", impairment, FateOptions(seed=SEED))
     return [
         number
         for number, frame in enumerate(frames, 1)
@@ -235,7 +236,7 @@ def test_two_processors_at_once_never_give_two_frames_the_same_number(cable: Cab
     ]
     arrived = send_from(processors, cable, frames)
 
-    model = Direction(LINK, "forward", impairment, seed=SEED)
+    model = Direction(LINK, "forward", impairment, FateOptions(seed=SEED))
     for source, sent in own.items():
         kept = [number for number, frame in zip(numbers(sent), sent, strict=True) if not model.offer(0, frame).dropped]
         assert [number for number in arrived if number // each == (source == C)] == kept
@@ -252,7 +253,7 @@ def test_two_processors_at_once_step_the_two_states_in_order(cable: Cable) -> No
     frames = [ethernet(bytes(46)) + number.to_bytes(4, "big") for number in range(2 * each)]
     cable.attach(impairment)
     arrived = send_from(sorted(os.sched_getaffinity(0))[:2], cable, [frames[:each], frames[each:]])
-    model = Direction(LINK, "forward", impairment, seed=SEED)
+    model = Direction(LINK, "forward", impairment, FateOptions(seed=SEED))
     assert len(arrived) == sum(not model.offer(0, frame).dropped for frame in frames)
     counted = cable.counters()
     assert counted.exact
@@ -356,7 +357,7 @@ def test_detaching_leaves_the_redirection_and_loses_nothing_more(cable: Cable) -
     assert cable.carry([ethernet(bytes(46))] * 50) == []
     cable.wire.route.execute([loss_classifier.detach(IN)])
     assert loss_classifier.read_counters(cable.wire.route, IN) is None
-    assert survey.redirections(cable.wire.route, [IN]) == {IN: OUT}
+    assert rtnl_dump.redirections(cable.wire.route, [IN]) == {netlink_messages.JOINING: {IN: OUT}}
     for _ in range(50):
         cable.sender.send(ethernet(bytes(46)))
     arrived: list[bytes] = []

@@ -11,7 +11,7 @@ from machine import eventually
 from mapping import are_right, plug, tell
 from test_myrinet_live import described
 
-from testbed.controller.agents import agents
+from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Program
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]

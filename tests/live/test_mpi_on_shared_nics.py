@@ -13,7 +13,7 @@ from mpi_script_files import ours, written
 import testbed
 from protocols.emp.profile import EMP_2001
 from testbed import Cluster, RunningCluster, share_nics
-from testbed.runtime.nodes.run import StuckError
+from testbed.runtime.nodes.node_run import StuckError
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -121,6 +121,7 @@ def test_scripts_run_on_shared_nics_as_on_inline_ones(tmp_path: Path, name: str)
         assert inline == shared
 
 
+@pytest.mark.alone
 def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> None:
     """Its ping-pong takes as long as in the simulation, up to what frames were late."""
     star, script = Cluster.star(2, rate="1gbit", delay="200ns"), ours("pingpong.py", tmp_path)
@@ -141,4 +142,4 @@ def test_a_script_that_waits_for_ever_is_told_with_its_line_on_shared_nics(tmp_p
     with Cluster.star(2).up() as cluster, pytest.raises(StuckError) as raised:
         testbed.run(cluster, script, patience=2, nics="shared")
     sentences = raised.value.waiting["n1"]
-    assert "the program waits for a receive from rank 1, tag 3, 4 bytes, at script.py:4" in sentences
+    assert f"the program waits for a receive from rank 1, tag 3, 4 bytes, at {script}:4 in wait" in sentences

@@ -12,7 +12,7 @@ from test_command import testbed as command
 
 import testbed
 from testbed import Cluster, RunningCluster
-from testbed.runtime.nodes.run import ProgramError, StuckError
+from testbed.runtime.nodes.node_run import ProgramError, StuckError
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -91,7 +91,9 @@ def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_
         testbed.run(star, script, patience=2)
     for rank in (0, 1):
         sentences = raised.value.waiting[f"n{rank + 1}"]
-        assert f"the program waits for a receive from rank {1 - rank}, tag 3, 4 bytes, at script.py:4" in sentences
+        assert (
+            f"the program waits for a receive from rank {1 - rank}, tag 3, 4 bytes, at {script}:4 in wait" in sentences
+        )
 
 
 def test_a_script_that_computes_for_ever_is_told_with_the_line(star: RunningCluster, tmp_path: Path) -> None:

@@ -15,19 +15,19 @@ from protocols.emp import host as emp
 from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE as EMP
 from testbed import Cluster, RunningCluster
-from testbed.cluster import carrying
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.state import Store
-from testbed.cluster.status import status
-from testbed.controller.agents import agents
-from testbed.controller.outcomes import Judged
-from testbed.controller.verdicts import Grade
+from testbed.cluster.records.state import Store
+from testbed.cluster.records.status import status
+from testbed.cluster.services import relay_client
+from testbed.controller.runs.agents import agents
+from testbed.controller.verdict.outcomes import Judged
+from testbed.controller.verdict.verdicts import Grade
 from testbed.runtime.nodes.places import Dilation, Here, Program
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
+from testbed.spec.dilation import slow_layout
 from testbed.spec.elements import Link, Node, Switch
-from testbed.spec.resolving import resolve
-from testbed.spec.slowing import slowed
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -55,7 +55,7 @@ def ran(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float
 
 
 def reported(cluster: RunningCluster) -> Mapping[str, Any]:
-    said = carrying.report(Store(), cluster.state)
+    said = relay_client.report(Store(), cluster.state)
     assert said is not None
     return said
 
@@ -193,6 +193,7 @@ async def back(endpoint: CourierEndpoint, _node: Here | SimNode, peer: str) -> N
         endpoint.send(peer, 1, 1000)
 
 
+@pytest.mark.alone
 def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulation() -> None:
     factor = 2000
     layout = resolve(described("n1 s1:3", "s1:7 s2:2", "n2 s2:1"))
@@ -200,7 +201,7 @@ def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulati
         expected = simulation.spawn("n1", trips, "n2")
         simulation.spawn("n2", back, "n1")
         simulation.run()
-    outcome = bring_up(Store(), slowed(layout, factor), name=f"slow-{os.getpid()}", origin="a test", lasting=False)
+    outcome = bring_up(Store(), slow_layout(layout, factor), name=f"slow-{os.getpid()}", origin="a test", lasting=False)
     with RunningCluster(Store(), outcome.state) as cluster:
         programs: dict[str, Program] = {"n1": partial(trips, peer="n2"), "n2": partial(back, peer="n1")}
         with agents(cluster, CourierPlug(layout), ETHERTYPE, programs, dilation=Dilation(factor, IDEAL)) as run:

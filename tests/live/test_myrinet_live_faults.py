@@ -17,16 +17,16 @@ from traffic import relay_pid, told
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster import removal
-from testbed.cluster.state import Store
-from testbed.controller.agents import agents
-from testbed.controller.verdicts import Grade
+from testbed.cluster.records.state import Store
+from testbed.controller.runs.agents import agents
+from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import UnsupportedError
+from testbed.fabric.myrinet.route import closed
 from testbed.runtime.nodes.places import Here, Program
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
-from testbed.spec.resolving import resolve
-from testbed.wire.myrinet.route import closed
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

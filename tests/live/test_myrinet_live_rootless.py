@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("m
 
 __all__ = ["home"]  # a fixture
 
-import_module("testbed.controller.living")  # before a child loses the right to read it
+import_module("testbed.controller.runs.live_execution")  # before a child loses the right to read it
 
 
 def test_two_senders_that_flood_a_narrow_output_lose_nothing(home: Path) -> None:

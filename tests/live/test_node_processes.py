@@ -14,18 +14,19 @@ from pathlib import Path
 
 import pytest
 from echoing import ETHERTYPE, EchoEndpoint, plug
+from machine import eventually
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster.state import Store
-from testbed.controller.agents import agents
-from testbed.controller.verdicts import Grade
+from testbed.cluster.records.state import Store
+from testbed.controller.runs.agents import agents
+from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import KernelError, NotFoundError
-from testbed.kernel import offloads
+from testbed.kernel import offloads, processes
 from testbed.kernel.children import in_child
 from testbed.kernel.syscalls import CLONE_NEWNET, setns
-from testbed.runtime import events
+from testbed.runtime import event_log
+from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.runtime.nodes.places import Here
-from testbed.runtime.nodes.run import NodeDiedError, ProgramError, StuckError
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -92,7 +93,7 @@ def test_a_killed_process_is_told_at_once_by_name() -> None:
                 run.wait(PATIENCE)
             assert time.monotonic() - begun < PATIENCE / 2
         told = [
-            event for event in events.read(Store().directory(cluster.name)) if event["event"] == "node process died"
+            event for event in event_log.read(Store().directory(cluster.name)) if event["event"] == "node process died"
         ]
         assert [(event["node"], event["code"]) for event in told if event["node"] == "n2"] == [("n2", -9)]
 
@@ -102,11 +103,40 @@ def test_a_death_whose_two_signs_come_at_once_is_told() -> None:
     with Cluster.star(3).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
         os.kill(run.pids["n2"], signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE
-        while not any(event["event"] == "node process died" for event in events.read(Store().directory(cluster.name))):
+        while not any(
+            event["event"] == "node process died" for event in event_log.read(Store().directory(cluster.name))
+        ):
             assert time.monotonic() < deadline
         time.sleep(0.05)  # it is recorded before it is said; too short a wait makes the test easier, not wrong
         with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
             run.wait(PATIENCE)
+
+
+def deaths(cluster: RunningCluster) -> list[str]:
+    """The nodes whose processes have died, by the cluster's events."""
+    told = event_log.read(Store().directory(cluster.name))
+    return [event["node"] for event in told if event["event"] == "node process died"]
+
+
+def test_a_program_that_raises_is_no_death() -> None:
+    async def wrong(_endpoint: EchoEndpoint, _node: Here) -> None:
+        raise ValueError("no such luck")
+
+    with Cluster.star(2).up() as cluster:
+        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": wrong}) as run:
+            eventually(lambda: processes.is_ending(run.pids["n2"]), "n2's process ends")
+            with pytest.raises(ProgramError, match="no such luck"):
+                run.wait(PATIENCE)
+        assert deaths(cluster) == []
+
+
+def test_whom_the_end_of_a_run_ends_has_not_died() -> None:
+    programs = {f"n{number}": idle for number in range(1, 9)} | {"n1": deaf}
+    with Cluster.star(8).up() as cluster:
+        for _ in range(5):
+            with agents(cluster, plug, ETHERTYPE, programs) as run, pytest.raises(StuckError):
+                run.wait(0.1)
+        assert deaths(cluster) == []
 
 
 def test_others_go_on_without_one_whose_death_is_meant() -> None:
@@ -195,7 +225,7 @@ def test_programs_see_their_node() -> None:
 def test_the_death_of_their_parent_ends_all_and_is_told() -> None:
     def told(cluster: RunningCluster) -> list[tuple[object, ...]]:
         found = [
-            event for event in events.read(Store().directory(cluster.name)) if event["event"] == "node parent died"
+            event for event in event_log.read(Store().directory(cluster.name)) if event["event"] == "node parent died"
         ]
         return [(event["nodes"], event["pid"], event["code"]) for event in found]
 

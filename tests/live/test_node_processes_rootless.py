@@ -19,16 +19,16 @@ from protocols.emp.codec import ETHERTYPE as EMP
 from testbed import Cluster, RunningCluster
 from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.state import Store
-from testbed.controller.agents import agents
-from testbed.controller.verdicts import Grade
+from testbed.cluster.records.state import Store
+from testbed.controller.runs.agents import agents
+from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import NotFoundError
 from testbed.kernel import processes
 from testbed.kernel.userns import call_inside
-from testbed.runtime import events
+from testbed.runtime import event_log
+from testbed.runtime.nodes.node_run import ClusterEndedError, NodeDiedError
 from testbed.runtime.nodes.places import Here
-from testbed.runtime.nodes.run import NodeDiedError
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
@@ -80,7 +80,7 @@ def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: 
                 with pytest.raises(NodeDiedError):
                     run.wait(PATIENCE)
             assert offloads_on_inside(cluster, "n1")
-            told = [event["event"] for event in events.read(Store().directory(cluster.name))]
+            told = [event["event"] for event in event_log.read(Store().directory(cluster.name))]
             assert "offloads left off" not in told
 
     finish(as_user(home, story))
@@ -109,11 +109,9 @@ def test_a_flood_that_the_users_smaller_buffers_do_not_hold_is_told(home: Path, 
     finish(as_user(home, story))
 
 
-def test_a_run_outlives_its_clusters_keeper_and_the_next_one_is_refused(home: Path) -> None:
-    """Its processes hold the namespaces that are left."""
-
+def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_next_one_is_refused(home: Path) -> None:
     async def wait(_endpoint: EchoEndpoint, node: Here) -> None:
-        await node.loop.sleep(500_000_000)
+        await node.loop.sleep(60_000_000_000)
 
     def story() -> None:
         store = Store()
@@ -123,8 +121,12 @@ def test_a_run_outlives_its_clusters_keeper_and_the_next_one_is_refused(home: Pa
         assert keeper is not None
         with agents(cluster, plug, ETHERTYPE, {"n1": wait, "n2": wait}) as run:
             processes.end(keeper)
-            assert run.wait(PATIENCE).results == {"n1": None, "n2": None}
-        with pytest.raises(NotFoundError, match="is gone"), agents(cluster, plug, ETHERTYPE, {"n1": wait}):
+            with pytest.raises(ClusterEndedError, match=f"cluster star has ended: process {keeper.pid}"):
+                run.wait(PATIENCE)
+        with (
+            pytest.raises(NotFoundError, match="cluster star has ended"),
+            agents(cluster, plug, ETHERTYPE, {"n1": wait}),
+        ):
             pass
         removal.down(store, "star")
 

@@ -18,10 +18,12 @@ from machine import Machine
 from test_rootless import as_user, finish, home
 
 from testbed import RunningCluster
-from testbed.cluster.state import Store
-from testbed.pytest_plugin import requirements
+from testbed.cluster.records.state import Store
+from testbed.pytest_plugin import requires_marker
 
-import_module("testbed.pytest_plugin.life")  # pytester forgets modules that its runs import; so they are imported once
+import_module(
+    "testbed.pytest_plugin.cluster_life"
+)  # pytester forgets modules that its runs import; so they are imported once
 
 __all__ = ["home"]  # a fixture
 
@@ -42,8 +44,9 @@ def test_passes(cluster):
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A place for tests that has none of our settings; their clusters are in our sandbox."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     return pytester
 
@@ -181,7 +184,7 @@ def test_as_root(cluster): ...
         assert "requires root: not run as root with its capabilities" in skipped
 
     assert outcomes() == ["passed ", "passed "]
-    requirements.missing.cache_clear()
+    requires_marker.missing.cache_clear()
     finish(as_user(home, story))
 
 
@@ -196,13 +199,21 @@ import pytest
 def test_reaches(cluster, number):
     cluster[f"n{number % 4 + 1}"].run(["ping", "-c1", "-W5", f"n{(number + 1) % 4 + 1}"])
     assert [node.name for node in cluster.live] == ["n1", "n2", "n3", "n4"]
+
+@pytest.mark.cluster("star-2")
+def test_doubts(cluster):
+    from testbed.controller.verdict.verdicts import Finding, Grade, verdict_of
+    finding = Finding("NIC lost", "n1", "", 0.0, 3.0, "frames", Grade.DEGRADED)
+    cluster.verdicts.append(verdict_of([finding]))
 """
     )
     result = suite.runpytest_subprocess("-n2")
-    result.assert_outcomes(passed=50)
+    result.assert_outcomes(passed=51)
+    result.stdout.fnmatch_lines(["testbed: *::test_doubts?live?: the network was degraded: NIC lost on n1: 3 frames"])
     machine.assert_unchanged("fifty tests")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("impairments", ["", ', loss="1%", delay="2ms"'], ids=["direct", "relay"])
 def test_what_a_live_cluster_costs(
     suite: pytest.Pytester, impairments: str, record_property: Callable[[str, object], None]

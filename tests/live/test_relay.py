@@ -1,34 +1,42 @@
-"""The relay's process: what it carries and how, and what becomes of a cluster when it, its steward or a node dies."""
+"""The relay's process: what it carries and how, and what becomes of a cluster when it, its supervisor or a node dies."""
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import frames
 import pytest
 from children import background, changes_of, kill_after
 from machine import Machine, eventually, snapshot
+from test_command import testbed
 from test_rootless import as_user, finish, home
 from tools import inside, ping
-from traffic import between, carried, dump, relay_pid, report, told
+from traffic import between, carried, dump, relay_pid, report, supervisor_of, told
 
-from testbed import Cluster, RunningCluster
-from testbed.cluster import names, removal
+from testbed import Cluster, Grade, RunningCluster
+from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.collecting import collect
+from testbed.cluster.garbage import collect
 from testbed.cluster.lifecycle import Outcome
-from testbed.cluster.state import Store
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.records.state import Store
+from testbed.cluster.services.service_kinds import command
+from testbed.controller.cluster_check import baseline, verdict
 from testbed.kernel import namespaces, processes, syscalls
 from testbed.kernel.children import in_child
+from testbed.runtime.calls import call
+from testbed.runtime.relay.orders import Places
+from testbed.runtime.supervision import running_supervisor
 from testbed.spec.layout import Layout
 from testbed.spec.model import Defaults, Description, Link, Node, Switch
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 __all__ = ["home"]  # a fixture of the rootless tests
 
@@ -163,6 +171,26 @@ def test_a_relay_that_was_held_up_says_by_how_much() -> None:
 # Deaths
 
 
+def test_a_link_that_a_killed_command_was_taking_from_the_relay_is_impaired_again_by_the_next_one() -> None:
+    """From the first moment of being taken the relay passes everything on as it comes."""
+    with Cluster.star(2).up(datapath="relay") as cluster:
+        ping(cluster, "n1", "n2")
+        cluster.inject("n1", loss=1.0)
+        link = next(iter(carried(cluster)))
+        relay = Places(Store().directory(cluster.state.name)).socket(0)
+
+        def passes() -> bool:
+            return cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W1", "n2"], check=False).returncode == 0
+
+        assert not passes()
+        assert call(relay, {"do": "pass through", "links": [link, "unknown"]}) == {"early": {link: 0}}
+        assert passes()
+        cluster.inject("n2", delay="1ms")
+        assert not passes()
+        cluster.heal()
+        assert passes()
+
+
 def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
     with running(delay="1ms") as cluster, between(cluster, ("n1", "n2"), ("n2", "n1")) as traffic:
         fault = cluster.inject("n1", corrupt="1%")
@@ -184,7 +212,7 @@ def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
 
 
 def test_a_relay_that_dies_again_and_again_is_tried_again_at_leisure() -> None:
-    """Its steward does not spin; in the end it is back."""
+    """Its supervisor does not spin; in the end it is back."""
     with running(delay="1ms") as cluster:
         for death in range(1, 7):
             eventually(lambda death=death: len(told(cluster, "relay restarted")) == death - 1, "it is back")  # type: ignore[misc]
@@ -193,24 +221,85 @@ def test_a_relay_that_dies_again_and_again_is_tried_again_at_leisure() -> None:
         ping(cluster, "n1", "n2")
 
 
-def kill_steward(cluster: RunningCluster) -> None:
-    steward = cluster.state.steward
-    assert steward is not None
-    os.kill(steward.pid, signal.SIGKILL)
-    os.waitpid(steward.pid, 0)  # it was started by this process
+def kill_supervisor(cluster: RunningCluster) -> int:
+    supervisor = supervisor_of(cluster)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(supervisor.pid, 0)  # where it was started by this process
+    return supervisor.pid
 
 
-def test_a_killed_steward_takes_the_relay_along_and_the_next_command_puts_it_right() -> None:
-    with running(delay="1ms") as cluster:
-        relay = processes.identity(relay_pid(cluster))
-        kill_steward(cluster)
-        eventually(lambda: not relay.alive, "the relay ends with it")
-        with cluster.inject("n2", delay="1ms"):
-            ping(cluster, "n1", "n2")
-            assert carried(cluster).keys() == {LINK, "n2:eth0--s1:2"}
-        kill_steward(cluster)
-        assert up(resolve(described(delay="1ms"))).operations == ()
+def test_a_relay_outlives_its_supervisor_loses_nothing_and_starts_another_one() -> None:
+    with running(delay="1ms") as cluster, between(cluster, ("n1", "n2"), ("n2", "n1")) as traffic:
+        pid = relay_pid(cluster)
+        for death in range(1, 4):
+            killed = kill_supervisor(cluster)
+            eventually(lambda death=death: len(told(cluster, "supervisor restarted")) == death, "there is another one")  # type: ignore[misc]
+            traffic.wait()
+            died, restarted = told(cluster, "supervisor died")[-1], told(cluster, "supervisor restarted")[-1]
+            assert died["pid"] == killed
+            assert restarted["pid"] == supervisor_of(cluster).pid != killed
+            assert restarted["services"] == [pid]
+            begun, ended = restarted["gap"]
+            assert begun < ended <= restarted["time"]
+        assert relay_pid(cluster) == pid
+        assert told(cluster, "relay died") == []
+        os.kill(pid, signal.SIGKILL)  # which is not a child of who watches it now
+        eventually(lambda: len(told(cluster, "relay restarted")) == 1, "it is back")
+        cluster.inject("n2", delay="1ms")
         ping(cluster, "n1", "n2")
+
+
+def test_a_span_that_ends_while_no_supervisor_runs_is_invalid_for_as_long_as_there_was_none() -> None:
+    with running(delay="1ms") as cluster:
+        before = baseline(cluster)
+        killed = kill_supervisor(cluster)
+        (found,) = [one for one in verdict(cluster, before).findings if one.what == "supervisor gap"]
+        assert found.grade is Grade.INVALID
+        assert f"(process {killed}) died" in found.reason
+        begun, ended = told(cluster, "supervisor restarted")[-1]["gap"]
+        assert found.measured == ended - begun > 0
+
+
+def test_traffic_passes_whole_while_one_supervisor_after_the_other_dies() -> None:
+    with running(delay="200us") as cluster, connected(cluster, "n1", "n2") as (sender, receiver):
+        before = report(cluster)["links"][LINK]["forward"]["emulator"]
+        kill_supervisor(cluster)
+        transfer(sender, receiver, 4 << 20)
+        eventually(lambda: len(told(cluster, "supervisor restarted")) == 1, "there is another one")
+        after = report(cluster)["links"][LINK]["forward"]["emulator"]
+        assert (after["overrun"], after["unsent"]) == (before["overrun"], before["unsent"])
+
+
+def test_supervisor_and_relay_that_die_together_are_put_right_by_the_next_command() -> None:
+    with running(delay="1ms") as cluster:
+        supervisor, relay = supervisor_of(cluster).pid, relay_pid(cluster)
+        os.kill(supervisor, signal.SIGSTOP)  # so that neither sees the other die
+        os.kill(relay, signal.SIGKILL)
+        kill_supervisor(cluster)
+        assert "GONE" in testbed("status", "--name", NAME).stdout
+        assert up(resolve(described(delay="1ms"))).operations == ()
+        assert [event["pid"] for event in told(cluster, "supervisor died")] == [supervisor]
+        assert len(told(cluster, "relay died")) == len(told(cluster, "relay restarted")) == 1
+        ping(cluster, "n1", "n2")
+        assert "GONE" not in testbed("status", "--name", NAME).stdout
+
+
+def test_many_who_start_a_supervisor_at_once_get_one_and_no_link_is_carried_twice() -> None:
+    with running(delay="1ms") as cluster, between(cluster, ("n1", "n2")) as traffic:
+        directory, pid = Store().directory(NAME), relay_pid(cluster)
+        kill_supervisor(cluster)
+        started = [
+            os.posix_spawn(sys.executable, [*command(Store(), NAME), "0", "0", ""], os.environ) for _ in range(4)
+        ]
+        eventually(lambda: len(told(cluster, "supervisor restarted")) == 1, "there is another one")
+        (kept,) = [one for one in (running_supervisor(directory),) if one is not None]
+        for one in started:
+            if one != kept.pid:
+                os.waitpid(one, 0)
+        assert running_supervisor(directory) == kept
+        assert relay_pid(cluster) == pid
+        traffic.wait()
 
 
 def test_a_node_that_is_gone_is_made_again_while_the_relay_carries_the_others() -> None:
@@ -219,7 +308,9 @@ def test_a_node_that_is_gone_is_made_again_while_the_relay_carries_the_others() 
         stays = cluster.inject("n2", delay="2ms")
         pid = relay_pid(cluster)
         namespaces.remove_name(os.path.basename(cluster["n1"].namespace))
-        eventually(lambda: "n1.eth0" not in inside(cluster.state.namespaces[names.WIRE]).links, "the kernel frees it")
+        eventually(
+            lambda: "n1.eth0" not in inside(cluster.state.namespaces[namespace_names.WIRE]).links, "the kernel frees it"
+        )
         ping(cluster, "n2", "n3")
         assert up(described_twice).operations
         ping(RunningCluster.attach(NAME), "n1", "n2")
@@ -376,3 +467,42 @@ def test_an_ordinary_users_relay_delays_counts_is_changed_and_ends(home: os.Path
             ping(cluster, "n1", "n2")
 
     finish(as_user(home, story))  # type: ignore[arg-type]
+
+
+def test_the_relay_that_is_started_again_counts_on() -> None:
+    """The frames of a rule are counted through, also those that it counts apart; a rule that comes later begins at 1."""
+    with running(delay="1ms") as cluster:
+        cluster.inject("n1", rules=["drop icmp and nth(5)", "drop icmp and nth(8, ip.dst)"], direction="out")
+        before = baseline(cluster)
+
+        def lost_of(count: int) -> list[int]:
+            said = cluster["n1"].run(["ping", "-n", f"-c{count}", "-i0.2", "-W1", "n2"], check=False).stdout
+            came = {int(number) for number in re.findall(r"icmp_seq=(\d+)", said)}
+            return sorted(set(range(1, count + 1)) - came)
+
+        assert lost_of(3) == []
+        os.kill(relay_pid(cluster), signal.SIGKILL)
+        eventually(lambda: len(told(cluster, "relay restarted")) == 1, "it is back")
+        assert lost_of(3) == [2]
+        os.kill(relay_pid(cluster), signal.SIGKILL)
+        eventually(lambda: len(told(cluster, "relay restarted")) == 2, "it is back")
+        assert lost_of(3) == [3]  # the second rule has not seen the frame that the first one lost
+        later = cluster.inject("n1", rules=["drop icmp and nth(2)"], direction="out")
+        assert lost_of(3) == [2]
+        later.lift()
+        assert "rules and chance count on" in testbed("events", "--name", NAME).stdout
+        judged = verdict(cluster, before)
+        gaps = [one for one in judged.findings if one.what == "relay gap"]
+        assert {judged.grade, *(gap.grade for gap in gaps)} == {Grade.INVALID}
+        assert all("rules (nth, first, every) and chance count on" in gap.reason for gap in gaps)
+
+
+def test_a_relay_that_ended_on_purpose_leaves_no_counts() -> None:
+    """Declared rules have no number of their own, and begin at 1 when they come back."""
+    impaired = described(rules=["drop icmp and nth(3)"])  # type: ignore[arg-type]
+    with RunningCluster(Store(), up(resolve(impaired)).state) as cluster:
+        for _ in range(2):
+            cluster["n1"].run(["ping", "-n", "-q", "-c2", "-i0.2", "-W1", "n2"])
+            up(resolve(described()))
+            assert not list(Store().directory(NAME).glob("tallies.*"))
+            up(resolve(impaired))

@@ -11,8 +11,8 @@ from tools import ping
 from traffic import report, told
 
 from testbed import Cluster, RunningCluster
+from testbed.cluster.records.state import Store
 from testbed.cluster.removal import down
-from testbed.cluster.state import Store
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 

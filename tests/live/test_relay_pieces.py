@@ -22,14 +22,14 @@ from traffic import report
 from wire_frames import fates_of, tcp
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster import names
-from testbed.controller.checking import baseline, verdict
-from testbed.controller.verdicts import Grade
+from testbed.cluster.plan import namespace_names
+from testbed.controller.cluster_check import baseline, verdict
+from testbed.controller.verdict.verdicts import Grade
+from testbed.fates.records import Record
 from testbed.kernel import namespaces, offloads, syscalls
 from testbed.kernel.offloads import Offloads
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment
-from testbed.wire.fates import Record
 
 __all__ = ["home"]  # a fixture of the rootless tests
 
@@ -96,7 +96,7 @@ def address(cluster: RunningCluster, node: str, version: int) -> str:
 
 def taken(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
     """The offloads of an interface in a node, or in the wire namespace."""
-    path = wire_path(cluster.state) if key == names.WIRE else cluster[key].namespace
+    path = wire_path(cluster.state) if key == namespace_names.WIRE else cluster[key].namespace
     opened = namespaces.open_path(path)
     try:
         return offloads.taken(opened.route.fileno(), device)

@@ -7,24 +7,24 @@ import json
 import pytest
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster import carrying
-from testbed.cluster.state import Store
-from testbed.runtime.orders import Places
+from testbed.cluster.records.state import Store
+from testbed.cluster.services import relay_client
+from testbed.runtime.relay.orders import Places
 
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
 
 
 def pids(cluster: RunningCluster) -> list[int]:
-    report = carrying.report(Store(), cluster.state)
+    report = relay_client.report(Store(), cluster.state)
     assert report is not None
     return [process["pid"] for process in report["processes"]]
 
 
 def test_links_are_shared_out_and_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "_processes", lambda: 3)
+    monkeypatch.setattr(relay_client, "_processes", lambda: 3)
     with Cluster.star(6).up() as cluster:
         with cluster.inject("all", delay="1ms"):
-            report = carrying.report(Store(), cluster.state)
+            report = relay_client.report(Store(), cluster.state)
             orders = Places(Store().directory(cluster.name)).read_orders()
             assert report is not None
             assert orders is not None
@@ -38,7 +38,7 @@ def test_links_are_shared_out_and_stay_where_they_are(monkeypatch: pytest.Monkey
                 said = cluster["n1"].run(["ping", "-c1", "-W10", "n2"]).stdout
                 assert float(said.split("time=")[1].split()[0]) > 8.0
             assert pids(cluster) == first
-        assert carrying.report(Store(), cluster.state) is None
+        assert relay_client.report(Store(), cluster.state) is None
         with cluster.inject("n1", delay="1ms"):
             assert len(pids(cluster)) == 1
         events = (Store().directory(cluster.name) / "events.jsonl").read_text().splitlines()

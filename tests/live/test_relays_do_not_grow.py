@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from testbed import Cluster
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-CHANGES = 15
+CHANGES = 10
+SPANS = 3
 WARM = 6
 SLACK = 200_000  # bytes; a leak of all that a change leaves took 5 MB
 RULE = "drop emp.type == 1 and first(2)"
@@ -34,10 +36,13 @@ def test_rules_on_all_links_and_links_that_change_hands_leave_nothing() -> None:
 
         for _ in range(WARM):
             change()
-        before = memory(pid), len(os.listdir(f"/proc/{pid}/fd"))
-        for _ in range(CHANGES):
-            change()
-        after = memory(pid), len(os.listdir(f"/proc/{pid}/fd"))
+        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
+        sizes = [memory(pid)]
+        for _ in range(SPANS):
+            for _ in range(CHANGES):
+                change()
+            sizes.append(memory(pid))
         assert relay_pid(cluster) == pid
-    assert after[0] - before[0] < SLACK
-    assert after[1] == before[1]
+        assert len(os.listdir(f"/proc/{pid}/fd")) == descriptors
+    # A leak grows in every span; the interpreter's heap is enlarged now and then, between two collections of garbage.
+    assert min(after - before for before, after in pairwise(sizes)) < SLACK, sizes

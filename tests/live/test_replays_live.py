@@ -11,7 +11,7 @@ from emp_mutants import MUTANTS
 
 import testbed
 from testbed import Cluster, Grade, TestbedError
-from testbed.controller.replaying import FATES, repetition, replayed
+from testbed.controller.replay.replays import FATES, read_repetition, replay_repetition
 from testbed.runtime.logs import read_log
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -29,7 +29,7 @@ def test_a_live_run_with_nothing_wrong_passes_its_checks_and_its_fates_come_agai
     assert result.verdict.grade is not Grade.FAILED
     assert result.checks.checks["nothing lost"].checked > 3 * 20
     assert {record.cause for record in read_log(tmp_path / "run" / FATES)} == {"loss"}
-    again = replayed(repetition(tmp_path / "run"), "sim")
+    again = replay_repetition(read_repetition(tmp_path / "run"), "sim")
     assert (again.same, again.now) == (True, frozenset())
     assert 0 < again.given <= again.fates
 
@@ -46,7 +46,7 @@ def fates_of(folder: Path) -> Any:
 def test_a_run_whose_links_the_relay_carries_has_all_fates_without_having_asked_for_them(tmp_path: Path) -> None:
     testbed.run(carried_by("relay"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
     assert fates_of(tmp_path / "run") == {"whole": True, "untold": []}
-    again = replayed(repetition(tmp_path / "run"), "sim")
+    again = replay_repetition(read_repetition(tmp_path / "run"), "sim")
     assert 0 < again.given <= again.fates == len(read_log(tmp_path / "run" / FATES))
 
 
@@ -55,7 +55,7 @@ def test_a_run_says_which_fates_nobody_can_tell(tmp_path: Path) -> None:
     testbed.run(carried_by("tc"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
     (why,) = fates_of(tmp_path / "run")["untold"]
     assert why.startswith("the kernel carries n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3 and tells no fates")
-    assert replayed(repetition(tmp_path / "run"), "sim").fates == -1, "the seed gives them"
+    assert replay_repetition(read_repetition(tmp_path / "run"), "sim").fates == -1, "the seed gives them"
 
 
 def test_a_run_on_a_cluster_that_is_up_has_no_fates_from_the_beginning(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_a_mistake_that_the_simulation_found_is_found_in_namespaces_by_the_same_
         MUTANTS[0].put_in(patch)
         with pytest.raises(TestbedError):
             testbed.run(STAR, "random", mode="sim", output=tmp_path / "run", settings=SETTINGS, seed=1, timeout=12)
-        one = repetition(tmp_path / "run")
+        one = read_repetition(tmp_path / "run")
         assert one.failed == {"progress"}
-        again = replayed(one, "live", output=tmp_path / "again")
+        again = replay_repetition(one, "live", output=tmp_path / "again")
     assert again.now == {"progress"}
     assert again.same
     assert "no program and no transfer has ended" in again.error
-    assert not replayed(one, "live").now, "without the mistake"
+    assert not replay_repetition(one, "live").now, "without the mistake"

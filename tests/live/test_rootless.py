@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import traceback
@@ -22,27 +23,27 @@ from machine import eventually
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import Outcome
-from testbed.cluster.state import Store
-from testbed.cluster.status import status
+from testbed.cluster.records.state import Store
+from testbed.cluster.records.status import status
 from testbed.errors import NotFoundError, PermissionDeniedError
 from testbed.kernel import processes, syscalls, userns
 from testbed.kernel.userns import is_root
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
 # All that a child uses is imported before it loses the right to read it; what only some stories need, they import.
 for _module in (
-    "testbed.cluster.choosing",
-    "testbed.cluster.deciding",
-    "testbed.cluster.disciplines",
-    "testbed.cluster.keeper",
+    "testbed.cluster.plan.datapath_choice",
+    "testbed.cluster.plan.link_decisions",
+    "testbed.cluster.plan.disciplines",
+    "testbed.cluster.services.namespace_holder",
     "testbed.cluster.lifecycle",
-    "testbed.cluster.status",
-    "testbed.cluster.steward",
-    "testbed.kernel.abilities",
+    "testbed.cluster.records.status",
+    "testbed.cluster.services.supervisor",
+    "testbed.kernel.capabilities",
     "testbed.kernel.loss_classifier",
-    "testbed.kernel.messages",
+    "testbed.kernel.netlink_messages",
     "testbed.kernel.qdiscs",
     "testbed.spec.layout_json",
     "testbed.spec.model",
@@ -183,6 +184,41 @@ def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> Non
     eventually(lambda: not holder.alive, "the keeper ends")
     eventually(lambda: not Path("/proc", sleeper).exists(), "the program in the node ends")
     eventually(lambda: list(home.iterdir()) == [], "the state is removed")
+
+
+def test_the_directory_of_an_ordinary_users_clusters_is_for_nobody_else(home: Path) -> None:
+    def story() -> None:
+        os.umask(0)
+        up(2)
+        assert stat.S_IMODE(Store().root.stat().st_mode) == 0o700
+        RunningCluster.attach().down()
+
+    finish(as_user(home, story))
+
+
+def test_a_directory_of_clusters_that_others_can_write_is_refused(home: Path) -> None:
+    def story() -> None:
+        root = Store().root
+        root.mkdir()
+        root.chmod(0o777)
+        with pytest.raises(PermissionDeniedError, match=f"^{root} can be written by others: 'chmod 700 {root}'"):
+            up(2)
+        root.rmdir()
+
+    finish(as_user(home, story))
+
+
+def test_a_directory_of_clusters_that_another_user_made_is_refused(home: Path) -> None:
+    def story() -> None:
+        with pytest.raises(PermissionDeniedError, match=f"^{Store().root} belongs to another user$"):
+            up(2)
+
+    theirs = home / "netns-testbed"
+    theirs.mkdir(mode=0o755)
+    try:
+        finish(as_user(home, story))
+    finally:
+        theirs.rmdir()
 
 
 def test_the_machines_root_namespace_gets_no_interface(home: Path) -> None:

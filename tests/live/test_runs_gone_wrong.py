@@ -21,19 +21,19 @@ from protocols.emp.codec import ETHERTYPE as EMP
 from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
 from testbed import Cluster, RunningCluster
-from testbed.cluster.state import Store
-from testbed.controller import agents as controller
-from testbed.controller.agents import agents
-from testbed.controller.verdicts import Finding, Grade
+from testbed.cluster.records.state import Store
+from testbed.controller.runs import agents as controller
+from testbed.controller.runs.agents import agents
+from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.errors import ConflictError, TestbedError
 from testbed.kernel import offloads
 from testbed.kernel.children import in_child
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.syscalls import CLONE_NEWNET, setns
-from testbed.runtime import events
-from testbed.runtime.nodes import run as runs
+from testbed.runtime import event_log
+from testbed.runtime.nodes import node_run as runs
+from testbed.runtime.nodes.node_run import NodeDiedError, Run, StuckError
 from testbed.runtime.nodes.places import Here
-from testbed.runtime.nodes.run import NodeDiedError, Run, StuckError
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -104,7 +104,7 @@ def test_a_run_whose_relay_died_is_invalid() -> None:
     """What the cluster's own verdict says of the span is in the run's."""
 
     async def until_killed(_endpoint: EchoEndpoint, node: Here) -> None:
-        while not any(event["event"] == "relay restarted" for event in events.read(Store().directory("star-2"))):
+        while not any(event["event"] == "relay restarted" for event in event_log.read(Store().directory("star-2"))):
             await node.loop.sleep(MILLISECOND)
 
     with Cluster.star(2, delay="1ms").up(name="star-2") as cluster:
@@ -333,7 +333,9 @@ def test_offloads_stay_off_and_are_told_while_somebody_else_changes_the_cluster(
         with store.locked(cluster.name, 1.0), running(cluster):
             pass
         assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
-        told = [event for event in events.read(store.directory(cluster.name)) if event["event"] == "offloads left off"]
+        told = [
+            event for event in event_log.read(store.directory(cluster.name)) if event["event"] == "offloads left off"
+        ]
         assert [event["nodes"] for event in told] == [["n1", "n2"]]
         with pytest.raises(ConflictError), store.locked(cluster.name, 1.0), controller.offloading(store, cluster.name):
             pass

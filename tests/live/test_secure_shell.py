@@ -24,15 +24,15 @@ from tools import tell
 
 from testbed import Cluster, RunningCluster
 from testbed.cli.documents import schema_of
-from testbed.cluster import secure_shell
-from testbed.cluster.state import Store
-from testbed.cluster.status import status
+from testbed.cluster.access import secure_shell
+from testbed.cluster.records.state import Store
+from testbed.cluster.records.status import status
 from testbed.errors import ConflictError, TestbedError, UnsupportedError
 from testbed.kernel import syscalls
 from testbed.kernel.changes import observed_by
-from testbed.spec.writing import to_toml
+from testbed.spec.toml_writer import to_toml
 
-import_module("testbed.machines.connections")  # what a child uses is imported before it loses the right to read it
+import_module("testbed.machines.ssh_connections")  # what a child uses is imported before it loses the right to read it
 
 __all__ = ["home"]  # a fixture
 

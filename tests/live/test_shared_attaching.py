@@ -16,10 +16,10 @@ from test_command import TESTBED
 from test_runs_gone_wrong import offloads_on
 
 from testbed import Cluster, RunningCluster, share_nics
-from testbed.cluster.state import Store
-from testbed.cluster.status import status
+from testbed.cluster.records.state import Store
+from testbed.cluster.records.status import status
 from testbed.errors import ConflictError, UnsupportedError
-from testbed.runtime import events
+from testbed.runtime import event_log
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -136,7 +136,7 @@ def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told(protocol: 
         assert "agent of the NIC has ended" in holds.communicate(timeout=PATIENCE)[1]
         directory = Store().directory(cluster.name)
         deadline = time.monotonic() + PATIENCE
-        while "NIC agent restarted" not in [event["event"] for event in events.read(directory)]:
+        while "NIC agent restarted" not in [event["event"] for event in event_log.read(directory)]:
             assert time.monotonic() < deadline, "nobody has started it again"
             time.sleep(0.01)  # between two looks
         assert agent_of(cluster, "n1") != first

@@ -22,7 +22,7 @@ from protocols.emp.descriptors import SIZE
 from protocols.emp.settings import Settings
 from testbed import Cluster
 from testbed.runtime.shared import introduction
-from testbed.runtime.shared.attached import Attachment, HostDriver
+from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.rings import MisconductError
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]

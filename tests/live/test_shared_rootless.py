@@ -11,13 +11,17 @@ from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster, share_nics
-from testbed.cluster.state import Store
+from testbed.cluster.records.state import Store
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
 __all__ = ["home", "registered"]  # fixtures
 
-for _module in ("testbed.controller.nics", "testbed.controller.attaching", "testbed.runtime.shared.standing"):
+for _module in (
+    "testbed.controller.nic_options",
+    "testbed.controller.attached_nic",
+    "testbed.runtime.shared.standing_agent",
+):
     import_module(_module)  # before the child loses the right to read it
 
 

@@ -17,12 +17,12 @@ from protocols.emp import host as emp
 from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from testbed import Cluster, Grade, run
-from testbed.controller.agents import agents
-from testbed.controller.running import Codec, Mode, Nics
+from testbed.controller.runs.agents import agents
+from testbed.controller.runs.runner import Codec, Mode, Nics
 from testbed.errors import UnsupportedError
 from testbed.observe.recorded import recorded
+from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from testbed.runtime.nodes.places import Here
-from testbed.runtime.nodes.run import ProgramError, StuckError
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -12,8 +12,8 @@ from machine import eventually
 from talkers import Met, Talker, go_on, met, talking
 
 from testbed import Cluster, RunningCluster, share_nics
-from testbed.cluster.state import Store
-from testbed.controller.nics import StandingNics
+from testbed.cluster.records.state import Store
+from testbed.controller.nic_options import StandingNics
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -14,12 +14,12 @@ from machine import Machine
 
 from testbed import Cluster
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.collecting import collect
-from testbed.cluster.state import Store
+from testbed.cluster.garbage import collect
+from testbed.cluster.records.state import Store
 from testbed.errors import ConflictError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.children import in_child
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = pytest.mark.requires("root")
 

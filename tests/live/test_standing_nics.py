@@ -1,5 +1,5 @@
-"""Agents that stand are looked after as the relay is: they are killed under traffic, their steward is, their owner is, the
-cluster is taken down; `status`, `events` and verdicts tell of it, and nothing is left."""
+"""Agents that stand are looked after as the relay is: they are killed under traffic, their supervisor is, their owner is,
+the cluster is taken down; `status`, `events` and verdicts tell of it, and nothing is left."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from machine import eventually
 from talkers import go_on, met, talking
 from test_command import TESTBED, testbed
 from test_runs_gone_wrong import offloads_on
+from traffic import supervisor_of
 
 import testbed as product
 from testbed import Cluster, Grade, RunningCluster, share_nics
-from testbed.cluster.collecting import collect
-from testbed.cluster.state import Store
-from testbed.controller.checking import baseline, verdict
-from testbed.controller.nics import StandingNics
+from testbed.cluster.garbage import collect
+from testbed.cluster.records.state import Store
+from testbed.controller.cluster_check import baseline, verdict
+from testbed.controller.nic_options import StandingNics
 from testbed.errors import ConflictError
 from testbed.kernel.children import in_child
-from testbed.runtime import events
+from testbed.kernel.processes import Identity
+from testbed.runtime import event_log
+from testbed.runtime.supervision import running_supervisor
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -40,7 +43,7 @@ def killed(standing: StandingNics, node: str) -> None:
 def told(cluster: RunningCluster, event: str) -> list[str]:
     """The nodes of all events of that name."""
     directory = Store().directory(cluster.name)
-    return [str(one["node"]) for one in events.read(directory) if one["event"] == event]
+    return [str(one["node"]) for one in event_log.read(directory) if one["event"] == event]
 
 
 def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_knows() -> None:
@@ -56,7 +59,8 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
             killed(standing, node)
             go_on(talkers)
         found = met(talkers)
-        assert told(cluster, "NIC agent died") == told(cluster, "NIC agent restarted") == victims
+        eventually(lambda: told(cluster, "NIC agent restarted") == victims, "the last restart is told, too", PATIENCE)
+        assert told(cluster, "NIC agent died") == victims
     for (node, _), one in found.items():
         assert one.wrong == []
         concerned = node in ("n1", "n2")
@@ -89,26 +93,40 @@ def test_status_shows_the_agents_and_who_has_attached() -> None:
             assert "NICs shared for emp, 2 functions each" in said
             assert "GONE" not in said
             met(talkers)
-            steward = cluster.state.steward
-            assert steward is not None
-            os.kill(steward.pid, signal.SIGKILL)
-            os.waitpid(steward.pid, 0)
-            eventually(lambda: not standing.agents(), "the agents end with their steward")
-            assert "the agents of its NICs are GONE" in testbed("status").stdout
-            with cluster.inject("n1", loss="1%"):  # as any change
-                assert sorted(standing.agents()) == ["n1", "n2"]
 
 
-def test_the_command_starts_a_killed_steward_again_and_says_so_when_the_cluster_is_taken_down() -> None:
+def test_agents_outlive_their_supervisor_with_what_their_hosts_have_under_way_and_start_another_one() -> None:
+    with (
+        Cluster.star(2).up() as cluster,
+        share_nics(cluster) as standing,
+        talking(cluster, {("n1", 0): ("n2", 0)}, 1) as talkers,
+    ):
+        agents, first = standing.agents(), supervisor_of(cluster)
+        os.kill(first.pid, signal.SIGKILL)
+        os.waitpid(first.pid, 0)
+        eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", PATIENCE)
+        go_on(talkers)
+        assert [one.wrong + one.gone + one.told for one in met(talkers).values()] == [[], []]
+        assert standing.agents() == agents
+        with cluster.inject("n1", loss="1%"):  # as any change
+            assert standing.agents() == agents
+        killed(standing, "n1")
+        eventually(lambda: told(cluster, "NIC agent restarted") == ["n1"], "its restart is told", PATIENCE)
+
+
+def supervisor_again(cluster: RunningCluster, first: Identity) -> bool:
+    return running_supervisor(Store().directory(cluster.name)) not in (None, first)
+
+
+def test_the_command_goes_on_when_the_supervisor_is_killed_and_says_so_when_the_cluster_is_taken_down() -> None:
     cluster = Cluster.star(2).up("standing", keep=True)
     try:
         with subprocess.Popen([TESTBED, "nics", "--name", "standing"], stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             assert "are shared" in process.stderr.readline()
-            first = cluster.state.steward
-            assert first is not None
+            first = supervisor_of(cluster)
             os.kill(first.pid, signal.SIGKILL)
-            eventually(lambda: cluster.state.steward not in (None, first), "there is another steward", PATIENCE)
+            eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", PATIENCE)
             assert testbed("status").stdout.count(" attached") == 2
             assert testbed("down", "--name", "standing").returncode == 0
             assert process.wait(PATIENCE) != 0
@@ -126,7 +144,9 @@ def test_a_killed_owner_takes_the_agents_along() -> None:
             assert not offloads_on(cluster, "n1")
             process.kill()
         eventually(
-            lambda: cluster.state.nics is None and cluster.state.steward is None, "nobody shares any more", PATIENCE
+            lambda: cluster.state.nics is None and running_supervisor(Store().directory(cluster.name)) is None,
+            "nobody shares any more",
+            PATIENCE,
         )
         assert offloads_on(cluster, "n1")
         with share_nics(cluster) as standing:

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
 
 from benchmarks.rows import Row
-from benchmarks.runs.leaks import LEAST
+from benchmarks.runs.leaks import MIN
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG, Storm, gained, remains, rows, watched
 from benchmarks.runs.storm import machine as machine_now
 from benchmarks.runs.targets import STEADY, leaks
@@ -86,9 +86,9 @@ def test_random_traffic_over_losses_and_flaps_loses_nothing_and_leaves_nothing(t
     assert value(found, WRONG) == value(found, LEFT) == 0
     assert leaks(found) == []
     of_nodes = next(row for row in found if row.measure == f"node processes: {MEMORY}")
-    assert of_nodes.settings["samples"] >= LEAST
+    assert of_nodes.settings["samples"] >= MIN
     kinds = {row.measure.partition(":")[0] for row in found if row.measure.endswith(DESCRIPTORS)}
-    assert kinds >= {"controller", "warm parent", "node processes"} | ({"relay", "steward"} if relay else set())
+    assert kinds >= {"controller", "warm parent", "node processes"} | ({"relay", "supervisor"} if relay else set())
 
 
 def value(found: list[Row], measure: str) -> float:

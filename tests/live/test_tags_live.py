@@ -14,9 +14,9 @@ from test_command import testbed as command
 
 from testbed import Cluster, Scenario
 from testbed.cli.documents import schema_of
-from testbed.controller.commands import run_commands
-from testbed.spec.faults import Pause
-from testbed.spec.selecting import SELECTOR
+from testbed.controller.runs.command_runs import run_commands
+from testbed.spec.fault_models import Pause
+from testbed.spec.selection import SELECTOR
 
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
 

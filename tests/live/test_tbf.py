@@ -11,10 +11,10 @@ from contextlib import nullcontext
 import pytest
 from machine import eventually
 
-from testbed.kernel import messages, namespaces, netem, qdiscs, shapers
-from testbed.kernel.abilities import abilities
+from testbed.kernel import namespaces, netem, netlink_messages, qdiscs, shapers
+from testbed.kernel.capabilities import abilities
+from testbed.kernel.capability_probe import probe
 from testbed.kernel.netlink import RequestError, RouteSocket
-from testbed.kernel.probing import probe
 from testbed.kernel.qdiscs import Qdisc
 from testbed.spec.layout import Impairment
 
@@ -32,9 +32,9 @@ def route() -> Iterator[RouteSocket]:
         opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
         opened.route.execute(
             [
-                messages.make_veth("one", ONE, MTU, opened.descriptor, "other", OTHER, MTU),
-                messages.set_up(ONE),
-                messages.set_up(OTHER),
+                netlink_messages.make_veth("one", ONE, MTU, opened.descriptor, "other", OTHER, MTU),
+                netlink_messages.set_up(ONE),
+                netlink_messages.set_up(OTHER),
             ]
         )
         yield opened.route

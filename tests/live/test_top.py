@@ -19,12 +19,17 @@ from screens import Terminal
 
 from testbed import Cluster, share_nics
 from testbed.cli.documents import schema_of
-from testbed.cluster.running import RunningCluster
-from testbed.cluster.state import Store
-from testbed.observe.live.gathering import Gathering
+from testbed.cluster.records.state import Store
+from testbed.cluster.running_cluster import RunningCluster
 from testbed.observe.live.snapshot import Absent, Direction, Snapshot
+from testbed.observe.live.snapshots import SnapshotSampler
 
-pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.requires("root", "ping"),
+    pytest.mark.usefixtures("machine"),
+    pytest.mark.timeout(180),
+]
 
 TESTBED = str(Path(sys.executable).with_name("testbed"))
 SHOWN, HIDDEN = "\x1b[?1049h", "\x1b[?1049l"  # the other screen, and back
@@ -146,7 +151,7 @@ def test_whatever_signal_ends_it_the_terminal_is_as_before(number: signal.Signal
 def test_an_error_of_its_own_leaves_the_terminal_as_before(star: RunningCluster) -> None:
     broken = (
         "import sys; sys.argv[1:] = ['top', 'star', '--interval', '200ms']\n"
-        "import testbed.cli.screen.watching as watching\n"
+        "import testbed.cli.screen.live_view as watching\n"
         "def frame(*_): raise RuntimeError('a mistake of ours')\n"
         "watching.frame = frame\n"
         "from testbed.cli.main import main; main()"
@@ -249,7 +254,7 @@ def test_where_no_cluster_is_up_it_says_so() -> None:
 # What is gathered
 
 
-def seen(gathering: Gathering) -> Snapshot:
+def seen(gathering: SnapshotSampler) -> Snapshot:
     snapshot = gathering.look()
     assert isinstance(snapshot, Snapshot)
     return snapshot
@@ -266,7 +271,7 @@ def test_what_is_lost_is_counted_by_its_cause(star: RunningCluster, datapath: st
         star.inject("n1--s1", loss="100%", delay="1ms", direction="n1-s1")
     else:
         star.inject("n1--s1", loss="100%", direction="n1-s1")
-    gathering = Gathering(Store(), "star")
+    gathering = SnapshotSampler(Store(), "star")
     try:
         before = seen(gathering)
         assert before.links[0].datapath == datapath
@@ -293,7 +298,7 @@ for _ in range(200):
 def test_what_finds_no_room_is_counted_as_the_queues(datapath: Literal["relay", "tc"]) -> None:
     with Cluster.star(2).up("narrow", keep=True, datapath=datapath) as cluster:
         cluster.inject("n1--s1", rate="5mbit", queue="8KiB", direction="n1-s1")
-        gathering = Gathering(Store(), "narrow")
+        gathering = SnapshotSampler(Store(), "narrow")
         cluster["n1"].run([sys.executable, "-c", FLOOD])
         forward, backward = both(seen(gathering), "n1:eth0--s1:1")
         gathering.close()
@@ -305,7 +310,7 @@ def test_what_finds_no_room_is_counted_as_the_queues(datapath: Literal["relay", 
 def test_counts_are_those_that_status_tells(star: RunningCluster) -> None:
     star.cut("n3")
     star["n1"].run(["ping", "-c3", "-i0.01", "n2"])
-    gathering = Gathering(Store())
+    gathering = SnapshotSampler(Store())
     snapshot = seen(gathering)
     gathering.close()
     (cluster,) = json.loads(testbed("status", "--json").stdout)["clusters"]
@@ -322,7 +327,7 @@ def test_links_between_nodes_and_direct_ones_are_counted_too() -> None:
     pair = Cluster.back_to_back()
     with pair.up("joined", keep=True) as joined:
         joined["n1"].run(["ping", "-c2", "-i0.01", "n2"])
-        gathering = Gathering(Store(), "joined")
+        gathering = SnapshotSampler(Store(), "joined")
         (link,) = seen(gathering).links
         gathering.close()
         assert link.forward.frames >= 2
@@ -330,7 +335,7 @@ def test_links_between_nodes_and_direct_ones_are_counted_too() -> None:
 
 
 def test_a_cluster_that_is_made_again_under_its_name_is_looked_at_anew() -> None:
-    gathering = Gathering(Store(), "again")
+    gathering = SnapshotSampler(Store(), "again")
     assert isinstance(gathering.look(), Absent)
     for nodes in (2, 3):
         with Cluster.star(nodes).up("again", keep=True):
@@ -340,7 +345,7 @@ def test_a_cluster_that_is_made_again_under_its_name_is_looked_at_anew() -> None
 
 
 def test_a_cluster_that_is_made_again_between_two_looks_is_another_one() -> None:
-    gathering = Gathering(Store())
+    gathering = SnapshotSampler(Store())
     with Cluster.star(2).up("again", keep=True) as cluster:
         cluster.inject("n1", loss="1%")
         cluster["n1"].popen(["ping", "-c9", "-i0.01", "-W1", "n2"]).wait()
@@ -359,7 +364,7 @@ def test_a_cluster_that_is_made_again_between_two_looks_is_another_one() -> None
 
 
 def test_events_are_told_as_they_happen(star: RunningCluster) -> None:
-    gathering = Gathering(Store(), "star")
+    gathering = SnapshotSampler(Store(), "star")
     assert [event.kind for event in seen(gathering).events] == []
     star.inject("n1", loss="1%")
     assert "inject" in [event.kind for event in seen(gathering).events]
@@ -390,7 +395,7 @@ def test_agents_of_shared_nics_tell_what_their_firmware_has_counted(star: Runnin
         for host in hosts:
             assert host.stdout is not None
             assert host.stdout.readline() == "greeted\n"
-        gathering = Gathering(Store(), "star")
+        gathering = SnapshotSampler(Store(), "star")
         snapshot, quiet = seen(gathering), without(gathering)
         gathering.close()
         for host in hosts:
@@ -402,7 +407,7 @@ def test_agents_of_shared_nics_tell_what_their_firmware_has_counted(star: Runnin
     assert not any(nic.agent for node in quiet.nodes for nic in node.nics)
 
 
-def without(gathering: Gathering) -> Snapshot:
+def without(gathering: SnapshotSampler) -> Snapshot:
     """A look that leaves agents in peace."""
     snapshot = gathering.look(agents=False)
     assert isinstance(snapshot, Snapshot)

@@ -9,10 +9,10 @@ import pytest
 from test_rootless import as_user, finish, home
 
 from testbed import Cluster
-from testbed.cluster.state import Store
+from testbed.cluster.records.state import Store
 from testbed.kernel import userns
-from testbed.observe.live.gathering import Gathering
 from testbed.observe.live.snapshot import Absent, Snapshot
+from testbed.observe.live.snapshots import SnapshotSampler
 
 pytestmark = [pytest.mark.requires("root", "userns", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -23,7 +23,7 @@ __all__ = ["home"]  # a fixture
 def test_an_ordinary_user_sees_frames_drops_and_programs(home: Path, lasting: bool) -> None:
     def story() -> None:
         opened = set(os.listdir("/proc/self/fd"))
-        gathering = Gathering(Store(), "pair")
+        gathering = SnapshotSampler(Store(), "pair")
         with Cluster.back_to_back(loss="100%", delay="1ms").up("pair", keep=lasting) as cluster:
             before = gathering.look()
             assert isinstance(before, Snapshot)

@@ -21,11 +21,11 @@ from machine import Machine
 from tools import ping, tell, wire_path
 
 from testbed import Cluster
-from testbed.cluster.running import RunningCluster
-from testbed.cluster.state import Store
-from testbed.cluster.wiring import Wiring
+from testbed.cluster.plan.veth_wiring import Wiring
+from testbed.cluster.records.state import Store
+from testbed.cluster.running_cluster import RunningCluster
 from testbed.errors import TestbedError, UnsupportedError
-from testbed.kernel import cgroups, namespaces, survey, syscalls
+from testbed.kernel import cgroups, namespaces, rtnl_dump, syscalls
 from testbed.spec.layout import Layout
 from testbed.spec.model import Link, Nic, Node, Switch
 
@@ -42,13 +42,13 @@ SHAPES = {
     "NOW with Ethernet switches": lambda: Cluster.now(kind="ethernet"),
 }
 CYCLIC = {name: SHAPES[name] for name in ("ring", "full mesh", "fat tree", "NOW with Ethernet switches")}
-MOST_PAIRS = 12
+MAX_PAIRS = 12
 
 
 def sample(layout: Layout) -> list[tuple[str, str]]:
     """All pairs of a small cluster; of a larger one some that are spread over it."""
     pairs = list(itertools.combinations([node.name for node in layout.nodes], 2))
-    return pairs[:: -(-len(pairs) // MOST_PAIRS)]
+    return pairs[:: -(-len(pairs) // MAX_PAIRS)]
 
 
 @pytest.mark.parametrize("make", SHAPES.values(), ids=SHAPES)
@@ -86,7 +86,7 @@ def wire_counters(cluster: RunningCluster) -> Iterator[object]:
     wire = namespaces.open_path(wire_path(cluster.state))
 
     def read() -> dict[str, tuple[int, int]]:
-        found = survey.by_name(survey.interfaces(wire.route))
+        found = rtnl_dump.by_name(rtnl_dump.interfaces(wire.route))
         return {
             name: (interface.counters.rx_packets, interface.counters.tx_packets)
             for name, interface in found.items()

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.cluster import names
-from testbed.cluster.running import RunningCluster
-from testbed.cluster.state import State
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.records.state import State
+from testbed.cluster.running_cluster import RunningCluster
 
 
 def tell(namespace: str, *command: str) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def redirections(wire: str, device: str) -> list[str]:
 
 
 def wire_path(state: State) -> str:
-    return state.namespaces[names.WIRE]
+    return state.namespaces[namespace_names.WIRE]
 
 
 def ping(cluster: RunningCluster, source: str, target: str, *more: str) -> None:

@@ -15,10 +15,12 @@ from children import Background, background
 from machine import eventually
 
 from testbed import RunningCluster
-from testbed.cluster import carrying
-from testbed.cluster.state import Store
-from testbed.runtime import events
-from testbed.runtime.orders import Carried, Places
+from testbed.cluster.records.state import Store
+from testbed.cluster.services import relay_client
+from testbed.kernel import processes
+from testbed.runtime import event_log
+from testbed.runtime.relay.orders import Carried, Places
+from testbed.runtime.supervision import running_supervisor
 
 RECEIVE_BYTES = 64 << 20
 _SO_RCVBUFFORCE = 33
@@ -27,12 +29,12 @@ GAP = 150_000  # ns between two frames of a flow
 
 def told(cluster: RunningCluster, event: str) -> list[Mapping[str, Any]]:
     """The cluster's events of that kind."""
-    return [one for one in events.read(Store().directory(cluster.name)) if one["event"] == event]
+    return [one for one in event_log.read(Store().directory(cluster.name)) if one["event"] == event]
 
 
 def report(cluster: RunningCluster) -> dict[str, Any]:
     """What the relay says of itself."""
-    said = carrying.report(Store(), cluster.state)
+    said = relay_client.report(Store(), cluster.state)
     assert said is not None
     return said
 
@@ -40,6 +42,13 @@ def report(cluster: RunningCluster) -> dict[str, Any]:
 def relay_pid(cluster: RunningCluster) -> int:
     pid: int = report(cluster)["pid"]
     return pid
+
+
+def supervisor_of(cluster: RunningCluster) -> processes.Identity:
+    """The process that looks after its services."""
+    found = running_supervisor(Store().directory(cluster.name))
+    assert found is not None
+    return found
 
 
 def carried(cluster: RunningCluster) -> dict[str, Carried]:
@@ -145,4 +154,4 @@ def between(cluster: RunningCluster, *pairs: tuple[str, str]) -> Iterator[Traffi
 
 def dump(cluster: RunningCluster) -> str:
     """All events, for a message."""
-    return "\n".join(json.dumps(dict(one)) for one in events.read(Store().directory(cluster.name)))
+    return "\n".join(json.dumps(dict(one)) for one in event_log.read(Store().directory(cluster.name)))

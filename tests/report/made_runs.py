@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed.controller.folders import RunFolder
+from testbed.controller.runs.folders import RunFolder
 from testbed.spec.layout import Layout
 from testbed.spec.layout_json import to_json
-from testbed.spec.loading import load
-from testbed.spec.resolving import resolve
+from testbed.spec.loader import load
+from testbed.spec.resolver import resolve
 
 SIZES = (0, 64, 1024, 65536)
 SECOND = 1_000_000_000

@@ -82,4 +82,4 @@ def test_what_nobody_can_have_measured_is_not_drawn(tmp_path: Path) -> None:
         "none_ns": float("nan"),
     }
     (kind,) = read_kinds(written(tmp_path, json.dumps(row)))
-    assert [key for key in row if kind.numeric(key)] == ["good_ns", "less"]
+    assert [key for key in row if kind.is_numeric(key)] == ["good_ns", "less"]

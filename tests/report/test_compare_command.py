@@ -119,9 +119,9 @@ def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("theirs", "sentence"),
     [
-        ({"workload": "sort"}, "is of pingpong, .* of sort: different things do not compare"),
+        ({"workload": "sort"}, "is of pingpong, .* of sort: different workloads cannot be compared"),
         ({"rows": []}, "has no rows with a figure"),
-        ({"rows": pings(sizes=[9])}, "have measured nothing that is the same"),
+        ({"rows": pings(sizes=[9])}, "have no measure in common"),
         ({"result": {}}, r"has not ended well \(unfinished\)"),
         ({"result": {"status": "failed", "error": "x"}}, r"has not ended well \(failed\)"),
         ({"result": {"status": "done", "verdict": verdict("invalid")}}, "is invalid, and no figure of it counts"),
@@ -177,11 +177,11 @@ def test_what_reproduce_printed_beside_the_paper(tmp_path: Path) -> None:
     file.write_text(json.dumps({"kind": "reproduce", "paper": "a paper", "rows": [{**row, "ours": 22}]}))
     assert compared(file, "--against", "paper").exit_code == 0
     file.write_text('{"kind": "run"}')
-    assert_says(compared(file, "--against", "paper"), "nothing that 'testbed reproduce")
+    assert_says(compared(file, "--against", "paper"), "was not written by 'testbed reproduce")
 
 
 def test_where_there_is_no_paper_or_no_row_of_it_a_sentence_says_so(tmp_path: Path) -> None:
-    assert_says(compared(made(tmp_path / "a", pings(), protocol="tcp"), "--against", "paper"), "no paper of tcp")
+    assert_says(compared(made(tmp_path / "a", pings(), protocol="tcp"), "--against", "paper"), "tcp has no paper")
     sort = made(tmp_path / "b", pings(), workload="sort", form="sort")
     assert_says(compared(sort, "--against", "paper"), "the paper has no value")
 

@@ -16,13 +16,13 @@ from made_runs import SECOND, fault, layout, made, messages, pings
 
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
-from testbed.observe.report.happenings import Happening
 from testbed.observe.report.markup import Table, table
-from testbed.observe.report.plotting import Plot
+from testbed.observe.report.plots import Plot
+from testbed.observe.report.run_events import FaultPeriod
+from testbed.observe.report.run_summary import summarize_run
 from testbed.observe.report.samples import Samples
-from testbed.observe.report.telling import tell
-from testbed.observe.report.timeline import in_intervals, shaded, timelines
-from testbed.observe.report.topology import placed, topology
+from testbed.observe.report.timeline_plot import divide, fault_spans, timelines
+from testbed.observe.report.topology_plot import positions, topology
 
 MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.integers(0, 10**6)), min_size=1, max_size=200)
 
@@ -30,7 +30,7 @@ MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.intege
 @given(messages=MESSAGES)
 def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
     at, took, moved = (numpy.array(column, dtype=float) for column in zip(*sorted(messages), strict=True))
-    found = in_intervals(Samples(at, took, moved, "message", ""), float(at.max()), 20)
+    found = divide(Samples(at, took, moved, "message", ""), float(at.max()), 20)
     assert found.count.sum() == len(messages)
     assert found.rate is not None
     assert found.rate.sum() * (found.edges[1] - found.edges[0]) / 8 == pytest.approx(moved.sum())
@@ -44,8 +44,8 @@ def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), max_size=60))
 def test_what_is_shaded_is_when_a_fault_was_in_force_and_next_to_nothing_else(spans) -> None:
-    faults = [Happening("", "", "", begin, begin + lasts, {}, True) for begin, lasts in spans]
-    found = shaded(faults, 13.0)
+    faults = [FaultPeriod("", "", "", begin, begin + lasts, {}, True) for begin, lasts in spans]
+    found = fault_spans(faults, 13.0)
     for begin, lasts in spans:
         assert any(first <= begin and begin + lasts <= last for first, last in found)
     assert all(before[1] < after[0] for before, after in pairwise(found))
@@ -57,7 +57,7 @@ def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:
         event for number in range(10_000) for event in fault("x", number * 10**6, number * 10**6 + 10**5, 5 * SECOND)
     ]
     run = made(tmp_path / "run", messages(5 * SECOND), events=[{"event": "repetition begins"}, *events])
-    (plot,) = timelines([tell(run, "")])
+    (plot,) = timelines([summarize_run(run, "")])
     assert len(plot.svg) < 200_000
     assert "The first 12 of 10,000 faults have a bar" in plot.caption
 
@@ -66,7 +66,7 @@ def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:
     "source", ["star-4", "star-100", "ring-4", "line-4", "full-mesh-4", "dumbbell-8", "fat-tree-4", "back-to-back"]
 )
 def test_no_two_things_of_a_cluster_are_drawn_at_one_place(source: str) -> None:
-    found = placed(layout(source))
+    found = positions(layout(source))
     for first, (x1, y1) in found.items():
         for second, (x2, y2) in found.items():
             assert first == second or abs(x1 - x2) > 58 or abs(y1 - y2) > 26, (first, second)
@@ -86,8 +86,8 @@ def every_plot(tmp_path: Path) -> list[Plot]:
     zero = 5 * SECOND
     events = [{"event": "repetition begins"}, *fault("loss 10% on n1", 10**8, 3 * 10**8, zero)]
     runs = [
-        tell(made(tmp_path / "a", [*pings(), *messages(zero)], events=events), "A"),
-        tell(made(tmp_path / "b", pings(1.3)), "B"),
+        summarize_run(made(tmp_path / "a", [*pings(), *messages(zero)], events=events), "A"),
+        summarize_run(made(tmp_path / "b", pings(1.3)), "B"),
     ]
     return [*timelines(runs), *curves(runs), *distributions(runs)]
 
@@ -115,7 +115,7 @@ def test_no_identifier_is_there_twice_in_the_plots_of_a_page(tmp_path: Path) -> 
 
 
 def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Path) -> None:
-    mine, other = (tell(made(tmp_path / name, pings(), protocol=name), "") for name in ("emp", "tcp"))
+    mine, other = (summarize_run(made(tmp_path / name, pings(), protocol=name), "") for name in ("emp", "tcp"))
     (of_emp,), (of_tcp,) = curves([mine]), curves([other])
     assert "23 us at 4 B, 36 us at 1,500 B" in of_emp.alternative
     assert "SC 2001" in of_emp.caption
@@ -123,7 +123,7 @@ def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Pat
 
 
 def test_what_takes_no_time_is_not_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
-    assert curves([tell(made(tmp_path / "run", pings(0.0)), "")]) == []
+    assert curves([summarize_run(made(tmp_path / "run", pings(0.0)), "")]) == []
 
 
 def test_tables_say_what_heads_what_and_can_be_scrolled_by_keyboard() -> None:

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from testbed.observe.comparing.comparison import Judgement, judge
 from testbed.observe.comparing.ratios import (
     Ratio,
-    enough,
-    enough_of_one,
     independent,
+    min_samples,
+    min_samples_to_constant,
     paired,
     rank_counts,
     to_constant,
 )
-from testbed.observe.quantities import Sense
+from testbed.observe.format.quantities import Sense
 
 VALUES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=12)
 
@@ -68,11 +68,11 @@ def test_intervals_hold_as_often_as_they_say() -> None:
 
 
 def test_too_small_a_sample_leaves_everything_open_and_it_is_told_what_would_do() -> None:
-    count = enough(0.05)
+    count = min_samples(0.05)
     assert count == 4
     assert independent([1.0] * (count - 1), [9.0] * (count - 1), 0.05).low is None
     assert independent([1.0] * count, [9.0] * count, 0.05).excludes_one
-    assert enough_of_one(0.05) == 6
+    assert min_samples_to_constant(0.05) == 6
     assert to_constant(1, [2.0] * 5, 0.05, exact=False).low is None
     assert to_constant(1, [2.0] * 6, 0.05, exact=False).excludes_one
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from testbed.cli.main import testbed as command
-from testbed.observe.report.making import page
-from testbed.observe.report.telling import tell
+from testbed.observe.report.builder import page
+from testbed.observe.report.run_summary import summarize_run
 
 STORM = """
 [[fault]]
@@ -31,8 +31,8 @@ def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tm
     called("run", "star-4", "random", "--mode", "sim", "--profile", "emp-2001", "--set", "messages=100",
            "--set", "over=300ms", "--scenario", tmp_path / "storm.toml", "--check",
            "--output", tmp_path / "run")  # fmt: skip
-    told = tell(tmp_path / "run", "")
-    assert [(one.what, one.begin, one.end) for one in told.repetition.happenings] == [("loss 20% on n1", 0.1, 0.2)]
+    told = summarize_run(tmp_path / "run", "")
+    assert [(one.what, one.begin, one.end) for one in told.repetition.faults] == [("loss 20% on n1", 0.1, 0.2)]
     assert told.injected == {"n1:eth0--s1:1": ("loss 20% on n1",)}
     assert told.deliveries is not None
     received = sum(file.read_text().count('"received"') for file in (tmp_path / "run" / "history").iterdir())

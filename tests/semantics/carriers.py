@@ -19,16 +19,18 @@ from machine import eventually
 from wire_frames import carry
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster import carrying, injecting
-from testbed.cluster.state import State, Store
-from testbed.cluster.wiring import free_ends
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.plan.veth_wiring import free_ends, stage_ends
+from testbed.cluster.records.state import State, Store
+from testbed.cluster.services import relay_client
+from testbed.fabric.direction import Direction
+from testbed.fates.records import Record
+from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
-from testbed.kernel import qdiscs
+from testbed.kernel import qdiscs, rtnl_dump
 from testbed.kernel.datapaths import TABLE, Asked, Fit
 from testbed.kernel.loss_classifier import read_counters
 from testbed.spec.layout import Impairment
-from testbed.wire.direction import Direction
-from testbed.wire.fates import Record
 
 SLOW: Final = float(os.environ.get("TESTBED_SLOW", "1"))
 DEADLINE: Final = (100 if os.environ.get("TESTBED_VM") else 20) * SLOW
@@ -63,7 +65,9 @@ class Oracle(Direction):
     def __init__(self, link: str, way: Way, impairment: Impairment, seed: int, files: Mapping[str, str]) -> None:
         self.log: list[Record] = []
         self.arrived: Stamped = []
-        super().__init__(link, way, impairment, seed=seed, fields=known_fields(), files=files, log=self.log.append)
+        super().__init__(
+            link, way, impairment, FateOptions(seed, fields=known_fields(), files=files, log=self.log.append)
+        )
 
     def after(self, schedule: Schedule) -> Oracle:
         self.arrived += carry(self, schedule)
@@ -168,7 +172,7 @@ class ClusterLine(Line):
         self.impairments[way] = impairment
         if keys or impairment.rules != before.rules:
             new = [rule for rule in impairment.rules if rule not in before.rules]
-            injecting.inject(self._store, self._cluster.name, self.link, keys, rules=new, direction=way)
+            fault_injection.inject(self._store, self._cluster.name, self.link, keys, rules=new, direction=way)
 
     def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
         cable = self._cable
@@ -213,15 +217,16 @@ class ClusterLine(Line):
     def _look(self) -> _Look:
         state: State = self._cluster.state
         if self.carrier == "relay":
-            said = carrying.report(self._store, state)
+            said = relay_client.report(self._store, state)
             return _Look(relay=said["links"][self.link] if said and self.link in said["links"] else None)
         route = self._cable.wire.route
         roots = qdiscs.qdiscs(route)
-        ends = dict(zip(WAYS, (self._cable.index_b, self._cable.index_a), strict=True))
+        names = stage_ends(self._cluster.state.layout, self.link)
+        ends = {way: rtnl_dump.named(route, name) for way, name in zip(WAYS, names, strict=True)}
         into = dict(zip(WAYS, (self._cable.index_a, self._cable.index_b), strict=True))
         counted = {way: read_counters(route, into[way]) if self.carrier == "tc" else None for way in WAYS}
         return _Look(
-            roots={way: roots.get(index) for way, index in ends.items()},
+            roots={way: roots.get(end.index) if end is not None else None for way, end in ends.items()},
             lost={way: counters.lost if counters is not None else 0 for way, counters in counted.items()},
         )
 

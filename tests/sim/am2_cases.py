@@ -25,7 +25,7 @@ from testbed.engine.sources import Source, source
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 REQUESTS: Final = 100
 BACKLOG: Final = 40 * MILLISECOND

@@ -10,9 +10,9 @@ from am2_world import World
 from swarm_faults import CALM, MICROSECOND, MILLISECOND, SECOND, Violation
 
 from protocols.am2.codec import KIND_NACK, REASON_RESTARTED
-from protocols.am2.packets import answered, prefix
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
+from protocols.am2.transport import answered, prefix
 from testbed.sim.simulation import Simulation
 
 PATIENCE: Final = 2 * SECOND

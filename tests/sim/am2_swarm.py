@@ -18,11 +18,11 @@ from typing import Final, cast
 from am2_cases import CROSSBARS, Case, draw, smaller
 from am2_talker import Talker
 from am2_world import World
-from swarm_faults import CALM, MILLISECOND, SECOND, Violation, cut_and_mend
+from swarm_faults import CALM, MILLISECOND, SECOND, Violation, cut_and_mend, unwrapped
 from trials import Swarm
 
 from protocols.am2.firmware import Firmware
-from protocols.am2.host.errors import ActiveMessageError
+from protocols.am2.host.am_errors import ActiveMessageError
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.plug import plug
@@ -148,15 +148,16 @@ class Run:
 
 
 def run(case: Case) -> Counter[str]:
-    """Run a case; how often each row of the firmware's state table was taken. Raises Violation."""
+    """Run a case; what its NICs have counted. Raises Violation."""
     world = World(case)
     nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, witness=world.witness)
     profile = replace(PRICED, doorbell=case.priced) if case.priced else IDEAL
     with Simulation(case.layout(), nics, profile=profile, seed=case.seed) as simulation:
         try:
             one = Run(case, simulation, world)
-            one.through_the_faults()
-            one.to_the_end()
+            with unwrapped():
+                one.through_the_faults()
+                one.to_the_end()
         except Violation:
             raise
         except MISTAKES as error:

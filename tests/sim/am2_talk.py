@@ -12,13 +12,13 @@ from random import Random
 from typing import cast
 
 from protocols.am2.firmware import Firmware
+from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.errors import Returned, Status
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
 from protocols.am2.receiver import Delivered
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 
 SHORT, MEDIUM, BULK, ANSWER = 1, 2, 3, 4
@@ -77,7 +77,7 @@ class Talker:
         self.notes = notes
         self.requests = requests
         self.chance = Random(seed * 1_000_003 + endpoint.name.node * 1_009 + endpoint.name.endpoint)
-        self.most_medium = endpoint.library.most_medium
+        self.max_medium = endpoint.library.max_medium
         endpoint.tag = TAG
         endpoint.segment = bytearray(ROOM * (PLACES * len(everybody) + 1))
         endpoint.error_handler = self.came_back
@@ -140,21 +140,21 @@ class Talker:
             if form == SHORT:
                 await endpoint.request(place, SHORT, serial)
             elif form == MEDIUM:
-                size = chance.randrange(self.most_medium)
+                size = chance.randrange(self.max_medium)
                 await endpoint.request_medium(place, MEDIUM, content(identity, size), serial)
             else:
                 data = content(identity, chance.randrange(ROOM))
                 while (taken := self.free(place)) < 0:
                     await endpoint.wait()
-                    endpoint.poll()
+                    await endpoint.poll()
                 self.writing[serial] = (place, taken)
                 await endpoint.request_bulk(place, BULK, data, (self.first + taken) * ROOM, serial)
         while self.open:
             await endpoint.wait()
-            endpoint.poll()
+            await endpoint.poll()
         notes.left -= 1
         while notes.left:
-            endpoint.poll()
+            await endpoint.poll()
             await node.sleep(1_000_000)
 
 

@@ -10,14 +10,14 @@ from swarm import payload
 from swarm_faults import MICROSECOND, Violation
 
 from protocols.am2 import page as layout
+from protocols.am2.host.am_errors import Returned, RuleError, Status
 from protocols.am2.host.bundle import Bundle
-from protocols.am2.host.errors import Returned, RuleError, Status
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
 from protocols.am2.receiver import Delivered
 from testbed.engine.sources import source
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 
 if TYPE_CHECKING:
     from am2_world import World
@@ -174,7 +174,7 @@ class Talker:
             await self.endpoint.wait()
             if case.slow and chance.random() < 0.5:
                 await node.sleep(chance.below(case.slow))
-            self.endpoint.poll(chance.choice((None, 1, 3)))
+            await self.endpoint.poll(chance.choice((None, 1, 3)))
             if case.changing and self.handled >= case.changing:
                 self.handled = 0
                 self.version += 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from am2_cases import BULK, NOTHING, Case, Request
 from swarm_faults import Violation
 
-from protocols.am2.host.errors import Status
+from protocols.am2.host.am_errors import Status
 from protocols.am2.receiver import Delivered
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 from am2_exchanges import CASES, STRANGERS, Active
 from exhaustive_exchanges import EMP_MATCHING, EXCHANGES, Matching
-from swarm_faults import Violation
+from swarm_faults import Violation, unwrapped
 from trials import say
 
 from protocols.core.firmware import Plug
@@ -33,7 +33,7 @@ from testbed.sim.simulation import Simulation
 from testbed.sim.way import DirectionName, Receive
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 SECOND: Final = 1_000_000_000
 
@@ -162,6 +162,7 @@ def run(subject: Subject, exchange: str, fates: str) -> Ran:
         raise
 
 
+@unwrapped()
 def go_through(subject: Subject, exchange: str, gate: Gate) -> int:
     """An exchange between nodes with this gate between them, and all checks; what `Ran` calls recovery."""
     stage = subject.stages[exchange]()
@@ -215,12 +216,12 @@ class Tally:
         )  # fmt: skip
 
 
-def search(subject: Subject, exchange: str, first: str, depth: int = DEPTH, most_failures: int = 10) -> Tally:
+def search(subject: Subject, exchange: str, first: str, depth: int = DEPTH, max_failures: int = 10) -> Tally:
     """All schedules whose first transmission meets this fate, or those until so many have failed."""
     ran = stand_for = recovery = 0
     failed: list[str] = []
     fates = first + _PASSED * (depth - 1)
-    while fates.startswith(first) and len(failed) < most_failures:
+    while fates.startswith(first) and len(failed) < max_failures:
         ran += 1
         took_place = depth
         try:

@@ -16,9 +16,9 @@ from protocols.core.protocol import Protocol
 from protocols.emp import host as emp
 from protocols.emp.settings import Settings
 from protocols.mpi.device import Device
-from protocols.mpi.errors import Envelope, MPIError
+from protocols.mpi.mpi_errors import Envelope, MPIError
 from testbed.registry import PROTOCOLS, load
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 
 PATIENCE: Final = 20 * SECOND

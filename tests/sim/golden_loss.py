@@ -19,15 +19,15 @@ from typing import Final, cast
 
 from trials import say
 
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.plug import plug as am2_plug
 from protocols.core.firmware import Plug
 from protocols.emp import host as emp
 from protocols.mpi import emp as mpi
 from protocols.mpi.device import Device
 from testbed.engine.tasks import Task
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import ImpairmentKeys
 from testbed.spec.model import Description
@@ -112,13 +112,13 @@ async def ask_all(am: ActiveMessages, node: SimNode, size: int) -> int:
     endpoint.map(0, EndpointName(1, 0), TAG)
     data = bytes(size)
     for number in range(MESSAGES[size]):
-        if size <= am.most_medium:
+        if size <= am.max_medium:
             await endpoint.request_medium(0, REQUEST, data, number)
         else:
             await endpoint.request_bulk(0, REQUEST, data, 0, number)
         while len(replies) <= number:
             await endpoint.wait()
-            endpoint.poll()
+            await endpoint.poll()
     return node.now()
 
 
@@ -130,7 +130,7 @@ async def answer_all(am: ActiveMessages, node: SimNode, size: int) -> None:  # n
     handled = 0
     while handled < MESSAGES[size]:
         await endpoint.wait()
-        handled += endpoint.poll()
+        handled += await endpoint.poll()
 
 
 SUBJECTS: Final = {

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 
 from protocols.core.firmware import Adapter, Agent, Nic
+from testbed.fabric.myrinet.route import closed, is_intact, route_byte
 from testbed.spec.layout import End, Layout
-from testbed.wire.myrinet.route import closed, is_intact, route_byte
 
 ETHERTYPE = bytes.fromhex("88b6")
 TYPE = b"\0\4"

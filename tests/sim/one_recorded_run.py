@@ -11,7 +11,7 @@ from tiny_agents import TinyEndpoint, TinyPlug
 from protocols.core.profile import Profile
 from protocols.emp import host as emp
 from testbed.engine.sources import source
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
 

@@ -9,6 +9,7 @@ SMALL: Mapping[str, Mapping[str, object]] = {
     "bandwidth": {"count": 20, "sizes": (1024, 65536)},
     "rate": {"count": 200},
     "random": {"messages": 30},
+    "churn": {"time": 30_000_000},
     "logp": {"rounds": 3},
     "permutation": {"count": 5},
     "contention": {"time": 10_000_000},

@@ -31,6 +31,7 @@ from swarm_faults import (
     draw_faults,
     draw_shape,
     layout_of,
+    unwrapped,
 )
 from trials import Swarm
 
@@ -39,7 +40,7 @@ from protocols.core.firmware import Host, Plug
 from protocols.emp import host as emp
 from protocols.emp.settings import Settings
 from testbed.engine.sources import Source, source
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.layout import Impairment
 
@@ -65,6 +66,8 @@ class Matching(Host, Protocol):
 
     def post_send(self, destination: int, tag: int, data: bytes | bytearray) -> Completion[emp.Received]: ...
     def post_receive(self, source: int, tag: int, buffer: bytearray) -> Completion[emp.Received]: ...
+    def post_probe(self, source: int, tag: int, *, claim: bool) -> Completion[emp.Found | None]: ...
+    def post_claimed(self, found: emp.Found, buffer: bytearray) -> Completion[emp.Received]: ...
     @property
     def free(self) -> int: ...
     @property
@@ -210,8 +213,9 @@ async def fine(completion: Completion[emp.Received]) -> emp.Received:
         raise Violation(f"{completion} failed: {error}") from error
 
 
+@unwrapped()
 def run(case: Case, subject: Subject = EMP, patience: int = PATIENCE) -> Counter[str]:
-    """Run a case; how often each row of the firmware's state table was taken. Raises Violation, after so much virtual time
+    """Run a case; what its NICs have counted. Raises Violation, after so much virtual time
     on a healed network at the latest."""
     layout = layout_of(case.shape, case.nodes)
     names = [link.name for link in layout.links]

@@ -4,21 +4,32 @@ pulled out for a while.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 
 from testbed.engine.sources import Source
+from testbed.errors import FirmwareError
 from testbed.sim.simulation import Simulation
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 MICROSECOND, MILLISECOND, SECOND = 1_000, 1_000_000, 1_000_000_000
 
 
 class Violation(AssertionError):  # noqa: N818  # it is no error of ours
     """What a protocol promises did not hold."""
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Raise what was raised within a NIC as it is: cases look at messages where firmware and libraries tell of them."""
+    try:
+        yield
+    except FirmwareError as error:
+        raise error.__cause__ or error from None
 
 
 @dataclass(frozen=True, slots=True)

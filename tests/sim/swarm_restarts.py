@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 from swarm import EMP, LARGEST, PATIENCE, Case, Matching, draw, fine, payload, reuse
-from swarm_faults import CALM, MICROSECOND, Violation, layout_of
+from swarm_faults import CALM, MICROSECOND, MILLISECOND, Violation, layout_of
 from trials import say
 
+from protocols.core.firmware import FIRST, Adapter, Agent, Nic
 from protocols.emp import codec
 from protocols.emp import host as emp
 from testbed.engine.sources import Source, source
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 
 CALM_TAG = 1 << 20
 """Of the messages that go once all is calm; of the second attempt one more."""
+
+LATER = 700_000
+"""Added to incarnations, where they are times instead of counted, and no NIC presumes who its peers are."""
 
 Calm = set[tuple[int, int]]
 """Whose messages a node has heard since all is calm, and at which attempt."""
@@ -46,10 +51,11 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
 
 async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list[int], calm: Calm) -> None:
     """For as long as this incarnation lasts. took: the messages that have come to this NIC, to earlier ones, too."""
+    chance = source(case.seed, f"receives of {node.name}")
     while True:
         buffer = bytearray(LARGEST)
         try:
-            received = await endpoint.post_receive(emp.ANY_SOURCE, emp.ANY_TAG, buffer)
+            received = await receive(endpoint, node, chance, buffer)
         except emp.EmpError:
             continue  # its sender has started again, or has given up
         number = received.tag
@@ -67,6 +73,16 @@ async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list
         if number in took:
             raise Violation(f"{node.name}: message {number} came twice")
         took.append(number)
+
+
+async def receive(endpoint: Matching, node: SimNode, chance: Source, buffer: bytearray) -> emp.Received:
+    """The next message, at once or in two steps: it is claimed by a probe, and received after a while."""
+    if chance.random() < 0.5:
+        return await endpoint.post_receive(emp.ANY_SOURCE, emp.ANY_TAG, buffer)
+    found = await endpoint.post_probe(emp.ANY_SOURCE, emp.ANY_TAG, claim=True)
+    assert found is not None
+    await node.sleep(chance.choice((0, 2 * MILLISECOND, 50 * MILLISECOND)))
+    return await endpoint.post_claimed(found, buffer)
 
 
 async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
@@ -94,33 +110,44 @@ async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) 
         calm.add((other, 0))
 
 
-def confuse(simulation: Simulation, chance: Source) -> None:
-    """A NIC gets acknowledgements of what it has not sent, from somebody who keeps to the format, and its host rings for
-    descriptors that it has not written."""
+def confuse(simulation: Simulation, chance: Source, earlier: int) -> None:
+    """A NIC gets acknowledgements of what it has not sent, and data from a former incarnation or from none, from somebody
+    who keeps to the format; its host rings for descriptors that it has not written. earlier: what was added to the adapters'
+    incarnations."""
     one = chance.choice(list(simulation.nodes.values()))
     peer = chance.choice([node for node in simulation.nodes.values() if node is not one])
-    for number in range(4):
-        message = chance.choice((0, 1 << 30)) + number
-        one.nic.receive(
-            simulation.now(),
-            codec.pack_frame(
-                one.adapter.address, peer.adapter.address, codec.TYPE_ACK, 0, 3, one.adapter.incarnation,
-                peer.adapter.incarnation, message, 3 * chance.below(1 << 20), codec.STATUS_OK,
-            ),
-        )  # fmt: skip
+    to, by = one.adapter.address, peer.adapter.address
+    own, its = one.adapter.incarnation + earlier, peer.adapter.incarnation + earlier
+    former = its - 1 if peer.adapter.incarnation > FIRST else 0
+    for incarnation in (0, former):
+        data = codec.pack_frame(to, by, codec.TYPE_DATA, 0, 3, incarnation, own, 1 << 30, 1, codec.STATUS_OK, b"x")
+        one.nic.receive(simulation.now(), data)
+    for number in (0, 1, 2, 3, *[chance.below(100) for _ in range(40)]):
+        message, frame = chance.choice((0, 1 << 30)) + number, 3 * (1 + chance.below(1 << 20))
+        acknowledgement = codec.pack_frame(to, by, codec.TYPE_ACK, 0, 3, own, its, message, frame, codec.STATUS_OK)
+        one.nic.receive(simulation.now(), acknowledgement)
     for index in (chance.below(640), 640 + chance.below(1000)):
         one.agent.firmware.ring(simulation.now(), index)
 
 
 def run(seed: int) -> Counter[str]:
-    """A case; how often each row of the firmware's state table was taken. Raises Violation."""
+    """A case; what its NICs have counted. Raises Violation."""
     case = draw(seed)
     chance = source(seed, "restarts")
     timeout = dict(case.settings)["timeout"]
-    settings = {**dict(case.settings), "give_up": chance.choice((0, 8 * timeout)), "held": 640}
+    settings = {**dict(case.settings), "give_up": chance.choice((0, 2 * timeout, 8 * timeout)), "held": 640}
+    earlier = chance.choice((0, LATER))
+    case = replace(
+        case, messages=tuple([one if chance.below(4) else replace(one, size=LARGEST) for one in case.messages])
+    )
+    emp_plug = EMP.plug(settings)
+
+    def plug(adapter: Adapter, nic: Nic) -> Agent:
+        return emp_plug(adapter.of_incarnation(adapter.incarnation + earlier), nic)
+
     layout = layout_of(case.shape, case.nodes)
     rows: Counter[str] = Counter()
-    with Simulation(layout, EMP.plug(settings), seed=seed) as simulation:
+    with Simulation(layout, plug, seed=seed) as simulation:
         for link, impairment in zip(layout.links, case.links, strict=True):
             simulation.change(link.name, impairment)
         took: dict[str, list[int]] = {node.name: [] for node in layout.nodes}
@@ -129,9 +156,10 @@ def run(seed: int) -> Counter[str]:
         for node in layout.nodes:
             programs.append(simulation.spawn(node.name, send_some, case))
             programs.append(simulation.spawn(node.name, receive_some, case, took[node.name], calm[node.name]))
+        confuse(simulation, chance, earlier)
         for when in sorted(chance.below(case.until) for _ in range(1 + chance.below(4))):
             simulation.run_until(when)
-            confuse(simulation, chance)
+            confuse(simulation, chance, earlier)
             again = chance.choice(layout.nodes).name
             rows.update(simulation.nodes[again].agent.firmware.counted())
             simulation.restart(again)

@@ -12,6 +12,7 @@ import pytest
 DATA_AND_ANSWERS = 2 * 1_024 * 100
 
 
+@pytest.mark.alone
 def test_each_message_comes_once(record_property: pytest.RecordProperty) -> None:
     command = [sys.executable, str(Path(__file__).parent / "a_thousand.py")]
     answer = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -10,7 +10,7 @@ import pytest
 
 import testbed
 from testbed.errors import DescriptionError
-from testbed.runtime.nodes.run import ProgramError
+from testbed.runtime.nodes.node_run import ProgramError
 from testbed.spec.model import Defaults, Description, Link, Node, Switch
 
 Rows = Sequence[Mapping[str, Any]]

@@ -14,7 +14,7 @@ from protocols.am2.plug import plug
 from protocols.core.scapy_codec import by_scapy, made
 from protocols.myrinet import frames as myrinet_layer
 from protocols.myrinet.envelope import sealed
-from testbed.sim.recording import CAPTURE
+from testbed.sim.recorder import CAPTURE
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description

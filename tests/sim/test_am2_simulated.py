@@ -11,7 +11,7 @@ from protocols.am2.host.library import ActiveMessages
 from protocols.am2.plug import plug
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.profile import IDEAL, Profile
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
@@ -96,8 +96,8 @@ def test_a_host_that_is_interrupted_pays_for_it_and_one_that_polls_does_not() ->
                 times = [node.now()]
                 for _ in range(2):
                     await asker.request(0, 1)
-                    while not asker.poll():
-                        await asker.wait()
+                    await asker.wait()
+                    assert await asker.poll()
                     times.append(node.now())
                 return times[1] - times[0], times[2] - times[1]
 
@@ -105,7 +105,7 @@ def test_a_host_that_is_interrupted_pays_for_it_and_one_that_polls_does_not() ->
                 handled = 0
                 while handled < 2:
                     await asked.wait()
-                    handled += asked.poll()
+                    handled += await asked.poll()
 
             asking = simulation.spawn("n1", ask)
             simulation.spawn("n2", serve)

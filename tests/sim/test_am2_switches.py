@@ -10,12 +10,12 @@ from am2_talk import Notes, counted, talk
 from test_am2_errors import AWAY, TAG, Pair
 
 from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages, ResourceError
-from protocols.am2.host.names import EndpointName
 from protocols.am2.plug import plug
 from protocols.am2.receiver import Delivered
 from protocols.am2.settings import SECOND, Settings
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
 
@@ -89,7 +89,7 @@ def test_a_flood_from_one_endpoint_leaves_the_others_their_share(exponent: int) 
         async def serve(am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG001
             while len(delivered) < 2_000:
                 await served.wait()
-                served.poll()
+                await served.poll()
 
         for endpoint, pause in zip(asking, (0, 0, 300_000), strict=False):
             one.spawn("n1", flood, endpoint, pause)

@@ -16,10 +16,10 @@ from protocols.mpi.comm import Comm
 from testbed import Cluster, Grade, TestbedError
 from testbed.controller.checkers.disturbances import CUT, Disturbance
 from testbed.controller.checkers.runs import check_again
+from testbed.fates.rules import RuleSet
 from testbed.observe.recorded import recorded
 from testbed.pytest_plugin.under_test import SimulatedCluster
 from testbed.sim.simulation import Simulation
-from testbed.wire.rules import RuleSet
 from testbed.workloads.form import Node
 
 MISTAKES = {mutant.name: mutant for mutant in MUTANTS}
@@ -135,7 +135,7 @@ def test_a_failed_check_fails_the_test_whose_cluster_ran_it(tmp_path: Path) -> N
     cluster = SimulatedCluster(Cluster.star(2), tmp_path)
     assert cluster.run("random", messages=5).checks is not None
     with pytest.MonkeyPatch.context() as patch:
-        broken_device(patch, lambda event, _: [] if event["what"] == "received" and event["n"] == 3 else [event])
+        broken_device(patch, lambda event, _: [] if "receive" in event["what"] and event["n"] == 3 else [event])
         with pytest.raises(AssertionError, match=r"nothing lost: \d of \d+ messages FAILED"):
             cluster.run("random", messages=20)
 

@@ -18,15 +18,15 @@ from protocols.am2.mapper.mapper import Mapper, Station
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import opened, sealed, stripped
+from testbed.fates.records import Record
+from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
-from testbed.sim.recording import CAPTURE
+from testbed.sim.recorder import CAPTURE
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
-from testbed.wire.fates import Record
-from testbed.wire.rules import RuleSet
+from testbed.spec.resolver import resolve
 
 SECOND = 1_000_000_000
 MESSAGES = 8

@@ -20,9 +20,9 @@ from protocols.emp.host import ANY_TAG, Endpoint, plug
 from testbed.cli.documents import schema_of
 from testbed.errors import reason_of
 from testbed.kernel.children import in_child
-from testbed.observe.decoding.files import Source
-from testbed.sim.node import SimNode
-from testbed.sim.recording import CAPTURE
+from testbed.observe.decoding.capture_files import Source
+from testbed.sim.recorder import CAPTURE
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
 
@@ -167,7 +167,7 @@ def test_the_captures_of_all_repetitions_are_shown_in_the_order_of_time(tmp_path
     assert len(decode(tmp_path, "--messages").stdout.splitlines()) == 2 * COUNT
     two = decode(tmp_path, "--message", "n1/0").stdout
     assert two.count("repeat-1 n1/n2/0") == two.count("repeat-2 n1/n2/0") == 1
-    assert "has 2 captures: --follow goes on with one file" in decode(tmp_path, "--follow", code=1).stderr
+    assert "has 2 captures: --follow needs a single file" in decode(tmp_path, "--follow", code=1).stderr
 
 
 def test_a_capture_comes_from_standard_input_too(recorded: Path) -> None:
@@ -235,7 +235,7 @@ def test_of_a_truncated_capture_the_frames_before_the_cut_are_shown(recorded: Pa
 @pytest.mark.parametrize(
     ("arguments", "words", "code"),
     [
-        (["nowhere.pcapng"], "No such file or directory: nowhere.pcapng", 1),
+        (["nowhere.pcapng"], "there is no file nowhere.pcapng", 4),
         (["folder"], "folder has no captures", 4),
         (["text"], "text is no capture: it begins with 'hell'", 1),
         (["empty"], "empty is empty: a capture has at least a header", 1),
@@ -243,7 +243,7 @@ def test_of_a_truncated_capture_the_frames_before_the_cut_are_shown(recorded: Pa
         (["it.pcapng", "--filter", "nth(2)"], "nth() counts frames while a link carries them", 2),
         (["it.pcapng", "--message", "n1/n2/77"], "no message 'n1/n2/77' in it.pcapng — did you mean 'n1/n2/7'?", 4),
         (["text", "--message", "n1/n2/77"], "text is no capture", 1),
-        (["it.pcapng", "--messages", "--follow"], "messages are told when all is read", 2),
+        (["it.pcapng", "--messages", "--follow"], "messages are printed when everything is read", 2),
     ],
 )
 def test_what_cannot_be_decoded_is_a_sentence_and_an_exit_code(

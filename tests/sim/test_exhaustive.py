@@ -105,7 +105,7 @@ def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: 
     mutant = next(one for one in MUTANTS if one.name == "counted twice")
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
-        told = exhaustive.search(EMP, "7", "h", most_failures=1).failed[0]
+        told = exhaustive.search(EMP, "7", "h", max_failures=1).failed[0]
         command, _, why = told.partition(": ")
         assert command.startswith("python tests/sim/exhaustive.py emp 7 h")
         arguments = command.split()[2:]

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 import testbed
 from protocols.emp.settings import Settings
 from testbed.cli.main import testbed as command
-from testbed.controller.running import RunResult
+from testbed.controller.runs.runner import RunResult
 from testbed.errors import DescriptionError, UnsupportedError
-from testbed.runtime.nodes.run import ProgramError
+from testbed.runtime.nodes.node_run import ProgramError
 from testbed.spec.model import Description
 
 FRAMES = 6

@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from testbed.engine.clocks import VirtualClock
-from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop, VirtualClock
+from testbed.fates.records import Record
 from testbed.fields import known_fields
 from testbed.sim.network import BOTH, Network
 from testbed.sim.way import Way
 from testbed.spec.layout import End
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
-from testbed.wire.fates import Record
+from testbed.spec.resolver import resolve
 
 TOP = "s5:3--s1:1"  # from the middle of the tree to its top
 

@@ -11,7 +11,7 @@ from myrinets import Cable, Myrinet, Place, address, fat_tree, random_network, r
 
 from protocols.am2.mapper.mapper import Mapper, Station
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
-from testbed.wire.myrinet.switch import SWALLOWED, TRUNCATED
+from testbed.fabric.myrinet.switch import SWALLOWED, TRUNCATED
 
 SHAPES: dict[str, list[Cable]] = {
     "back to back": [((0, 0), (1, 0))],

@@ -12,9 +12,9 @@ from testbed import Cluster
 from testbed.errors import DescriptionError, TestbedError
 from testbed.observe.recorded import recorded
 from testbed.runtime.journal import read
-from testbed.runtime.nodes.run import ProgramError
+from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
-from testbed.workloads.finding import choose
+from testbed.workloads.lookup import choose
 
 DELAY = 10_000  # ns, of each of the two links between two nodes
 STAR = Cluster.star(2, delay="10us", seed=5)
@@ -71,8 +71,9 @@ def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_
     with pytest.raises(StalledError) as raised:
         testbed.run(STAR, script, mode="sim")
     for rank in (0, 1):
-        assert f"on n{rank + 1} waits for a receive from rank {1 - rank}, tag 3, 4 bytes, at script.py:4\n" in str(
-            raised.value
+        assert (
+            f"on n{rank + 1} waits for a receive from rank {1 - rank}, tag 3, 4 bytes, at {script}:4 in wait\n"
+            in str(raised.value)
         )
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from protocols.core.profile import IDEAL, Profile
 from protocols.emp.host import Endpoint, plug
-from testbed.sim.node import SimNode
-from testbed.sim.recording import TRACE
+from testbed.sim.recorder import TRACE
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.elements import Nic, Node
 from testbed.spec.model import Description

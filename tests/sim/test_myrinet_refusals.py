@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from testbed import Cluster, Scenario
-from testbed.controller.scenarios.checking import check
+from testbed.controller.scenarios.feasibility import check
 from testbed.errors import DescriptionError, UnsupportedError
 from testbed.spec.elements import Link, Node, Switch
-from testbed.spec.faults import Fault, Impair, Incast, Traffic
-from testbed.spec.resolving import resolve
+from testbed.spec.fault_models import Fault, Impair, Incast, Traffic
+from testbed.spec.resolver import resolve
 
 
 def pair(**impairment: object) -> Cluster:

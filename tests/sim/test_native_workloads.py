@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 import testbed
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
-from testbed.controller.running import RunResult
+from testbed.controller.runs.runner import RunResult
 from testbed.errors import TestbedError, UnsupportedError
-from testbed.runtime.nodes.run import ProgramError
+from testbed.runtime.nodes.node_run import ProgramError
 from testbed.spec.model import Description
-from testbed.workloads.form import Node
-from testbed.workloads.native import Native
+from testbed.workloads.form import Native, Node
 
 TAG = 9
 
@@ -43,7 +42,7 @@ class Increments(Native[ActiveMessages]):
             await endpoint.request(0, 1, 40 + node.rank)
         while len(heard) < (1 if node.rank != 1 else len(node.names) - 1):
             await endpoint.wait()
-            endpoint.poll()
+            await endpoint.poll()
         node.row(heard=sorted(heard))
         return sorted(heard)
 

@@ -7,15 +7,14 @@ from typing import Final
 
 import pytest
 
-from testbed.engine.clocks import VirtualClock
-from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop, VirtualClock
+from testbed.fates import fate_hash, flows
+from testbed.fates.records import Record
 from testbed.fields import known_fields
 from testbed.sim.network import Network
 from testbed.spec.layout import End
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
-from testbed.wire import flows, hashing
-from testbed.wire.fates import Record
+from testbed.spec.resolver import resolve
 
 LAYOUT: Final = resolve(Description.fat_tree(4, loss="20%", delay="1us", rate="1gbit"))
 UPWARD: Final = "s5:3--s1:1"  # from the middle of the tree to its top
@@ -56,11 +55,11 @@ def test_fates_drawn_ahead_are_those_that_each_direction_draws(changed: str, mon
         drawn.append(len(found))
         return found
 
-    together = hashing.chains
-    monkeypatch.setattr(hashing, "chains", chains)
+    together = fate_hash.chains
+    monkeypatch.setattr(fate_hash, "chains", chains)
     ahead = fates(changed)
     assert set(drawn) == {4, 6}  # the paths through the tree that are worth it: within a part of it, and over its top
-    monkeypatch.setattr(flows, "_LEAST_AHEAD", flows.MOST_AHEAD + 1)
+    monkeypatch.setattr(flows, "_MIN_AHEAD", flows.MAX_AHEAD + 1)
     drawn.clear()
     assert fates(changed) == ahead
     assert drawn == []

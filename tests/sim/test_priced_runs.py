@@ -14,7 +14,7 @@ from protocols.emp.profile import EMP_2001
 from testbed.cli.main import testbed as command
 from testbed.errors import UnsupportedError
 from testbed.observe.recorded import recorded
-from testbed.spec.faults import Slow
+from testbed.spec.fault_models import Slow
 from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node
 

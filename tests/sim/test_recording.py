@@ -13,13 +13,13 @@ from captures import captured
 from one_recorded_run import record
 from tiny_agents import TinyEndpoint, TinyPlug
 
-from testbed.sim.node import SimNode
-from testbed.sim.recording import CAPTURE, FATES, TRACE
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import Record, Replay
+from testbed.fates.rules import RuleSet
+from testbed.sim.recorder import CAPTURE, FATES, TRACE
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
-from testbed.wire.fates import Record, Replay
-from testbed.wire.headers import standard_fields
-from testbed.wire.rules import RuleSet
 
 FILES = (CAPTURE, FATES, TRACE)
 
@@ -108,8 +108,27 @@ def test_the_log_of_fates_replays(tmp_path: Path) -> None:
     assert [(one.flow, one.n, one.fate) for one in again] == [(one.flow, one.n, one.fate) for one in log]
 
 
+def test_what_is_recorded_wraps_directions_that_do_not_know_of_it(tmp_path: Path) -> None:
+    with Simulation(Description.star(2), TinyPlug(), folder=tmp_path) as simulation:
+        assert {type(way).__name__ for way in simulation.network.ways.values()} == {"Way"}
+
+
+def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -> None:
+    cluster = Description.back_to_back(rate="1mbit", queue_frames=1)
+    with Simulation(cluster, TinyPlug(), folder=tmp_path) as simulation:
+        simulation.spawn("n1", send, 1, 4, 1)
+        simulation.run_until(10_000_000)
+    told = [(name, time, comment) for name, time, _, comment in captured(tmp_path / CAPTURE) if comment]
+    assert told == [("n1:eth0", 2, "queue full"), ("n1:eth0", 3, "queue full")]
+    trace = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
+    assert [(line["time"], line["why"]) for line in trace if line["what"] == "loses a frame"] == [
+        (2, "queue full"),
+        (3, "queue full"),
+    ]
+
+
 def test_without_a_folder_nothing_watches() -> None:
     with Simulation(Description.back_to_back(), TinyPlug()) as simulation:
         kinds = {type(way).__name__ for way in simulation.network.ways.values()}
         kinds |= {type(node.nic).__name__ for node in simulation.nodes.values()}
-        assert kinds == {"Way", "SimNic"}
+        assert kinds == {"Way", "ImmediateNic"}

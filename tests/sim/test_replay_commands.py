@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from emp_mutants import MUTANTS
 
 from testbed.cli.main import testbed as command
-from testbed.cli.run import _new_place
+from testbed.cli.run_command import _new_folder
 from testbed.errors import TestbedError
 
 RANDOM = "random --mode sim --set messages=20 --set outstanding=4 --set largest=8000 --timeout 20 --output run"
@@ -39,7 +39,7 @@ def call(line: str) -> Result:
 def described() -> str:
     """A cluster of three that loses a tenth of its frames."""
     from testbed import Cluster
-    from testbed.spec.writing import to_toml
+    from testbed.spec.toml_writer import to_toml
 
     Path("three.toml").write_text(to_toml(Cluster.star(3, loss="10%")))
     return "three.toml"
@@ -85,7 +85,7 @@ def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() 
     assert said is not None
     assert result.output.count("dropped by loss, frame ") == int(said[1])
     told = json.loads(call("replay run --shrink --runs 5 --mode sim --json").output)
-    assert (told["same"], told["now"], told["shrunk"]["runs"]) == (True, ["errors"], 5)
+    assert (told["same"], told["now"], told["shrunk"]["runs"]) == (True, ["errors", "nothing lost"], 5)
     assert told["shrunk"]["fates"] >= int(said[1])
 
 
@@ -111,7 +111,7 @@ def test_a_history_is_checked_again_from_its_folder() -> None:
     assert result.exit_code == 10
     (report,) = json.loads(result.output)["repetitions"]
     assert [one["check"] for one in report["checks"] if one["failed"]] == ["content"]
-    Path("run/history/n1.jsonl").write_text('{"clock_ns": 1, "what": "sent", "n": 7}\n')
+    Path("run/history/n1.jsonl").write_text('{"clock_ns": 1, "what": "sent", "n": "seven"}\n')
     assert "cannot be understood" in str(call("check-run run").exception)
 
 
@@ -152,4 +152,4 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own_and_a_refused_o
 
 
 def test_a_folder_is_claimed_before_the_run_writes_into_it() -> None:
-    assert _new_place("star-2", "pingpong") != _new_place("star-2", "pingpong")
+    assert _new_folder("star-2", "pingpong") != _new_folder("star-2", "pingpong")

@@ -12,10 +12,10 @@ from emp_mutants import MUTANTS
 
 import testbed
 from testbed import Cluster, TestbedError
-from testbed.controller.replaying import ENDED_BADLY, FATES, FEW, fewest, repetition, replayed
+from testbed.controller.replay.replays import ENDED_BADLY, FATES, FEW, find_fewest, read_repetition, replay_repetition
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.runtime.logs import read_log
-from testbed.spec.faults import Cpu, Impair
+from testbed.spec.fault_models import Cpu, Impair
 from testbed.spec.scenario import Scenario, load
 
 SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
@@ -46,18 +46,18 @@ def failing(place: Path, scenario: Scenario | None = None) -> Path:
     """The first run, of 30 seeds, in which the mistake shows."""
     for seed in range(30):
         folder = ran(place / str(seed), seed, scenario=scenario)
-        if repetition(folder).failed:
+        if read_repetition(folder).failed:
             return folder
     raise AssertionError("30 runs, and nothing failed")
 
 
 @pytest.mark.usefixtures("forgetful")
 def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_path: Path) -> None:
-    one = repetition(failing(tmp_path))
-    assert one.failed == {"errors"}
-    again = replayed(one, "sim", output=tmp_path / "again")
+    one = read_repetition(failing(tmp_path))
+    assert one.failed == {"errors", "nothing lost"}
+    again = replay_repetition(one, "sim", output=tmp_path / "again")
     assert again.same
-    assert again.now == {"errors"}
+    assert again.now == {"errors", "nothing lost"}
     assert "has given the message up" in again.error
     assert again.given == again.fates > 5
     assert (tmp_path / "again" / "checks.json").read_text() == (one.folder / "checks.json").read_text()
@@ -67,12 +67,12 @@ def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_pat
 def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
     folder = failing(tmp_path)
     (folder / "fates.jsonl").unlink()
-    again = replayed(repetition(folder), "sim")
+    again = replay_repetition(read_repetition(folder), "sim")
     assert (again.same, again.fates) == (True, -1)
     asked = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(asked | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="no link was impaired"):
-        fewest(repetition(folder), 10)
+        find_fewest(read_repetition(folder), 10)
 
 
 @pytest.mark.usefixtures("forgetful")
@@ -81,49 +81,49 @@ def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     untold = {"fates": {"whole": False, "untold": ["it ends before the run: the disk is full"]}}
     (folder / "result.json").write_text(json.dumps(result | untold))
-    again = replayed(repetition(folder), "sim")
+    again = replay_repetition(read_repetition(folder), "sim")
     assert (again.same, again.fates) == (True, -1)
     asked = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(asked | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="the disk is full"):
-        fewest(repetition(folder), 10)
+        find_fewest(read_repetition(folder), 10)
 
 
 @pytest.mark.usefixtures("forgetful")
 def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
-    one = repetition(failing(tmp_path))
-    few = fewest(one, 400)
+    one = read_repetition(failing(tmp_path))
+    few = find_fewest(one, 400)
     assert few.minimal
     assert 1 <= len(few.causes) < len(read_log(one.folder / FATES)) / 2
     assert [record.in_words() for record in read_log(one.folder / FEW)] == [
         sentence.partition(": ")[2] for sentence in few.causes
     ]
-    assert replayed(one, "sim", one.folder / FEW).same
-    assert fewest(one, 3).trials == 3
+    assert replay_repetition(one, "sim", one.folder / FEW).same
+    assert find_fewest(one, 3).trials == 3
 
 
 def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].put_in(patch)
-        one = repetition(failing(tmp_path))
-    again = replayed(one, "sim")
+        one = read_repetition(failing(tmp_path))
+    again = replay_repetition(one, "sim")
     assert not again.same
     assert not again.now
     with pytest.raises(UnsupportedError, match="does not fail so in the simulation"):
-        fewest(one, 10)
+        find_fewest(one, 10)
 
 
 @pytest.mark.usefixtures("forgetful")
 def test_of_several_repetitions_the_last_is_the_one_that_failed(tmp_path: Path) -> None:
     folder = ran(tmp_path / "run", 2, repeat=50)
-    one = repetition(folder)
-    assert one.failed == {"errors"}
+    one = read_repetition(folder)
+    assert one.failed == {"errors", "nothing lost"}
     assert one.number == len(list(folder.glob("repeat-*")))
     assert one.layout.seed == 2 + one.number - 1
-    assert replayed(one, "sim").same
-    assert not any(repetition(folder, number).failed for number in range(1, one.number))
+    assert replay_repetition(one, "sim").same
+    assert not any(read_repetition(folder, number).failed for number in range(1, one.number))
     with pytest.raises(NotFoundError, match="no repetition 51"):
-        repetition(folder, 51)
+        read_repetition(folder, 51)
 
 
 @pytest.mark.usefixtures("forgetful")
@@ -135,14 +135,14 @@ def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path
             Impair(on="n2", at="1ms", for_="1ms", delay="10us"),
         ]
     )
-    one = repetition(failing(tmp_path, scenario))
-    assert one.failed == {"errors"}
-    assert replayed(one, "sim").same
-    few = fewest(one, 100)
+    one = read_repetition(failing(tmp_path, scenario))
+    assert one.failed == {"errors", "nothing lost"}
+    assert replay_repetition(one, "sim").same
+    few = find_fewest(one, 100)
     assert few.minimal
     assert few.causes == ["at 0s: loss 10% on all"]
     assert [fault.what for fault in load(one.few).faults] == ["loss 10% on all"]
-    assert replayed(one, "sim", one.few).same
+    assert replay_repetition(one, "sim", one.few).same
 
 
 def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
     with pytest.raises(TestbedError):
         testbed.run(Cluster.star(2), wrong, mode="sim", output=tmp_path / "run", check=True)
     with pytest.raises(UnsupportedError, match="has no name"):
-        repetition(tmp_path / "run")
+        read_repetition(tmp_path / "run")
     again = testbed.replay(tmp_path / "run", "sim", workload=wrong)
     assert again.before == {ENDED_BADLY}
     assert again.same
@@ -166,9 +166,9 @@ def test_fates_of_several_repetitions_in_namespaces_are_refused() -> None:
 
 def test_what_is_no_run_or_a_broken_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no folder of a run"):
-        repetition(tmp_path)
+        read_repetition(tmp_path)
     folder = ran(tmp_path / "run")
     shutil.copytree(folder, tmp_path / "broken")
     (tmp_path / "broken" / "cluster.json").write_text("{}")
     with pytest.raises(TestbedError, match=r"cluster\.json"):
-        repetition(tmp_path / "broken")
+        read_repetition(tmp_path / "broken")

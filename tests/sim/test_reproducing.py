@@ -18,11 +18,11 @@ from protocols.emp.host import Endpoint, plug
 from protocols.emp.profile import EMP_2001
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
-from testbed.controller.reproducing import MOST, Reproduction, reproduce
+from testbed.controller.reproduction import MAX, Reproduction, reproduce
 from testbed.errors import NotFoundError, UnsupportedError
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
-from testbed.spec.loading import load
+from testbed.spec.loader import load
 
 MILLISECOND = 1_000_000
 
@@ -42,7 +42,7 @@ def test_calibrated_rows_and_shapes_come_out(emp: Reproduction) -> None:
     assert len(emp.shapes) == 5
     calibrated = [one for one in emp.rows if one.row.calibrated]
     assert emp.paper.constants < len(calibrated) <= 3
-    assert all(abs(one.error) <= MOST for one in calibrated)
+    assert all(abs(one.error) <= MAX for one in calibrated)
 
 
 def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) -> None:
@@ -106,7 +106,7 @@ def test_the_command_ends_with_10_where_it_does_not_come_out(tmp_path: Path) -> 
 def test_other_modes_and_systems_without_a_paper_are_refused_with_the_reason() -> None:
     with pytest.raises(UnsupportedError, match="in live: a profile prices"):
         reproduce("emp", mode="live")
-    with pytest.raises(NotFoundError, match=r"no paper of tcp .* of am2, emp there is"):
+    with pytest.raises(NotFoundError, match=r"tcp has no paper to compare with; am2, emp have one"):
         reproduce("tcp")
 
 

@@ -11,21 +11,20 @@ import pytest
 from click.testing import CliRunner
 
 import testbed
-from protocols.am2.host.driver import Residence
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.packets import OVERHEAD
+from protocols.am2.host.segment_driver import Residence
 from protocols.am2.page import SIZE
 from protocols.am2.profile import NOW_1998
+from protocols.am2.transport import OVERHEAD
 from protocols.core.profile import Profile, transfer_time
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
-from testbed.controller.reproducing import MOST, Reproduction, reproduce
+from testbed.controller.reproduction import MAX, Reproduction, reproduce
 from testbed.errors import NotFoundError
+from testbed.fabric.myrinet.settings import USUAL
 from testbed.observe.papers import paper_of
 from testbed.spec.model import Description
-from testbed.wire.myrinet.settings import USUAL
-from testbed.workloads.form import Node
-from testbed.workloads.native import Native
+from testbed.workloads.form import Native, Node
 
 PAIR = ("logp", "unacknowledged", "unguarded", "gam", "bulk")
 
@@ -37,7 +36,7 @@ def am2() -> Reproduction:
 
 def test_the_two_values_that_are_confirmed_come_out_and_one_constant_was_chosen_by_them(am2: Reproduction) -> None:
     assert {one.row.name: one.row.paper for one in am2.rows} == {"round trip, 4 words": 42, "bandwidth, 8 KB": 31}
-    assert all(one.row.calibrated and abs(one.error) <= MOST for one in am2.rows)
+    assert all(one.row.calibrated and abs(one.error) <= MAX for one in am2.rows)
     assert am2.paper.constants == 1
     assert not am2.predicts
 

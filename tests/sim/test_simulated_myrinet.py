@@ -10,17 +10,18 @@ import pytest
 from myrinet_agents import CourierPlug
 
 from testbed.errors import UnsupportedError
-from testbed.sim.myrinet import MyrinetWay
-from testbed.sim.recording import CAPTURE, FATES, TRACE
+from testbed.fabric.myrinet.fabric import Myrinet
+from testbed.fabric.myrinet.settings import Settings
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import Record
+from testbed.fates.rules import RuleSet
+from testbed.sim.recorder import CAPTURE, FATES, TRACE
+from testbed.sim.sim_network import ChannelWay
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
-from testbed.wire.fates import Record
-from testbed.wire.headers import standard_fields
-from testbed.wire.myrinet.settings import Settings
-from testbed.wire.rules import RuleSet
+from testbed.spec.resolver import resolve
 
 SECOND = 1_000_000_000
 
@@ -46,7 +47,7 @@ def no_frame_was_dropped(simulation: Simulation) -> None:
     """As it must be where no impairment is."""
     ways = simulation.network.ways.values()
     assert sum(way.counters.dropped + way.lost + way.held for way in ways) == 0
-    assert not any(sum(crossbar.counters.values()) for crossbar in simulation.network.crossbars.values())
+    assert not any(sum(counted.values()) for counted in simulation.network.switches.values())
 
 
 def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_is_dropped() -> None:
@@ -56,7 +57,7 @@ def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_i
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(source, (source + step) % 100) for step in steps for source in range(100)])
         simulation.run_until(SECOND)
-        assert all(isinstance(way, MyrinetWay) for way in simulation.network.ways.values())
+        assert all(isinstance(way, ChannelWay) for way in simulation.network.ways.values())
         no_frame_was_dropped(simulation)
     for number, courier in enumerate(plug.couriers):
         assert sorted(source for _, source, _ in courier.came) == sorted((number - step) % 100 for step in steps)
@@ -68,7 +69,7 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
     plug = CourierPlug(layout)
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(source, 0) for _ in range(3) for source in range(1, 100)])
-        waiting = sum(way.kept for way in simulation.network.ways.values() if isinstance(way, MyrinetWay))
+        waiting = sum(way.kept for way in simulation.network.ways.values() if isinstance(way, ChannelWay))
         assert waiting == 2 * 99  # in the memory of their NICs; there is no other queue
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
@@ -148,7 +149,7 @@ def test_what_a_switch_does_not_send_on_is_captured_there_and_told(tmp_path: Pat
     with Simulation(layout, plug, folder=tmp_path) as simulation:
         ring_all(simulation, [(0, 2), (0, 3)])
         simulation.run_until(SECOND)
-        counters = simulation.network.crossbars["s1"].counters
+        counters = simulation.network.switches["s1"]
         assert {cause: count for cause, count in counters.items() if count} == {"no_cable": 1, "no_port": 1}
     assert b"without a cable" in (tmp_path / CAPTURE).read_bytes()
     assert '"node": "s1", "what": "loses a frame", "port": 1' in (tmp_path / TRACE).read_text()
@@ -163,12 +164,14 @@ def test_a_deadlock_ends_after_the_timeout_that_is_set_and_is_captured_and_told(
     layout = resolve(Description(name="ring", nodes=nodes, switches=switches, links=links))
     plug = CourierPlug(layout)
     plug.routes = {(f"n{one}", f"n{(one + 1) % 4 + 1}"): bytes([0xBF, 0x81, 0x82]) for one in range(1, 5)}
-    with Simulation(layout, plug, folder=tmp_path, myrinet=Settings(timeout=1_000_000)) as simulation:
+    with Simulation(
+        layout, plug, folder=tmp_path, fabrics={"myrinet": Myrinet(Settings(timeout=1_000_000))}
+    ) as simulation:
         ring_all(simulation, [(source, (source + 2) % 4) for source in range(4)])
         simulation.run_until(999_000)
         assert not any(courier.came or courier.broken for courier in plug.couriers)
         simulation.run_until(SECOND)
-        assert [crossbar.counters["truncated"] for crossbar in simulation.network.crossbars.values()] == [0, 1, 1, 1]
+        assert [counted["truncated"] for counted in simulation.network.switches.values()] == [0, 1, 1, 1]
         assert sum(way.held for way in simulation.network.ways.values()) == 0
     assert [len(courier.came) for courier in plug.couriers] == [0, 1, 0, 0]
     assert [len(courier.broken) for courier in plug.couriers] == [1, 0, 1, 1]

@@ -8,15 +8,16 @@ import pytest
 from tiny_agents import ETHERTYPE, TinyEndpoint, TinyPlug, flood
 
 from testbed.errors import NotFoundError, UnsupportedError
-from testbed.sim.node import SimNode
+from testbed.fabric.direction import Direction
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import Record
+from testbed.fates.rules import RuleSet
+from testbed.fates.stage import FateOptions
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.layout import Impairment
-from testbed.spec.loading import load
+from testbed.spec.loader import load
 from testbed.spec.model import Description
-from testbed.wire.direction import Direction
-from testbed.wire.fates import Record
-from testbed.wire.headers import standard_fields
-from testbed.wire.rules import RuleSet
 
 
 async def ask(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int = 1, size: int = 100) -> int:
@@ -111,7 +112,9 @@ def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
 def test_a_frame_longer_than_the_mtu_is_refused() -> None:
     with (
         Simulation(Description.back_to_back(), TinyPlug()) as simulation,
-        pytest.raises(ValueError, match="1515 bytes: the NIC takes at most 1514"),
+        pytest.raises(
+            ValueError, match="1515 bytes cannot be sent: the interface's MTU is 1500, which lets it take 1514"
+        ),
     ):
         simulation.nodes["n1"].nic.send(bytes(1515))
 
@@ -128,7 +131,7 @@ def test_fates_are_those_of_the_wire_model_alone() -> None:
         simulation.run()
         simulation.run_until(1_000_000)
     expected: list[Record] = []
-    direction = Direction(layout.links[0].name, "forward", impairment, seed=7, log=expected.append)
+    direction = Direction(layout.links[0].name, "forward", impairment, FateOptions(seed=7, log=expected.append))
     one, other = (endpoint.adapter.address for endpoint in plug.endpoints)
     for index in range(500):
         head = other + one + ETHERTYPE.to_bytes(2, "big") + b"\1" + index.to_bytes(4, "big")

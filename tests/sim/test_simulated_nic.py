@@ -8,8 +8,8 @@ import pytest
 from tiny_agents import TinyEndpoint, TinyFirmware, TinyPlug
 
 from protocols.core.profile import IDEAL, Profile
-from testbed.sim.node import SimNode
-from testbed.sim.priced import PricedNic
+from testbed.nic.priced import PricedNic
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description
 

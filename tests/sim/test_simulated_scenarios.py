@@ -14,16 +14,17 @@ from click.testing import CliRunner
 import testbed
 from protocols.core.profile import Profile
 from protocols.emp import host as emp
-from protocols.mpi.errors import MPIError
+from protocols.mpi.mpi_errors import MPIError
 from testbed import Cluster, RunResult, Scenario
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
-from testbed.controller.scenarios.playing import Playing
+from testbed.controller.scenarios.player import ScenarioPlayer
 from testbed.errors import DescriptionError
+from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
-from testbed.spec.faults import (
+from testbed.spec.fault_models import (
     Churn,
     Cpu,
     Crash,
@@ -41,9 +42,8 @@ from testbed.spec.faults import (
     Traffic,
 )
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 from testbed.spec.scenario import RandomFaults
-from testbed.wire.rules import RuleSet
 from testbed.workloads.form import Comm, Node
 
 MILLISECOND, SECOND = 1_000_000, 1_000_000_000
@@ -343,7 +343,7 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
     with Simulation(layout, emp.plug(), profile=profile, rules=rules) as simulation:
         told: list[dict[str, Any]] = []
         scenario = Scenario(faults=[Slow(on="n2", factor=10.0, from_="55ms", to="105ms")])
-        playing = Playing(scenario, tell=lambda event, **facts: told.append({"event": event, **facts}))
+        playing = ScenarioPlayer(scenario, tell=lambda event, **facts: told.append({"event": event, **facts}))
         playing.simulated(simulation, rules)
         tasks = {name: simulation.spawn(name, ping) for name in simulation.nodes}
         simulation.run(timeout=SECOND)

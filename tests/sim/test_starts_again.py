@@ -8,8 +8,8 @@ import pytest
 
 import testbed
 from testbed import Cluster, Scenario
-from testbed.runtime.nodes.run import ProgramError
-from testbed.spec.faults import Crash, Fault, Reset, Restart
+from testbed.runtime.nodes.node_run import ProgramError
+from testbed.spec.fault_models import Crash, Fault, Reset, Restart
 from testbed.workloads.form import Comm, Node
 
 MILLISECOND = 1_000_000

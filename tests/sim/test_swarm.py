@@ -7,38 +7,51 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import swarm
 import swarm_restarts
 from emp_mutants import MUTANTS
+from emp_receive_watch import watch_receptions
+from emp_state_watch import watch_messages
 from mutants import Mutant, found, searched
+from peer_state_watch import watch_peers
+from state_watch import coverage, with_rows
 from swarm_faults import SECOND, SHAPES, Violation
 
 from protocols.emp.counters import Counters
+from protocols.emp.states import TABLES
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-CASES = 5_000
-RESTART_CASES = 500
+CASES = 5_000 if LONG else 1_500
+RESTART_CASES = 1_000 if LONG else 400
+OTHERS = FIRST + 5_000
+"""From this seed on are others than the cases'."""
 MUTANT_PATIENCE = 10 * SECOND
 """Virtual time in which a case with a mistake must have ended: a halt is seen sooner, and is costly to wait for."""
-LEAST = 100
-"""How often each row of the firmware's state table is taken, at least."""
+MIN = 100
+"""How often each row of the firmware's state tables is taken, at least."""
+WATCHING = (watch_messages, watch_receptions, watch_peers)
+
+
+def run_watched(case: swarm.Case) -> Counter[str]:
+    return with_rows(partial(swarm.run, case), TABLES, WATCHING)
 
 
 @pytest.mark.timeout(1200)
 def test_every_case_delivers_everything_once_and_in_order(record_property: Callable[[str, object], None]) -> None:
-    tally = swarm.SWARM.many(range(FIRST, FIRST + CASES))
+    tally = replace(swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES))
     restarts, failed = with_restarts(range(FIRST, FIRST + RESTART_CASES))
     failures = [f"{swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()] + failed
     assert not failures, "\n".join(failures[:10])
-    rows = tally.rows + restarts
+    taken = coverage(TABLES, Counters, tally.rows + restarts)
     record_property("note", f"swarm: {CASES:,} cases and {RESTART_CASES:,} with restarts from seed {FIRST} on")
-    taken = [(rows[field.name], field.name) for field in fields(Counters)]
-    record_property("note", "swarm, rows taken: " + ", ".join(f"{name} {count:,}" for count, name in sorted(taken)))
-    assert not [name for count, name in taken if count < LEAST]
+    seldom = sorted(taken, key=lambda name: taken[name])
+    record_property("note", "swarm, rows taken: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
+    assert not [name for name in seldom if taken[name] < MIN]
 
 
 def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
@@ -56,7 +69,7 @@ def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
 
 def _one(seed: int) -> Counter[str] | str:
     try:
-        return swarm_restarts.run(seed)
+        return with_rows(partial(swarm_restarts.run, seed), TABLES, WATCHING)
     except Violation as violation:
         return str(violation)
 
@@ -81,7 +94,7 @@ def test_cases_are_as_hard_as_they_are_meant_to_be() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_swarm_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """With fresh seeds in a long run, like the cases themselves; in CI with others than theirs."""
-    search = searched(mutant, lambda seed: swarm.run(swarm.draw(seed), patience=MUTANT_PATIENCE), FIRST + CASES, 1_000)
+    search = searched(mutant, lambda seed: swarm.run(swarm.draw(seed), patience=MUTANT_PATIENCE), OTHERS, 1_000)
     record_property("note", f"swarm: {search}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import testbed
 from testbed import Cluster, Scenario
-from testbed.spec.faults import Crash, Impair, Incast, Partition, Pause
+from testbed.spec.fault_models import Crash, Impair, Incast, Partition, Pause
 from testbed.workloads.form import Comm, Node
 
 SECOND = 1_000_000_000

@@ -7,14 +7,14 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.engine.clocks import VirtualClock
-from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop, VirtualClock
+from testbed.fabric.direction import Direction
+from testbed.fates.flows import Classifier
+from testbed.fates.records import Record
+from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
-from testbed.sim.way import Shared, Way
+from testbed.sim.way import Way
 from testbed.spec.layout import End, Impairment, Link
-from testbed.wire.direction import Direction
-from testbed.wire.fates import Record
-from testbed.wire.flows import Classifier
 
 HEADS = [bytes.fromhex(f"02000000000{to}02000000000{by}88b501{kind:02x}") for to, by in ("12", "31") for kind in (1, 2)]
 
@@ -64,9 +64,9 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
     fields = known_fields()
     logs: tuple[list[Record], list[Record]] = ([], [])
     link = Link(End("a", "0"), End("b", "0"), forward=first)
-    model = Direction(link.name, "forward", first, seed=3, fields=fields, log=logs[0].append)
+    model = Direction(link.name, "forward", first, FateOptions(seed=3, fields=fields, log=logs[0].append))
     loop = Loop(VirtualClock())
-    way = Way(link, "forward", Shared(loop, 3, fields, Classifier(fields), log=logs[1].append))
+    way = Way(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields), log=logs[1].append))
     expected: list[tuple[int, bytes]] = []
     came: list[tuple[int, bytes]] = []
     way.lead_to(lambda now, frame: came.append((now, frame)))
@@ -101,7 +101,7 @@ def way_of(impairment: Impairment) -> tuple[Loop, Way, list[int]]:
     """One direction, and when frames have come."""
     loop, fields = Loop(VirtualClock()), known_fields()
     link = Link(End("a", "0"), End("b", "0"), forward=impairment)
-    way = Way(link, "forward", Shared(loop, 3, fields, Classifier(fields)))
+    way = Way(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields)))
     came: list[int] = []
     way.lead_to(lambda now, _: came.append(now))
     return loop, way, came

@@ -10,9 +10,9 @@ from small_workloads import SMALL
 
 import testbed
 from testbed import Cluster, Grade
-from testbed.controller.running import RunResult
+from testbed.controller.runs.runner import RunResult
 from testbed.errors import DescriptionError
-from testbed.runtime.nodes.run import ProgramError
+from testbed.runtime.nodes.node_run import ProgramError
 from testbed.workloads.form import Comm, Node
 from testbed.workloads.permutation import partners
 from testbed.workloads.quantiles import fairness, quantiles

@@ -20,7 +20,7 @@ Case = TypeVar("Case")
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Of many cases: how many, which failed and why, how often each row of the firmware's state table was taken."""
+    """Of many cases: how many, which failed and why, what was counted."""
 
     cases: int
     failed: dict[int, str]
@@ -29,8 +29,8 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Swarm(Generic[Case]):
-    """command: runs a case again, with its seed behind it. draw: the case of a seed. run: raises Violation, or says how
-    often each row was taken. smaller: cases with less of everything, the largest steps first."""
+    """command: runs a case again, with its seed behind it. draw: the case of a seed. run: raises Violation, or says what
+    was counted. smaller: cases with less of everything, the largest steps first."""
 
     command: str
     draw: Callable[[int], Case]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from testbed.kernel import messages, namespaces, netem, qdiscs
+from testbed.kernel import namespaces, netem, netlink_messages, qdiscs
 from testbed.kernel.qdiscs import Qdisc
 
 SLOW = float(os.environ.get("TESTBED_SLOW", "1"))
@@ -51,11 +51,11 @@ class Spliced:
         self.route = opened.route
         self.route.execute(
             [
-                messages.make_veth("sender", SENDER, MTU, opened.descriptor, "a", A, MTU),
-                messages.make_veth("receiver", RECEIVER, MTU, opened.descriptor, "b", B, MTU),
-                *(messages.set_up(index) for index in (SENDER, A, B, RECEIVER)),
-                messages.add_clsact(A),
-                messages.redirect_incoming(A, B),
+                netlink_messages.make_veth("sender", SENDER, MTU, opened.descriptor, "a", A, MTU),
+                netlink_messages.make_veth("receiver", RECEIVER, MTU, opened.descriptor, "b", B, MTU),
+                *(netlink_messages.set_up(index) for index in (SENDER, A, B, RECEIVER)),
+                netlink_messages.add_clsact(A),
+                netlink_messages.redirect_incoming(A, B),
             ]
         )
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.htons(3))

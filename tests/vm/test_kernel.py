@@ -13,11 +13,11 @@ import pytest
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.lifecycle import Outcome
-from testbed.cluster.state import Store
+from testbed.cluster.records.state import Store
 from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.userns import is_root
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = [pytest.mark.requires("vm", "root", "ping"), pytest.mark.usefixtures("machine")]
 

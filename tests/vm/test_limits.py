@@ -12,18 +12,18 @@ import pytest
 from machine import Machine, eventually
 
 from testbed import CommandError, RunningCluster
-from testbed.cluster import programs
+from testbed.cluster.access import node_programs
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.collecting import Finding, collect
+from testbed.cluster.garbage import Finding, collect
 from testbed.cluster.lifecycle import Outcome
-from testbed.cluster.requirements import check_supported
-from testbed.cluster.state import Store
+from testbed.cluster.plan.host_requirements import check_supported
+from testbed.cluster.records.state import Store
 from testbed.errors import UnsupportedError
 from testbed.kernel import cgroups, processes
 from testbed.kernel.children import in_child
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Node
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 pytestmark = [
     pytest.mark.requires("root", "cgroup-cpu", "cgroup-memory"),
@@ -78,13 +78,13 @@ def test_a_program_finds_its_limits_where_programs_look_for_them() -> None:
 def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
     """As the commands exec and shell do."""
     with running(memory=MEMORY) as cluster:
-        place = programs.surroundings(Store(), cluster.state, "n1")
+        place = node_programs.surroundings(Store(), cluster.state, "n1")
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 os.dup2(writer, 1)
-                programs.become(place, ["cat", "/proc/self/cgroup"])
+                node_programs.become(place, ["cat", "/proc/self/cgroup"])
             finally:
                 os._exit(1)
         os.close(writer)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster.wiring import free_ends
-from testbed.kernel import namespaces, netem, qdiscs, survey
+from testbed.cluster.plan.veth_wiring import stage_ends
+from testbed.kernel import namespaces, netem, qdiscs, rtnl_dump
 from testbed.kernel.qdiscs import Qdisc
 from testbed.spec.model import Description
 
@@ -31,13 +31,13 @@ def shortest_round_trip(cluster: RunningCluster) -> float:
 
 
 @contextmanager
-def free_ends_of(cluster: RunningCluster) -> Iterator[tuple[Mapping[int, Qdisc], list[int]]]:
-    """The root disciplines of the wire namespace, and the indexes of the first link's free ends, 0 for one not there."""
+def stage_of(cluster: RunningCluster) -> Iterator[tuple[Mapping[int, Qdisc], list[int]]]:
+    """The root disciplines of the wire namespace, and the indexes of the first link's stage, 0 for one not there."""
     layout = cluster.state.layout
     opened = namespaces.open_path(cluster.state.namespaces[""])
     try:
-        there = survey.by_name(survey.interfaces(opened.route))
-        ends = [there[name].index if name in there else 0 for name in free_ends(layout, layout.links[0].name)]
+        there = rtnl_dump.by_name(rtnl_dump.interfaces(opened.route))
+        ends = [there[name].index if name in there else 0 for name in stage_ends(layout, layout.links[0].name)]
         yield qdiscs.qdiscs(opened.route), ends
     finally:
         opened.close()
@@ -53,27 +53,27 @@ def test_a_link_is_impaired_changed_in_place_and_healed(kind: str) -> None:
         cluster.inject(link, delay="30ms")
         assert cluster.state.datapaths == {link: "netem"}
         assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK
-        with free_ends_of(cluster) as (found, (a, b)):
+        with stage_of(cluster) as (found, (a, b)):
             assert netem.reported(found[a]).latency == netem.reported(found[b]).latency == 30 * MS
-            frames = found[b].frames
+            frames = found[a].frames
             assert frames >= 15
         fault = cluster.inject(link, delay="70ms", direction="n1-" + cluster.state.layout.links[0].b.owner)
         assert 100 <= shortest_round_trip(cluster) <= 100 + plain + SLACK
-        with free_ends_of(cluster) as (found, ends):
+        with stage_of(cluster) as (found, ends):
             assert ends == [a, b]
             assert sorted(netem.reported(found[end]).latency for end in ends) == [30 * MS, 70 * MS]
-            assert found[b].frames >= frames + 15  # changed, not made anew
+            assert found[a].frames >= frames + 15  # changed, not made anew
         fault.lift()
         assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK
         cluster.heal()
         assert cluster.state.datapaths == {}
-        with free_ends_of(cluster) as (found, _):
+        with stage_of(cluster) as (found, _):
             assert found == {}
         cluster["n1"].run(["ping", "-n", "-q", "-c1", f"-W{60 * SLOW:.0f}", "n2"])
 
 
 def test_losses_go_to_the_classifier_where_netem_takes_no_seed() -> None:
-    from testbed.kernel.abilities import abilities
+    from testbed.kernel.capabilities import abilities
 
     with Cluster.back_to_back().up() as cluster:
         link = cluster.state.layout.links[0].name

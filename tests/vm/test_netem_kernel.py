@@ -15,13 +15,14 @@ from spliced import SLOW, B, Spliced, numbers, packet_generator, spliced
 from wire_statistics import check_share
 
 from testbed import Cluster, RunningCluster
-from testbed.cluster.wiring import free_ends
-from testbed.kernel import namespaces, netem, qdiscs, survey
-from testbed.kernel.abilities import abilities
+from testbed.cluster.plan.veth_wiring import free_ends
+from testbed.fabric.direction import Direction
+from testbed.fates.stage import FateOptions
+from testbed.kernel import namespaces, netem, qdiscs, rtnl_dump
+from testbed.kernel.capabilities import abilities
 from testbed.kernel.netem import Extras, Options, Slot
 from testbed.kernel.netlink import RequestError
 from testbed.spec.layout import Impairment
-from testbed.wire.direction import Direction
 
 pytestmark = pytest.mark.requires("vm", "root", "ip", "ping")
 
@@ -304,7 +305,7 @@ def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: Sp
     impairment = Impairment(rate=8, queue_frames=10)
     splice.set(options(impairment))
     splice.offer(50)
-    model = Direction("a--b", "forward", impairment, seed=1)
+    model = Direction("a--b", "forward", impairment, FateOptions(seed=1))
     dropped = sum(model.offer(0, bytes(60)).dropped for _ in range(50))
     assert splice.qdisc().dropped == dropped == 39
 
@@ -339,7 +340,7 @@ def test_no_frame_of_a_link_is_early_and_one_of_a_few_hardly_late(
         layout = cluster.state.layout
         opened = namespaces.open_path(cluster.state.namespaces[""])  # the wire namespace
         try:
-            interfaces = survey.by_name(survey.interfaces(opened.route))
+            interfaces = rtnl_dump.by_name(rtnl_dump.interfaces(opened.route))
             a, b = [interfaces[name].index for name in free_ends(layout, layout.links[0].name)]
             opened.route.execute([netem.request(b, options(Impairment(delay=30 * MS)))])  # forward leaves by B
             opened.route.execute([netem.request(a, options(Impairment(delay=50 * MS)))])

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.emp.host_programs import PING, PONG, Quantiles, emp_ping, emp_pong, quantiles, warm_up
 from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
 from testbed.runtime.nodes.places import Here
 
@@ -46,9 +46,9 @@ class Asking:
         self.answers = self.returned = 0
 
     async def some(self) -> None:
-        """Handle what has arrived; wait where nothing has."""
-        if not self.endpoint.poll():
-            await self.endpoint.wait()
+        """Wait until something has arrived, and handle it."""
+        await self.endpoint.wait()
+        await self.endpoint.poll()
 
     async def end(self) -> None:
         await self.endpoint.request(0, _END)
@@ -74,8 +74,8 @@ async def am_ping(am: ActiveMessages, node: Here, *, count: int) -> Quantiles:
         begun, answers = now(), asking.answers
         await endpoint.request(0, _ASK, *_WORDS)
         while asking.answers == answers:
-            if not endpoint.poll():
-                await endpoint.wait()
+            await endpoint.wait()
+            await endpoint.poll()
         if number >= 0:
             samples.append(now() - begun)
     found = quantiles(samples, time.process_time_ns() - used)
@@ -126,8 +126,8 @@ async def am_pong(am: ActiveMessages, node: Here) -> None:  # noqa: ARG001
     endpoint.set_handler(_END, end)
     endpoint.tag = _TAG
     while not ended:
-        if not endpoint.poll():
-            await endpoint.wait()
+        await endpoint.wait()
+        await endpoint.poll()
 
 
 def _answer(token: Token, *words: int) -> None:

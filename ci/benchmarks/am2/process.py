@@ -1,7 +1,7 @@
 """The product in a warm process of its own: two nodes on one pair of interfaces, two more at a crossbar of Myrinet's, and
 runs in them, as told.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measuring` for who asks.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurement` for who asks.
 """
 
 import json
@@ -13,7 +13,7 @@ from benchmarks.am2.host_programs import PING, PONG, programs
 from protocols.am2.protocol import PROTOCOL as AM2
 from protocols.emp.protocol import PROTOCOL as EMP
 from testbed import Cluster
-from testbed.controller.agents import agents
+from testbed.controller.runs.agents import agents
 from testbed.errors import TestbedError
 from testbed.spec.elements import Link, Node, Switch
 

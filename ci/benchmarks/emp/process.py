@@ -14,11 +14,11 @@ from benchmarks.resting import come_to_rest
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import Endpoint, plug
 from testbed import Cluster
-from testbed.controller.agents import agents
+from testbed.controller.runs.agents import agents
 from testbed.errors import TestbedError
+from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.places import Here
-from testbed.runtime.nodes.run import Run
 
 PATIENCE = 3600.0  # s
 PROGRESS = 60.0  # s without any

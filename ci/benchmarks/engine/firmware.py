@@ -21,7 +21,7 @@ from protocols.core.completion import Completion
 from protocols.emp.descriptors import ANY_SOURCE
 from protocols.emp.host import ANY_TAG, Endpoint, Received, plug
 from testbed.engine.sources import source
-from testbed.sim.node import SimNode
+from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
 

@@ -7,8 +7,7 @@ from collections.abc import Generator
 
 import simpy
 
-from testbed.engine.clocks import VirtualClock
-from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.queues import Queue
 from testbed.engine.server import Server
 

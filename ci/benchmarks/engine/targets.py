@@ -11,7 +11,7 @@ ENGINE, SIMPY = "engine", "SimPy"
 TIME_OUTS, CALLBACKS = "time-outs of tasks", "callbacks"
 PING_PONG, CHAIN = "round trips through two queues", "jobs in a chain of busy servers"
 
-LEAST = {TIME_OUTS: 0.8, CALLBACKS: 1.3, PING_PONG: 2.0, CHAIN: 2.0}
+MIN = {TIME_OUTS: 0.8, CALLBACKS: 1.3, PING_PONG: 2.0, CHAIN: 2.0}
 """Times SimPy's rate; callbacks: the rate of its processes' time-outs."""
 
 
@@ -23,9 +23,9 @@ def ratios(rows: Sequence[Row], measure: str) -> list[float]:
     return [one / other for one, other in zip(found[ENGINE], found[SIMPY], strict=True)]
 
 
-LEAST_FRAMES = ((256, 60_000), (1_024, 30_000))
+MIN_FRAMES = ((256, 60_000), (1_024, 30_000))
 """Full-firmware frames a second, up to so many nodes: as found, and where SimPy has `firmware.REFERENCE`."""
-LONGEST, MOST_MEMORY = 20, 400
+LONGEST, MAX_MEMORY = 20, 400
 """Seconds, as found and where SimPy has that, and MB for the largest simulation."""
 
 
@@ -41,17 +41,17 @@ def _in_simulation(rows: Sequence[Row]) -> list[Target]:
         setting = firmware.Setting(*[row.settings[key] for key in firmware.Setting._fields])
         scaled = f", {firmware.SCALED}" if row.measure in {firmware.SCALED, firmware.WHOLE_SCALED} else ""
         if row.unit == "1/s":
-            limit = next(limit for nodes, limit in LEAST_FRAMES if row.hosts <= nodes)
+            limit = next(limit for nodes, limit in MIN_FRAMES if row.hosts <= nodes)
             out.append(Target(f"frames/s, {row.hosts} nodes: {setting}{scaled}", limit, "/s", row.median, least=True))
         elif row.unit == "s":
             out.append(Target(f"all of it: {setting}{scaled}", LONGEST, "s", row.median))
         elif row.measure == firmware.MEMORY:
-            out.append(Target("memory so far", MOST_MEMORY, "MB", row.median))
+            out.append(Target("memory so far", MAX_MEMORY, "MB", row.median))
     return out
 
 
 def _beside_simpy(rows: Sequence[Row]) -> list[Target]:
-    found = {measure: ratios(rows, measure) for measure in LEAST}
+    found = {measure: ratios(rows, measure) for measure in MIN}
     return [
         Target(
             f"{measure}: times SimPy's rate",
@@ -60,5 +60,5 @@ def _beside_simpy(rows: Sequence[Row]) -> list[Target]:
             statistics.median(found[measure]) if found[measure] else None,
             least=True,
         )
-        for measure, least in LEAST.items()
+        for measure, least in MIN.items()
     ]

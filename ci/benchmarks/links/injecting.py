@@ -27,6 +27,6 @@ def measure(clusters: Clusters, sizes: Sequence[int], repeat: int, progress: Cal
                 }
                 for measured, seconds in took.items() if turn else ():
                     found.setdefault(measured, []).append(seconds)
-        settings = {"cluster": "star", "process": "warm", "api": "testbed.cluster.injecting"}
+        settings = {"cluster": "star", "process": "warm", "api": "testbed.cluster.faults.fault_injection"}
         for measured, samples in found.items():
             yield Row("inject", TESTBED, measured, nodes, "s", tuple(samples), settings)

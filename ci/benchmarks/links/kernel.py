@@ -13,7 +13,7 @@ RATE = 200_000  # frames for every second that is asked for
 BATCH = 32
 PER_FRAME = "sender's CPU per frame"
 DIRECT, JOINED, LOSS = "one pair", "two pairs, redirected", "two pairs, redirected, loss by tc"
-LEAST_LOSS = 1e-9  # decided for every frame, and as good as never lost
+MIN_LOSS = 1e-9  # decided for every frame, and as good as never lost
 
 
 def measure(
@@ -26,7 +26,7 @@ def measure(
         every = {
             DIRECT: stack.enter_context(clusters.up(datapath="direct")),
             JOINED: stack.enter_context(clusters.up()),
-            LOSS: stack.enter_context(clusters.up(datapath="tc", loss=LEAST_LOSS)),
+            LOSS: stack.enter_context(clusters.up(datapath="tc", loss=MIN_LOSS)),
         }
         datapaths = {name: sorted(set(cluster.datapaths.values())) for name, cluster in every.items()}
         for turn in range(repeat * 3 + 1):
@@ -38,7 +38,7 @@ def measure(
                     costs.setdefault(name, []).append(found["cpu"] / found["sent"])
     for name, samples in costs.items():
         settings = {
-            "bytes": FRAME, "frames": count, "batch": BATCH, "loss": LEAST_LOSS, "datapaths": datapaths[name],
+            "bytes": FRAME, "frames": count, "batch": BATCH, "loss": MIN_LOSS, "datapaths": datapaths[name],
             "processors": {"sender": SENDER}, "interleaved": list(costs),
         }  # fmt: skip
         yield Row("kernel", name, PER_FRAME, 2, "s", tuple(samples), settings)

@@ -7,12 +7,12 @@ from benchmarks.rows import Row
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from testbed import Cluster
-from testbed.cluster import carrying
-from testbed.cluster.state import Store
-from testbed.controller.agents import agents
+from testbed.cluster.records.state import Store
+from testbed.cluster.services import relay_client
+from testbed.controller.runs.agents import agents
+from testbed.fabric.myrinet.route import closed, route_byte
 from testbed.runtime.nodes.places import Here
 from testbed.spec.elements import Link, Node, Switch
-from testbed.wire.myrinet.route import closed, route_byte
 
 ETHERTYPE = 0x88B6
 TYPE = b"\0\4"
@@ -129,7 +129,7 @@ def measure(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
     with description.up() as cluster:
 
         def used() -> int:
-            said = carrying.report(Store(), cluster.state)
+            said = relay_client.report(Store(), cluster.state)
             return said["processor"]["used"] if said is not None else 0
 
         def ran(programs: dict[str, Callable[..., object]]) -> Mapping[str, float]:

@@ -10,9 +10,10 @@ import time
 from typing import Any
 
 from testbed import Cluster
-from testbed.cluster import carrying, injecting
-from testbed.cluster.running import RunningCluster
-from testbed.cluster.state import Store
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.records.state import Store
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.cluster.services import relay_client
 
 
 class Clusters:
@@ -38,16 +39,16 @@ class Clusters:
 
     def inject(self, name: str, target: str, keys: dict[str, Any], rules: list[str]) -> dict[str, Any]:
         start = time.monotonic()
-        injecting.inject(self._store, name, target, keys, rules=rules)
+        fault_injection.inject(self._store, name, target, keys, rules=rules)
         return {"seconds": time.monotonic() - start, "datapaths": dict(self._store.choose(name).datapaths)}
 
     def heal(self, name: str) -> dict[str, Any]:
         start = time.monotonic()
-        injecting.heal(self._store, name)
+        fault_injection.heal(self._store, name)
         return {"seconds": time.monotonic() - start}
 
     def report(self, name: str) -> dict[str, Any]:
-        return carrying.report(self._store, self._store.choose(name)) or {}
+        return relay_client.report(self._store, self._store.choose(name)) or {}
 
     def down(self, name: str) -> dict[str, Any]:
         self._running.pop(name).down()

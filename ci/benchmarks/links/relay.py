@@ -17,7 +17,7 @@ SATURATED = "frames/s of a core, saturated"
 CLEAN = "highest rate without unasked-for loss"
 PER_FRAME = "CPU per frame at the highest clean rate"
 START, STEP, FINEST = 40_000, 1.25, 1.03  # of the search for it: frames/s, factors
-LEAST = 1_000  # frames/s, below which there is nothing to search for
+MIN = 1_000  # frames/s, below which there is nothing to search for
 ATTEMPTS = 2  # at every rate of it, so that one interruption of the machine does not end it
 
 FEW, MANY = 2, 200
@@ -87,7 +87,7 @@ def highest(attempt: Callable[[float], Trial]) -> Trial | None:
     """The trial at the highest rate at which nothing vanishes: upwards or downwards in steps, then between the last two."""
     best: Trial | None = None
     low, high, rate = 0.0, 0.0, float(START)
-    while rate > LEAST:
+    while rate > MIN:
         found = next((one for one in (attempt(rate) for _ in range(ATTEMPTS)) if _clean(one, rate)), None)
         if found is not None:
             best, low = found, rate

@@ -5,10 +5,10 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from testbed.controller.folders import RunFolder
+from testbed.controller.runs.folders import RunFolder
 from testbed.spec.layout_json import to_json
-from testbed.spec.loading import load
-from testbed.spec.resolving import resolve
+from testbed.spec.loader import load
+from testbed.spec.resolver import resolve
 
 ZERO = 48_131_413_876_001  # of the monotonic clock
 SPAN = 60_000_000_000  # ns

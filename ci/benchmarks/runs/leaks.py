@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LEAST = 15
+MIN = 15
 """Samples of the second half from which on the interval has two ends."""
 
 _LEVEL = 4.89  # standard deviations, two-sided, of one in a million
@@ -36,8 +36,8 @@ class Growth:
 def growth(samples: Sequence[Sample]) -> Growth:
     """ValueError for too few samples: nothing could be said of them."""
     found = late(samples)
-    if len(found) < LEAST:
-        raise ValueError(f"{len(found)} samples are too few to tell a leak; {LEAST} are needed in the second half")
+    if len(found) < MIN:
+        raise ValueError(f"{len(found)} samples are too few to tell a leak; {MIN} are needed in the second half")
     pairs = itertools.combinations(found, 2)
     slopes = sorted((after - before) / (then - when) for (when, before), (then, after) in pairs)
     count = len(found)

@@ -10,7 +10,7 @@ from typing import Any
 import testbed
 from testbed import Cluster, Scenario
 from testbed.errors import TestbedError
-from testbed.spec.faults import Flap
+from testbed.spec.fault_models import Flap
 
 _FLAPS = (("n2", 80, 80), ("n3", 120, 120))
 """Whose cable is pulled out; when first, and how often then: milliseconds for each second of the storm."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.emp.host_programs import Quantiles, quantiles, warm_up
 from benchmarks.shared.processes import Process, agent
-from protocols.core.apart import Apart, Place, Ring, SharedActions
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Bell
+from protocols.core.split_memory import Apart, Place, Ring, SharedActions
 from testbed.kernel import syscalls
 from testbed.runtime.shared.agent import Offer
-from testbed.runtime.shared.attached import Attachment, HostDriver
+from testbed.runtime.shared.attachment import Attachment, HostDriver
 
 _ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
 _ENTRIES = 64

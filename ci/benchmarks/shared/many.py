@@ -20,9 +20,9 @@ from protocols.emp.codec import ETHERTYPE
 from protocols.emp.descriptors import ANY_SOURCE
 from protocols.emp.host import ANY_TAG, EmpError, Endpoint
 from testbed import Cluster
-from testbed.cluster.running import RunningCluster
+from testbed.cluster.running_cluster import RunningCluster
 from testbed.runtime.shared.agent import Offer
-from testbed.runtime.shared.attached import Attachment, HostDriver
+from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.functions import address_of
 
 _QUIET = 2.0  # s in which nobody does anything

@@ -13,15 +13,15 @@ from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
 from testbed import Cluster
-from testbed.cluster.running import RunningCluster
-from testbed.controller.agents import agents
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.patience import Patience
 
 SHARED, INLINE, TCP = "EMP, shared", "EMP, inline", "kernel TCP, C"
 SPINNING, BLOCKING, ONE = "spinning", "blocking", "one processor"
 TRIP, TRIP_SHARE, CPU = "round trip, p50", "round trip, {}", "CPU per round trip, one side"
 ATTACH, IN_AGENT, IN_HOST, IDLE = "to attach", "memory of the agent", "memory of its own", "CPU while idle"
-JAIN, LEAST_SHARE, RATE = "Jain's index", "least of the mean", "messages of 64 bytes"
+JAIN, MIN_SHARE, RATE = "Jain's index", "least of the mean", "messages of 64 bytes"
 WRONG, KILLS, COUNTED = "lost, twice or out of order", "host processes killed", "messages that count"
 
 _SHARES = ("min", "p90", "p99", "p99.9")
@@ -111,7 +111,7 @@ def fairness(hosts: int, seconds: float, progress: Progress) -> Iterator[Row]:
     counts = many.fair(hosts, seconds)
     settings = {"seconds": seconds, "counts": counts}
     yield Row("fair", SHARED, JAIN, hosts, "", (many.jain(counts),), settings)
-    yield Row("fair", SHARED, LEAST_SHARE, hosts, "", (min(counts) * len(counts) / sum(counts),), settings)
+    yield Row("fair", SHARED, MIN_SHARE, hosts, "", (min(counts) * len(counts) / sum(counts),), settings)
     yield Row("fair", SHARED, RATE, hosts, "/s", (sum(counts) / seconds,), settings)
 
 

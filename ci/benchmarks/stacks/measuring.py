@@ -19,8 +19,8 @@ from protocols.emp.host import Endpoint, plug
 from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
 from testbed import Cluster, RunningCluster, TestbedError, run
-from testbed.controller.agents import agents
-from testbed.controller.folders import RunFolder
+from testbed.controller.runs.agents import agents
+from testbed.controller.runs.folders import RunFolder
 from testbed.runtime.nodes.places import Here
 from testbed.spec.layout_json import to_json
 from testbed.workloads.script import script

@@ -1,7 +1,8 @@
-"""Bundles of endpoints: what is polled and waited for together."""
+"""Bundles of endpoints, which are polled and waited for together."""
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
 from protocols.am2.host.endpoint import Endpoint
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Bundle:
-    """One bundle (eb_t), which the library allocates. parallel: AM_PAR, several tasks may wait for it; else AM_SEQ,
-    one."""
+    """One bundle (eb_t), allocated by the library. parallel: AM_PAR, several tasks may wait for it; otherwise AM_SEQ,
+    only one."""
 
     def __init__(self, library: ActiveMessages, parallel: bool) -> None:
         """For the library only."""
@@ -21,37 +22,41 @@ class Bundle:
         self.parallel: Final = parallel
         self.endpoints: Final[list[Endpoint]] = []
         self.changed: Completion[None] | None = None
-        """What tasks wait with."""
+        """The completion that waiting tasks share."""
 
     def allocate_endpoint(self) -> Endpoint:
         """AM_AllocateEndpoint. Raises ResourceError (AM_ERR_RESOURCE)."""
         return self.library.allocate_endpoint(self)
 
     def take(self, endpoint: Endpoint) -> None:
-        """AM_MoveEndpoint: an endpoint of another bundle of this node is this one's."""
+        """AM_MoveEndpoint: move an endpoint from another bundle of this node to this one."""
         if endpoint.library is not self.library:
             raise ValueError("an endpoint stays on its node")
         endpoint.bundle.endpoints.remove(endpoint)
         endpoint.bundle = self
         self.endpoints.append(endpoint)
 
-    def poll(self) -> int:
-        """AM_Poll: each endpoint's `poll`; how many messages were handled."""
+    def poll(self) -> Coroutine[Completion[None], None, int]:
+        """AM_Poll, awaited: poll all endpoints. Returns the number of messages handled."""
+        return self.library.poll(self._handle)
+
+    def _handle(self) -> int:
         handled = 0
         for endpoint in self.endpoints:
-            handled += endpoint.poll()
+            handled += endpoint.handle()
         return handled
 
     @property
     def is_ready(self) -> bool:
-        """Whether `poll` would handle something now that an event mask asks for. What needs a page or room asks for it."""
+        """Whether `poll` would now handle something that an event mask selects. Endpoints that need a page or room
+        request it."""
         ready = [endpoint.is_ready for endpoint in self.endpoints if endpoint.waits]
         return any(ready)
 
     async def wait(self) -> None:
-        """AM_WaitSema: wait until there is something that `poll` would handle, at an endpoint whose event mask asks for
-        it. Raises RuntimeError if another task waits and the bundle is not parallel, ValueError if no event mask asks
-        for anything."""
+        """AM_WaitSema: wait until `poll` would handle something at an endpoint whose event mask selects it. Raises
+        RuntimeError if another task waits and the bundle is not parallel, ValueError if no event mask selects
+        anything."""
         if not any(endpoint.waits for endpoint in self.endpoints):
             raise ValueError("no endpoint's event mask asks for anything: this would wait for ever")
         while not self.is_ready:
@@ -62,13 +67,13 @@ class Bundle:
             await self.changed
 
     def wake(self) -> None:
-        """For the library only: something has changed."""
+        """Wake waiting tasks. For the library only."""
         changed, self.changed = self.changed, None
         if changed is not None:
             changed.complete(None)
 
     def free(self) -> None:
-        """AM_FreeBundle: with all its endpoints."""
+        """AM_FreeBundle: free the bundle with all its endpoints."""
         for endpoint in self.endpoints.copy():
             endpoint.free()
         self.library.bundles.remove(self)

@@ -1,18 +1,20 @@
-"""Endpoints: what a program sends active messages from, and has handlers called at.
+"""Endpoints: a program sends active messages from them, and has handlers called for messages to them.
 
-Active messages of AM-2: a request names a handler of the endpoint that it goes to; that may send one reply, which names a
-handler of the endpoint that has asked. Handlers are plain functions, called when the program polls, one after the other.
+In AM-2, a request names a handler of its destination endpoint. That handler may send one reply, which names a handler
+of the requesting endpoint. Handlers are plain functions, called one after the other when the program polls.
 """
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from enum import IntFlag
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.am2 import page as layout
-from protocols.am2.host.errors import RuleError
+from protocols.am2.host.am_errors import RuleError
+from protocols.am2.host.endpoint_names import ANY, NONE, Correspondent, EndpointName
 from protocols.am2.host.inbox import ErrorHandler, Handler, Inbox
-from protocols.am2.host.names import ANY, NONE, Correspondent, EndpointName
 from protocols.am2.host.outbox import Outbox
 from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
@@ -26,71 +28,71 @@ _RULE: Final = "a request's handler may only reply, by its token, and a reply's 
 
 
 class Events(IntFlag):
-    """What `wait` waits for."""
+    """Events that `wait` waits for."""
 
     NONE = 0
     """AM_NOEVENTS."""
     NOT_EMPTY = 1
-    """AM_NOTEMPTY: there is a message that no handler has been called for, or one has come back."""
+    """AM_NOTEMPTY: a message has arrived and is not handled yet, or one was returned."""
 
 
 class Translation(NamedTuple):
-    """AM_GetTranslationName, AM_GetTranslationTag: whom requests to that place of the table go to, and under which
-    tag."""
+    """AM_GetTranslationName, AM_GetTranslationTag: destination and tag of requests by a place of the translation
+    table."""
 
     name: EndpointName
     tag: int
 
 
 class Endpoint:
-    """One endpoint (ep_t) of a bundle, which allocates it.
+    """One endpoint (ep_t), allocated by its bundle.
 
-    What is promised of messages: each is handed to its handler once, or comes back to its sender's error handler; only
-    of one that comes back as `Status.UNREACHABLE` it is not known whether it has been handled. A request has one end: its
-    reply, or that it comes back, never both; what was taken where nobody is any more comes back when that is heard of: the
-    endpoint is gone, or its NIC has started again. One has none whose reply is lost for good, of which only who has replied
-    is told, or whose taker's NIC is gone and does not come back. There is no order among messages, not even from one
-    endpoint to one other.
+    Delivery guarantees: each message is handled once, or returned to its sender's error handler; only a message
+    returned as `Status.UNREACHABLE` may have been handled as well. A request ends once: by its reply, or by its return.
+    A request accepted by an endpoint that is later gone, or whose NIC has restarted, is returned when that becomes
+    known. A request has no end if its reply is lost for good, which only the replier is told, or if the receiving NIC
+    is gone and does not come back. Messages are not ordered, not even from one endpoint to another.
 
-    Of requests without a reply there are at most `credits` (4) under way to one other endpoint; `request` waits for a reply
-    then, and handles what has arrived. Data that is given to be sent is copied, and its buffer may be used again when the
-    call returns.
+    At most `credits` (4) requests to one other endpoint can be without a reply; `request` then waits for a reply, and
+    meanwhile handles what has arrived. Data to be sent is copied; its buffer may be reused when the call returns.
 
-    An endpoint begins without a tag that anybody could know (`names.NONE`): set one before others shall send requests
-    to it. Replies need none, they come under the tag of their request. What a handler raises goes through `poll` to its
-    caller; the message counts as handled."""
+    An endpoint begins with a tag that accepts no requests (`endpoint_names.NONE`): set one before others send requests
+    to it. Replies need none, since they carry the tag of their request. An exception of a handler passes through `poll`
+    to its caller; the message counts as handled.
+    """
 
     def __init__(self, library: ActiveMessages, bundle: Bundle, number: int, message: int) -> None:
-        """For the bundle only. message: the number of the last request of whoever has had that number before."""
+        """For the bundle only. message: number of the last request of the endpoint that had this number before."""
         settings = library.settings
         self.library: Final = library
         self.bundle = bundle
         self.name: Final = EndpointName(library.node, number)
-        """AM_GetEndpointName: by which others map it."""
-        self.outbox: Final = Outbox(number, library.bell, library.memory, library.most_medium, message)
-        self.inbox: Final = Inbox(self, settings.handlers, library.most_medium)
+        """AM_GetEndpointName: the name by which others map it."""
+        self.outbox: Final = Outbox(number, library.bell, library.memory, library.max_medium, message)
+        self.inbox: Final = Inbox(self, settings.handlers, library.max_medium)
         self.backing: Final = memoryview(bytearray(layout.SIZE))
         """Its page while it is not resident."""
         self.used = 0
-        """When it was used last, as the library counts."""
+        """Time of its last use, in the library's count."""
         self._correspondents: dict[tuple[int, int, int], Correspondent] = {}  # by name and tag
         self._translations: list[Correspondent | None] = [None] * settings.translations
         self._credits = settings.credits
         self._tag = NONE
         self._mask = Events.NOT_EMPTY
         self.waits = True
-        """Whether the event mask asks for anything, without a look at flags, which take long."""
+        """Whether the event mask selects anything; cached, since tests of flags are slow."""
         self._segment: memoryview | None = None
-        self._reached: memoryview | None = None  # where bulk messages come for it
-        self._forsaken: list[int] = []  # requests of which it is not known yet whether they were taken
+        self._reached: memoryview | None = None  # where bulk messages for it arrive
+        self._is_wanted = False  # a request could not be sent because it is not resident
+        self._forsaken: list[int] = []  # requests that may or may not have been accepted
         self._changed: Completion[None] | None = None
 
-    # Who it is.
+    # Identity.
 
     @property
     def tag(self) -> int:
-        """AM_GetTag, AM_SetTag: what requests must carry to be taken, 64 bits; `names.ANY` takes all, `names.NONE`
-        none. What has arrived before is handled."""
+        """AM_GetTag, AM_SetTag: the tag that requests must carry to be accepted, 64 bits; `endpoint_names.ANY` accepts
+        all, `endpoint_names.NONE` none. A change does not affect messages that have arrived."""
         return self._tag
 
     @tag.setter
@@ -102,9 +104,9 @@ class Endpoint:
 
     @property
     def segment(self) -> memoryview | None:
-        """AM_GetSeg, AM_SetSeg: the memory into which bulk messages go, bytes that can be written; None: there is none,
-        and bulk messages go back to their senders. A bulk message is written piece by piece before its handler is
-        called, and some of it may be there though it came back to its sender."""
+        """AM_GetSeg, AM_SetSeg: writable memory that receives bulk messages; None: bulk messages are returned to their
+        senders. A bulk message is written piece by piece before its handler is called; a returned one may have been
+        written in part."""
         return self._segment
 
     @segment.setter
@@ -120,15 +122,15 @@ class Endpoint:
     # Handlers.
 
     def set_handler(self, number: int, handler: Handler | None) -> None:
-        """AM_SetHandler: have messages with that number, 1 to 255, handled so; None: no more. ``handler(token,
-        *arguments)`` for short messages, ``handler(token, data, *arguments)`` for medium and bulk ones, data good while
-        it runs (a bulk message's lies in the segment)."""
+        """AM_SetHandler: set the handler of messages with a number, 1 to 255; None removes it. It is called as
+        ``handler(token, *arguments)`` for short messages, and as ``handler(token, data, *arguments)`` for medium and
+        bulk ones, with data valid while it runs (a bulk message's lies in the segment)."""
         if not 1 <= number < len(self.inbox.handlers):
             raise ValueError(f"handler {number}: 1 to {len(self.inbox.handlers) - 1}")
         self.inbox.handlers[number] = handler
 
     def set_handler_any(self, handler: Handler) -> int:
-        """AM_SetHandlerAny: the same under the first number that is free. Raises LookupError if none is."""
+        """AM_SetHandlerAny: set a handler under the first free number. Raises LookupError if none is free."""
         for number in range(1, len(self.inbox.handlers)):
             if self.inbox.handlers[number] is None:
                 self.inbox.handlers[number] = handler
@@ -137,8 +139,8 @@ class Endpoint:
 
     @property
     def error_handler(self) -> ErrorHandler | None:
-        """AM-2's handler 0: called with each message (`errors.Returned`) that could not be delivered. It may send
-        nothing. Without one, `poll` raises ReturnedError."""
+        """AM-2's handler 0: called with each undeliverable message (`am_errors.Returned`). It may not send. Without
+        one, `poll` raises ReturnedError."""
         return self.inbox.error_handler
 
     @error_handler.setter
@@ -148,8 +150,8 @@ class Endpoint:
     # Translations.
 
     def map(self, place: int, name: EndpointName, tag: int) -> None:
-        """AM_Map: requests to that place of the table go there, under that tag. Raises ValueError for a place that
-        there is not, or that is taken (AM_ERR_IN_USE), and for a name or tag that cannot be."""
+        """AM_Map: direct requests by a place of the table to an endpoint, with a tag. Raises ValueError for a place
+        that does not exist or is taken (AM_ERR_IN_USE), and for an invalid name or tag."""
         if not 0 <= place < len(self._translations):
             raise ValueError(f"place {place}: 0 to {len(self._translations) - 1}")
         if self._translations[place] is not None:
@@ -165,7 +167,7 @@ class Endpoint:
         self._translations[place] = correspondent
 
     def map_any(self, name: EndpointName, tag: int) -> int:
-        """AM_MapAny: the same in the first place that is free. Raises LookupError if none is."""
+        """AM_MapAny: map the first free place and return it. Raises LookupError if none is free."""
         for place, correspondent in enumerate(self._translations):
             if correspondent is None:
                 self.map(place, name, tag)
@@ -173,8 +175,8 @@ class Endpoint:
         raise LookupError(f"all {len(self._translations)} places of the translation table are taken")
 
     def unmap(self, place: int) -> None:
-        """AM_UnMap: nothing goes there any more. Requests that are under way are, and come to their ends. Mapped anew when
-        no other place leads there, it has all its credits."""
+        """AM_UnMap: clear a place of the table. Requests in flight continue to their ends. When the last place of a
+        destination is cleared, mapping it again restores all its credits."""
         correspondent = self._correspondent(place)
         self._translations[place] = None
         correspondent.mapped -= 1
@@ -188,44 +190,53 @@ class Endpoint:
 
     @property
     def translations(self) -> int:
-        """AM_GetNumTranslations: places of the table."""
+        """AM_GetNumTranslations: number of places in the table."""
         return len(self._translations)
 
     def credits(self, place: int) -> int:
-        """Requests that can be sent there before a reply must come."""
+        """Number of requests that can be sent there before a reply is required."""
         return self._correspondent(place).credits
+
+    def unanswered(self, place: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Return handlers and arguments of the requests sent there whose end the program has not been told."""
+        correspondent = self._correspondent(place)
+        asked = [(handler, arguments) for to, handler, arguments in self.outbox.asked.values() if to is correspondent]
+        lost = [(one.handler, one.arguments) for one in self.inbox.lost if one.destination == correspondent.name]
+        return lost + asked
 
     # Requests.
 
     def try_request(self, place: int, handler: int, *arguments: int) -> bool:
-        """AM_RequestM, without waiting: send a short request; False, and nothing is done, where there is no credit, no
-        room, or the endpoint is not resident (then it will be: `wait_for_room`). place: in the translation table.
-        handler: the destination's, 1 to 255. arguments: at most 16, of 32 bits, not negative.
+        """AM_RequestM, without waiting: send a short request. Returns False, with no effect, if there is no credit or
+        no room, or the endpoint is not resident: then use `wait_for_room`, or poll. place: in the translation table.
+        handler: the destination's, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
 
-        Raises ValueError, LookupError for a place that leads nowhere, and RuleError within a handler.
+        Raises ValueError, LookupError for an empty place, and RuleError within a handler.
         """
         correspondent = self._translations[place]
         if correspondent is None:
             raise self._nowhere(place)
         if self.library.handling is not None:
             raise RuleError(_RULE)
+        if self.outbox.page is None:
+            self._is_wanted = True
         return correspondent.credits > 0 and self.outbox.request(correspondent, handler, arguments)
 
     def try_request_medium(self, place: int, handler: int, data: Buffer, *arguments: int) -> bool:
-        """AM_RequestIM, without waiting: the same with data, at most `ActiveMessages.most_medium` bytes, for the
-        handler."""
+        """AM_RequestIM, without waiting: send a request with at most `ActiveMessages.max_medium` bytes of data for the
+        handler; otherwise as `try_request`."""
         correspondent = self._may_send(place)
         return correspondent.credits > 0 and self.outbox.medium(correspondent, handler, arguments, data)
 
     def try_request_bulk(self, place: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
-        """AM_RequestXferAsyncM: the same with data for the destination's segment, from offset (bytes) on; its handler is
-        called when all of it is there. Any length that the segment has."""
+        """AM_RequestXferAsyncM: send a request with data for the destination's segment, from byte `offset` on, of any
+        length that fits; the handler is called when all data has arrived. Otherwise as `try_request`."""
         correspondent = self._may_send(place)
         return correspondent.credits > 0 and self.outbox.bulk(correspondent, handler, arguments, data, offset)
 
     async def request(self, place: int, handler: int, *arguments: int) -> None:
-        """AM_RequestM: send a short request, when there is a credit and room for it; what arrives meanwhile is handled.
-        As `try_request`."""
+        """AM_RequestM: send a short request, when there is a credit and room for it; meanwhile handle messages that
+        arrive. Otherwise as `try_request`."""
         while not self.try_request(place, handler, *arguments):
             await self.wait_for_room(place)
 
@@ -240,9 +251,8 @@ class Endpoint:
             await self.wait_for_room(place)
 
     async def wait_for_room(self, place: int) -> None:
-        """Handle what has arrived, or wait until something has changed, so that a request could have a credit and
-        room."""
-        if self.poll():
+        """Handle what has arrived, or wait until a change, such as a credit or room, may permit a request."""
+        if self.handle():
             return
         if self.outbox.page is None:
             self.library.driver.fault(self)
@@ -251,7 +261,7 @@ class Endpoint:
                 return
             self.outbox.want()
         if self.is_ready:
-            return  # it has got its frame at once, when it was asked for
+            return  # it got its frame at once
         if self.outbox.page is None or not (self._correspondent(place).credits and self.outbox.has_room(_REQUEST)):
             if self._changed is None:
                 name = self._correspondent(place).name
@@ -260,14 +270,25 @@ class Endpoint:
                 )
             await self._changed
 
-    # What has arrived.
+    # Received messages.
 
-    def poll(self, most: int | None = None) -> int:
-        """AM_Poll: call the handlers of what has arrived, of at most so many messages, replies first, and give back how
-        many that were. It never waits: an endpoint that is not resident is asked for, and handles nothing until it is.
-        Raises RuleError within a handler, ReturnedError, and what handlers raise."""
+    def poll(self, most: int | None = None) -> Coroutine[Completion[None], None, int]:
+        """AM_Poll, awaited: call the handlers of at most `most` messages that have arrived, replies first, and return
+        the number of messages. If there are none, the NIC and other tasks run first, which takes model time in a
+        simulation. A non-resident endpoint is requested, and handles nothing until it is resident.
+
+        Raises RuleError within a handler, and if the previous poll was not awaited; ReturnedError; and the exceptions
+        of handlers.
+        """
+        return self.library.poll(partial(self.handle, most))
+
+    def handle(self, most: int | None = None) -> int:
+        """Poll without letting anything else run, for callers that wait in a loop of their own, such as MPI's
+        device."""
         inbox = self.inbox
         if not (inbox.replies or inbox.requests or inbox.lost):
+            if self._is_wanted:
+                self.library.driver.fault(self)
             return 0
         library = self.library
         if library.handling is not None:
@@ -282,12 +303,12 @@ class Endpoint:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing has arrived that was not handled."""
+        """Whether everything that has arrived is handled."""
         return not (self.inbox.requests or self.inbox.replies or self.inbox.lost)
 
     @property
     def event_mask(self) -> Events:
-        """AM_GetEventMask, AM_SetEventMask: what `wait` waits for."""
+        """AM_GetEventMask, AM_SetEventMask: the events that `wait` waits for."""
         return self._mask
 
     @event_mask.setter
@@ -297,8 +318,8 @@ class Endpoint:
         self._note()
 
     async def wait(self) -> None:
-        """AM_WaitSema: wait until there is something that `poll` would handle. Raises ValueError if the event mask asks
-        for nothing. Several tasks may wait; all are woken."""
+        """AM_WaitSema: wait until `poll` would handle something. Raises ValueError if the event mask selects nothing.
+        Several tasks may wait; all are woken."""
         if not self.waits:
             raise ValueError("the event mask asks for nothing: this would wait for ever")
         while not self.is_ready:
@@ -309,7 +330,7 @@ class Endpoint:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `poll` would handle something now. Where it needs its page or room, that is asked for."""
+        """Whether `poll` would handle something now. If the endpoint needs its page or room, that is requested."""
         inbox = self.inbox
         if not (inbox.replies or inbox.requests or inbox.lost):
             return False
@@ -322,24 +343,25 @@ class Endpoint:
         return self.outbox.has_room(1)
 
     def free(self) -> None:
-        """AM_FreeEndpoint: nobody gets at it any more. What it has sent and is not answered is given up; messages to it
-        go back to their senders."""
+        """AM_FreeEndpoint: free the endpoint. Its unanswered messages are given up; messages to it are returned to
+        their senders."""
         self.library.free(self)
 
     # For the library.
 
     def moved(self, page: memoryview | None) -> None:
-        """Its page is there now; None: the host may not touch it."""
+        """Change the page's location; None: the host may not access it."""
         self.inbox.page = page
         self.outbox.moved(page)
         if page is not None:
+            self._is_wanted = False
             self._note()
             if self._forsaken:
                 self._forsake()
         self.changed()
 
     def changed(self) -> None:
-        """Something that tasks may wait for."""
+        """Wake tasks that wait for a change."""
         waiter = self._changed
         if waiter is not None:
             self._changed = None
@@ -348,21 +370,21 @@ class Endpoint:
             self.bundle.wake()
 
     def region(self, subject: int) -> memoryview | None:
-        """Its memory that the NIC asks for."""
+        """Return memory that the NIC asks for, or None."""
         if subject == layout.SEGMENT:
             return self._reached
         if subject == layout.STAGED:
             return self.outbox.staged
         if subject == layout.STAGING:
             if self.inbox.staging is None:
-                size = 2 * layout.ENTRIES * self.library.most_medium
+                size = 2 * layout.ENTRIES * self.library.max_medium
                 self.inbox.staging = self.library.memory.allocate(self.name.endpoint, size)
                 self._note()
             return self.inbox.staging
         return self.outbox.sources.get(subject)
 
     def arrived(self, offset: int, length: int) -> memoryview:
-        """Of the segment, what a bulk message has brought."""
+        """Return the part of the segment that a bulk message has filled."""
         segment, reached = self._segment, self._reached
         if segment is None or reached is None:
             return memoryview(b"")
@@ -371,8 +393,8 @@ class Endpoint:
         return segment[offset : offset + length]
 
     def forsaken(self, node: int, endpoint: int | None = None) -> None:
-        """That NIC has started again, or that endpoint of it is gone: what was taken there will not be replied to. What was
-        not, the NIC gives back."""
+        """Handle the restart of a NIC, or the end of its endpoint: accepted requests will not be replied to. The NIC
+        returns those that were not accepted."""
         numbers = [
             number
             for number, (to, _, _) in self.outbox.asked.items()
@@ -382,7 +404,7 @@ class Endpoint:
             return
         self._forsaken += numbers
         if self.outbox.page is None:
-            self.library.driver.fault(self)  # which of them were taken, its page says
+            self.library.driver.fault(self)  # the page shows which requests were accepted
         else:
             self._forsake()
 
@@ -403,7 +425,7 @@ class Endpoint:
         return out
 
     def _note(self) -> None:
-        """Write down in the page what the NIC must know, wherever that is now, or will be when it is paged."""
+        """Write the state that the NIC needs into the page, wherever it is now; it moves with the page."""
         memory, pages = self.library.memory, [self.backing]
         if self.name.endpoint in memory.bound:
             pages.append(memory.frames[memory.bound.index(self.name.endpoint)])
@@ -413,7 +435,8 @@ class Endpoint:
             layout.set_address(page, layout.STAGED, memory.address(self.outbox.staged))
             layout.set_address(page, layout.STAGING, memory.address(self.inbox.staging))
             length = len(self._segment) if self._segment is not None else 0
-            layout.set_segment(page, min(length, layout.segment_of(page)))  # a NIC may look meanwhile
+            # The NIC may read while the address changes: until then the length is the lesser of both segments'.
+            layout.set_segment(page, min(length, layout.segment_of(page)))
             layout.set_address(page, layout.SEGMENT, memory.address(self._reached))
             layout.set_segment(page, length)
 
@@ -426,7 +449,10 @@ class Endpoint:
     def _may_send(self, place: int) -> Correspondent:
         if self.library.handling is not None:
             raise RuleError(_RULE)
-        return self._correspondent(place)
+        correspondent = self._correspondent(place)
+        if self.outbox.page is None:
+            self._is_wanted = True
+        return correspondent
 
     def _nowhere(self, place: int) -> LookupError:
         return LookupError(

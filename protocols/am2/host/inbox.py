@@ -1,4 +1,4 @@
-"""An endpoint's way in: the two rings of what has arrived for it, and the handlers that are called for it."""
+"""An endpoint's receive side: the two rings of messages that have arrived, and calls of their handlers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_SHORT
-from protocols.am2.host.errors import Returned, ReturnedError, Status
-from protocols.am2.host.names import EndpointName
+from protocols.am2.host.am_errors import Returned, ReturnedError, Status
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.token import IS_REPLY, MAY_REPLY, OVER, Token
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., object]
 """``handler(token, *arguments)`` for short messages, ``handler(token, data, *arguments)`` for others; data is a view of
-the staging area, or of the endpoint's own segment."""
+the staging area, or of the endpoint's segment."""
 ErrorHandler = Callable[[Returned], object]
 
 _PLACES: Final = layout.PLACES
@@ -27,16 +27,16 @@ _ARGUMENTS: Final = layout.ARGUMENTS
 _AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
 _REPLY: Final = 1
 _EMPTY: Final = 0
-"""The handler of replies that the library sends by itself: without arguments, only a credit; else a Status, the request's
-handler, and arguments of it."""
+"""Handler of the library's own replies: without arguments, such a reply only returns a credit; otherwise its arguments
+are a Status, the request's handler, and the request's arguments."""
 _NOTHING: Final = memoryview(b"")
-_RETOLD: Final = layout.MOST_ARGUMENTS - 2
+_RETOLD: Final = layout.MAX_ARGUMENTS - 2
 
 
 class Inbox:
-    """page: where the rings are now; None: the host may not touch them. requests, replies: that have been shown and are
-    not handled yet. lost: requests to which no reply will come, and of which the error handler is still to be told. strays:
-    replies to what nobody has asked, or what has come to its end before."""
+    """Receive side of one endpoint. page: the present location of the rings; None: the host may not access them.
+    requests, replies: numbers of messages shown and not handled yet. lost: requests that will get no reply and are
+    still to be passed to the error handler. strays: replies to requests that were not sent, or have ended."""
 
     __slots__ = (
         "_asked", "_endpoint", "_medium", "_next_reply", "_next_request", "_origin", "_token", "error_handler", "handlers",
@@ -62,7 +62,7 @@ class Inbox:
         """Where the NIC puts the data of medium messages, by slot."""
 
     def step(self) -> bool:
-        """Handle one message, if there is one that can be: a request needs room for its reply."""
+        """Handle one message, if possible: a request needs room for its reply."""
         page = self.page
         if page is None:
             return False
@@ -83,7 +83,7 @@ class Inbox:
         return True
 
     def _reply(self, page: memoryview) -> None:
-        """Handle the oldest reply, or message that has come back."""
+        """Handle the oldest reply, or returned message."""
         slot = self._next_reply
         at = _PLACES[slot]
         (
@@ -135,7 +135,7 @@ class Inbox:
         self._call(MAY_REPLY, page, slot, number, form, length, offset, total, arguments)
 
     def _call_short(self, state: int, handler: Handler, arguments: tuple[int, ...]) -> None:
-        """As `_call`, of what most messages are: short, with a handler that there is."""
+        """Call a handler as `_call` does, for the most frequent case: a short message with a known handler."""
         token, library = self._token, self._endpoint.library
         token.state = state
         library.handling = self._endpoint
@@ -183,29 +183,29 @@ class Inbox:
                 library.driver.handled()
 
     def _unknown(self, token: Token, number: int, arguments: tuple[int, ...]) -> None:
-        """Nobody handles it."""
+        """Handle a message without a handler."""
         if token.state == MAY_REPLY:
             token.reply(_EMPTY, Status.BAD_HANDLER, number, *arguments[:_RETOLD])
-        else:  # whose reply it is cannot be told any more
+        else:  # the request of this reply is no longer known
             self._tell(
                 Returned(Status.BAD_HANDLER, True, token.source, number, arguments, token.origin.message, _NOTHING)
             )
 
     def _refused(self, name: EndpointName, message: int, said: tuple[int, ...]) -> None:
-        """The destination's library has sent a request back."""
+        """Handle a request that the destination's library has returned."""
         status, number, *arguments = said
         self._tell(Returned(Status(status), False, name, number, tuple(arguments), message, _NOTHING))
 
     def _returned(self, page: memoryview, status: int, slot: int) -> None:
-        """The NIC has given back what is in a slot of the outbox."""
+        """Handle a message in the outbox that the NIC has returned."""
         at, outbox = _PLACES[slot], self._endpoint.outbox
         _, _, node, length, _, _, form, flags, number, count, _, endpoint, _, message, _, _ = _READ(page, at)
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         is_reply = bool(flags & _REPLY)
         if is_reply:
-            has_news = number != _EMPTY or count > 0  # else it has only brought a credit
+            has_news = number != _EMPTY or count > 0  # else it has only returned a credit
         elif (asked := self._asked.pop(message, None)) is None:
-            has_news = False  # it was replied to, and only its acknowledgements are lost
+            has_news = False  # the reply has arrived, and only acknowledgements were lost
         else:
             asked[0].credits += 1
             has_news = True
@@ -219,7 +219,7 @@ class Inbox:
             page[at] = layout.FREE
 
     def forsake(self, number: int) -> None:
-        """Neither a reply to that request nor the request itself will come back."""
+        """End a request without a reply or a return."""
         to, handler, arguments = self._asked.pop(number)
         to.credits += 1
         self.lost.append(Returned(Status.UNREACHABLE, False, to.name, handler, arguments, number, _NOTHING))

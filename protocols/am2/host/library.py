@@ -1,4 +1,4 @@
-"""AM-II's host library, of one node: what a program begins with (AM_Init, as far as it is concerned).
+"""AM-II's host library of one node, the entry point for programs (the local part of AM_Init).
 
 async def program(am, node):
     endpoint = am.allocate_bundle().allocate_endpoint()    # EndpointName(node.number, 0): its first one
@@ -7,24 +7,26 @@ async def program(am, node):
     endpoint.set_handler(2, lambda token, word: print(word))
     endpoint.map(0, EndpointName(1 - am.node, 0), 7)
     await endpoint.request(0, 1, 41)
-    while not endpoint.poll():
+    while not await endpoint.poll():
         await endpoint.wait()
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from protocols.am2 import page as layout
+from protocols.am2.host.am_errors import ActiveMessageError, RuleError
 from protocols.am2.host.bundle import Bundle
-from protocols.am2.host.driver import SegmentDriver
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.errors import ActiveMessageError
-from protocols.am2.host.names import EndpointName
+from protocols.am2.host.endpoint_names import EndpointName
+from protocols.am2.host.segment_driver import SegmentDriver
 from protocols.am2.nic_memory import Backing
 from protocols.am2.settings import Settings
-from protocols.core.apart import Place
+from protocols.core.completion import Completion, Turn
 from protocols.core.firmware import Adapter, Bell
+from protocols.core.split_memory import Place
 
 _ALONE: Final = Place(0, 1, 1)
 _SUBJECT: Final = layout.SUBJECT
@@ -33,17 +35,17 @@ _SLOTS: Final = layout.SLOTS
 _ARRIVED_REQUESTS: Final = layout.ARRIVED_REQUESTS
 _ARRIVED_REPLIES: Final = layout.ARRIVED_REPLIES
 _MASK: Final = 0xFFFF_FFFF
-_ODD: Final = 0x9E37_79B1  # bits of the golden ratio: multiples of it lie as far from each other as they can
+_ODD: Final = 0x9E37_79B1  # from the golden ratio: its multiples spread evenly
 
 
 class ResourceError(ActiveMessageError):
-    """AM_ERR_RESOURCE: there are no more endpoints to be had."""
+    """AM_ERR_RESOURCE: no more endpoints are available."""
 
 
 class ActiveMessages:
-    """Implements `protocols.core.firmware.Host`. node: this one's number; size: how many nodes there are. incarnation: of
-    its NIC (`Adapter`). place: of this process, where several share the NIC. handling: the endpoint of which a handler
-    runs."""
+    """A node's endpoints and bundles. Implements `protocols.core.firmware.Host`. node: this node's number. size: number
+    of nodes. incarnation: of the NIC (`Adapter`). place: this process's slot, if several share the NIC. handling: the
+    endpoint whose handler is running."""
 
     def __init__(
         self, adapter: Adapter, bell: Bell, memory: Backing, settings: Settings, place: Place = _ALONE
@@ -56,26 +58,27 @@ class ActiveMessages:
         self.memory: Final = memory
         self.place: Final = place
         self._first = place.number * settings.numbers
-        self.most_short: Final = layout.MOST_ARGUMENTS
-        """AM_MaxShort: arguments."""
-        self.most_medium: Final = settings.medium
-        """AM_MaxMedium: bytes of data, as the MTU permits."""
-        self.most_bulk: Final = 0xFFFF_FFFF
+        self.max_short: Final = layout.MAX_ARGUMENTS
+        """AM_MaxShort: number of arguments."""
+        self.max_medium: Final = settings.medium
+        """AM_MaxMedium: bytes of data, limited by the MTU."""
+        self.max_bulk: Final = 0xFFFF_FFFF
         """AM_MaxLong, AM_MaxSegLength: bytes."""
         self.driver: Final = SegmentDriver(bell, memory, settings, self)
         self.bundles: Final[list[Bundle]] = []
         self.handling: Endpoint | None = None
         self.used = 0
-        """Counts what happens to endpoints."""
+        """Counts the uses of endpoints."""
+        self._polls = False  # a poll has been called and not awaited yet
         self._endpoints: dict[int, Endpoint] = {}
-        self._going: set[int] = set()  # endpoints that are not there any more, and of which the NIC has not let go
-        # The numbers of their last requests: replies may come yet, and whoever has the endpoint's number next must not have
-        # asked that. In another life of this place requests begin elsewhere.
+        self._going: set[int] = set()  # freed endpoints that the NIC has not released yet
+        # The numbers of freed endpoints' last requests: late replies must not match requests of the next endpoint with
+        # that number. After a restart of this process, request numbers begin elsewhere.
         self._messages: dict[int, int] = {}
         self._next = 0
 
     def allocate_bundle(self, *, parallel: bool = True) -> Bundle:
-        """AM_AllocateBundle. parallel: AM_PAR; else AM_SEQ."""
+        """AM_AllocateBundle. parallel: AM_PAR; otherwise AM_SEQ."""
         bundle = Bundle(self, parallel)
         self.bundles.append(bundle)
         return bundle
@@ -108,44 +111,65 @@ class ActiveMessages:
         self._messages[endpoint.name.endpoint] = endpoint.outbox.number
         self.driver.destroy(endpoint)
 
+    def poll(self, handle: Callable[[], int]) -> Coroutine[Completion[None], None, int]:
+        """See `Endpoint.poll`. handle: calls handlers and returns the number of messages handled."""
+        if self.handling is not None:
+            raise RuleError("a handler may not poll")
+        if self._polls:
+            self._polls = False
+            raise RuleError(
+                "the poll() before this one was not awaited, so nothing was handled and nothing can arrive: write "
+                "'await endpoint.poll()'"
+            )
+        self._polls = True
+        return self._poll(handle)
+
+    async def _poll(self, handle: Callable[[], int]) -> int:
+        self._polls = False
+        handled = handle()
+        if not handled:
+            await Turn()
+            handled = handle()
+        return handled
+
     @property
     def rank(self) -> int:
-        """This process's, among those of all nodes, node by node, where each node has as many."""
+        """This process's rank among those of all nodes, numbered node by node; each node has equally many."""
         return self.node * self.place.of + self.place.number
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """Number of processes."""
         return self.size * self.place.of
 
     def name_of(self, rank: int) -> EndpointName:
-        """A process's first endpoint."""
+        """Return the name of a process's first endpoint."""
         node, place = divmod(rank, self.place.of)
         return EndpointName(node, place * self.settings.numbers)
 
     def rank_of(self, name: EndpointName) -> int:
-        """Of the process that has an endpoint."""
+        """Return the rank of the process that has an endpoint."""
         return name.node * self.place.of + name.endpoint // self.settings.numbers
 
     def endpoint(self, number: int) -> Endpoint:
-        """One of this node's. Raises LookupError."""
+        """Return one of this node's endpoints. Raises LookupError."""
         return self._endpoints[number]
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """All that there are."""
+        """All endpoints of this node."""
         return list(self._endpoints.values())
 
     def terminate(self) -> None:
-        """AM_Terminate: all bundles are freed."""
+        """AM_Terminate: free all bundles."""
         for bundle in self.bundles.copy():
             bundle.free()
 
     def completed(self, index: int) -> None:
-        """The NIC shows something: see `page`."""
+        """Handle a notification of the NIC: see `page`."""
         subject, number = index & _SUBJECT, index >> _SUBJECTS
         endpoint = self._endpoints.get(number)
-        if subject < _SLOTS and endpoint is not None:  # what most are
+        if subject < _SLOTS and endpoint is not None:  # the most frequent case
             self.used = endpoint.used = self.used + 1
             if subject >= _ARRIVED_REPLIES:
                 endpoint.inbox.replies += 1

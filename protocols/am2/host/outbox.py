@@ -1,4 +1,4 @@
-"""An endpoint's way out: the two rings of what it sends, and the copies of data that wait there until they are
+"""An endpoint's send side: the two rings of its messages, and the copies of their data, kept until they are
 answered."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Final
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
-from protocols.am2.host.names import Asked, Correspondent, Origin
+from protocols.am2.host.endpoint_names import Asked, Correspondent, Origin
 from protocols.am2.nic_memory import Backing
 from protocols.core.firmware import Bell, Buffer
 from protocols.core.memory import PAGE
@@ -22,14 +22,17 @@ _WRITE: Final = layout.WRITE
 _FREE: Final = layout.FREE
 _READY: Final = layout.READY
 _AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
-_MOST: Final = layout.MOST_ARGUMENTS
+_MAX: Final = layout.MAX_ARGUMENTS
 _UNDER_WAY: Final = (layout.READY, layout.UNDER_WAY, layout.RETURNED)
 
 
 class Outbox:
-    """page: where the rings are now; None: the host may not write there. number: of the last request. asked: whom, by the
-    numbers of requests that have come to no end. `request`, `reply`, `medium` and `bulk` say whether they have found a free
-    slot; a request costs a credit then, which must be there. handler, arguments: as in frames."""
+    """Send side of one endpoint. page: the present location of the rings; None: the host may not write there. number:
+    of the last request. asked: destinations and contents of requests that have not ended, by number.
+
+    `request`, `reply`, `medium` and `bulk` return whether a slot was free; a request then takes a credit, which must be
+    available. handler, arguments: as in frames.
+    """
 
     __slots__ = (
         "_base",
@@ -47,8 +50,8 @@ class Outbox:
     )
 
     def __init__(self, own: int, nic: Bell, memory: Backing, medium: int, number: int = 0) -> None:
-        """own: the endpoint's number. medium: bytes of data that a medium message has at most. number: of the last request
-        of whoever has had the endpoint's number before."""
+        """own: the endpoint's number. medium: maximum bytes of a medium message's data. number: of the last request of
+        the endpoint that had this number before."""
         self._own = own
         self._base = own << layout.SUBJECTS
         self._nic = nic
@@ -58,14 +61,14 @@ class Outbox:
         self.number = number
         self.asked: Final[dict[int, Asked]] = {}
         self.page: memoryview | None = None
-        self._unseen: list[int] = []  # slots of which the NIC has told while the page was not there
+        self._unseen: list[int] = []  # slots that the NIC has reported while the page was not accessible
         self.staged: memoryview | None = None
-        """Medium data, by slot; there since the first medium message."""
+        """Medium data, by slot; allocated at the first medium message."""
         self.sources: dict[int, memoryview] = {}
         """Bulk data, by slot."""
 
     def request(self, to: Correspondent, handler: int, arguments: tuple[int, ...]) -> bool:
-        """A short one."""
+        """Send a short request."""
         page = self.page
         if page is None:
             return False
@@ -84,7 +87,7 @@ class Outbox:
         except (struct.error, IndexError):
             page[at] = layout.FREE
             raise ValueError(_wrong(arguments)) from None
-        page[at] = _READY  # last of all: a NIC that looks meanwhile finds it whole, or not at all
+        page[at] = _READY  # written last, so that the NIC finds a complete entry or none
         self.number = number
         self.asked[number] = to, handler, arguments
         to.credits -= 1
@@ -93,7 +96,7 @@ class Outbox:
         return True
 
     def reply(self, to: Origin, handler: int, arguments: tuple[int, ...]) -> bool:
-        """A short one."""
+        """Send a short reply."""
         page = self.page
         if page is None:
             return False
@@ -118,7 +121,7 @@ class Outbox:
         return True
 
     def medium(self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer) -> bool:
-        """A request, or the reply to one. Raises ValueError for more data than a medium message may have."""
+        """Send a medium request or reply. Raises ValueError for more data than a medium message permits."""
         size = len(data)
         if size > self._medium:
             raise ValueError(f"{size} bytes of data: a medium message has at most {self._medium}")
@@ -139,7 +142,7 @@ class Outbox:
     def bulk(
         self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer, offset: int
     ) -> bool:
-        """As `medium`. offset: in the destination's segment."""
+        """Send a bulk request or reply; otherwise as `medium`. offset: in the destination's segment."""
         size = len(data)
         if offset < 0 or offset + size > _MASK:
             raise ValueError(f"{size} bytes from {offset} on: a segment has at most {_MASK}")
@@ -162,25 +165,25 @@ class Outbox:
         return True
 
     def has_room(self, ring: int) -> bool:
-        """Whether the host may write a message there now."""
+        """Whether the host may write a message into that ring now."""
         page = self.page
         return page is not None and (not page[_PLACES[self._next[ring]]] or self._search(page, ring) > 0)
 
     def under_way(self) -> set[int]:
-        """The numbers of requests that the NIC has not done with, whose ends it will tell. There is a page."""
+        """Return the numbers of requests that the NIC still has, and will report the ends of. Requires the page."""
         page = self.page
         assert page is not None
         slots = [_PLACES[slot] for slot in range(layout.REPLIES)]
         return {layout.READ(page, at)[13] for at in slots if page[at] in _UNDER_WAY}
 
     def want(self) -> None:
-        """Have the NIC tell of the next slot that is free."""
+        """Ask the NIC to report the next free slot."""
         if self.page is not None:
             self.page[layout.WANTS] = 1
             self._memory.fence()
 
     def answered(self, slot: int) -> None:
-        """The NIC has shown that one is free, or that a bulk message is answered."""
+        """Handle the NIC's report that a slot is free, or that a bulk message is answered."""
         if self.page is None:
             self._unseen.append(slot)
         elif self.page[_PLACES[slot]] == layout.ANSWERED:
@@ -188,7 +191,7 @@ class Outbox:
             self.page[_PLACES[slot]] = layout.FREE
 
     def moved(self, page: memoryview | None) -> None:
-        """The rings are there now."""
+        """Change the location of the rings."""
         self.page = page
         if page is not None and self._unseen:
             unseen, self._unseen = self._unseen, []
@@ -196,14 +199,14 @@ class Outbox:
                 self.answered(slot)
 
     def over(self, slot: int) -> None:
-        """A message has come to an end: its data is not needed any more."""
+        """Free the data of a message that has ended."""
         source = self.sources.pop(slot, None)
         if source is not None:
             self._memory.reachable.pop(self._base | slot, None)
             self._memory.forget(self._own, source)
 
     def data_of(self, slot: int, form: int, length: int) -> memoryview:
-        """What a message in a slot has with it."""
+        """Return the data of a message in a slot."""
         if form == FORM_BULK:
             return self.sources.get(slot, memoryview(b""))
         if form == FORM_MEDIUM and self.staged is not None:
@@ -212,7 +215,7 @@ class Outbox:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits to be sent or answered; without a page, that is not known."""
+        """Whether no message waits to be sent or answered; False without a page."""
         page = self.page
         return page is not None and not any(page[_PLACES[slot]] for slot in range(2 * layout.ENTRIES))
 
@@ -220,7 +223,7 @@ class Outbox:
         return self.page if self.has_room(ring) else None
 
     def _search(self, page: memoryview, ring: int) -> int:
-        """Messages are answered in any order: the next slot that is free, where there is one; 0: none."""
+        """Find the next free slot, since messages are answered in any order; 0: none."""
         slot = self._next[ring]
         for _ in range(layout.ENTRIES):
             if not page[_PLACES[slot]]:
@@ -267,4 +270,4 @@ def _ring(to: Correspondent | Origin) -> int:
 
 
 def _wrong(arguments: tuple[int, ...]) -> str:
-    return f"arguments {arguments}: at most {_MOST} integers from 0 to {_MASK}; a handler's number is from 1 to 255"
+    return f"arguments {arguments}: at most {_MAX} integers from 0 to {_MASK}; a handler's number is from 1 to 255"

@@ -1,11 +1,11 @@
-"""What a handler has of the message that it is called for, and by which a request's handler may reply."""
+"""Tokens: a handler's access to its message, by which a request's handler may reply."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocols.am2.host.errors import RuleError
-from protocols.am2.host.names import EndpointName, Origin
+from protocols.am2.host.am_errors import RuleError
+from protocols.am2.host.endpoint_names import EndpointName, Origin
 from protocols.core.firmware import Buffer
 
 if TYPE_CHECKING:
@@ -23,17 +23,18 @@ _WHY: Final = {
 
 
 class Token:
-    """One message, while its handler runs: the object is used again for the next.
+    """One message, while its handler runs; the object is reused for the next message.
 
-    Of `reply`, `reply_medium` and `reply_bulk` a request's handler may call one, once. They never wait and never fail for
-    want of room: a request is handled only while there is room for its reply. A handler that does not reply has the
-    library send an empty reply, which calls nothing and gives the credit back."""
+    A request's handler may call one of `reply`, `reply_medium` and `reply_bulk`, once. They never wait and never fail
+    for lack of room: a request is handled only if there is room for its reply. If the handler does not reply, the
+    library sends an empty reply, which calls no handler and returns the credit.
+    """
 
     __slots__ = ("_put", "endpoint", "origin", "state")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint: Final = endpoint
-        """AM_GetDestEndpoint: the endpoint that the message has come to."""
+        """AM_GetDestEndpoint: the endpoint that has received the message."""
         self.origin: Final = Origin()
         """For the library only: it and `state` are set before a handler is called."""
         self._put = endpoint.outbox.reply
@@ -41,12 +42,12 @@ class Token:
 
     @property
     def source(self) -> EndpointName:
-        """AM_GetSourceEndpoint: who has sent it."""
+        """AM_GetSourceEndpoint: the sender."""
         return EndpointName(self.origin.node, self.origin.endpoint)
 
     @property
     def tag(self) -> int:
-        """AM_GetMsgTag: the tag that the message was sent with."""
+        """AM_GetMsgTag: the tag of the message."""
         return self.origin.tag
 
     @property
@@ -54,9 +55,9 @@ class Token:
         return self.state == IS_REPLY
 
     def reply(self, handler: int, *arguments: int) -> None:
-        """AM_ReplyM: a short message back. handler: the requester's, 1 to 255. arguments: at most 16, of 32 bits.
+        """AM_ReplyM: send a short reply. handler: the requester's, 1 to 255. arguments: at most 16, of 32 bits.
 
-        Raises RuleError where none may be sent, and ValueError.
+        Raises RuleError if no reply may be sent, and ValueError.
         """
         if self.state:
             raise RuleError(_WHY[self.state])
@@ -64,14 +65,16 @@ class Token:
         self.state = HAS_REPLIED
 
     def reply_medium(self, handler: int, data: Buffer, *arguments: int) -> None:
-        """AM_ReplyIM: with data, at most `ActiveMessages.most_medium` bytes, which are copied. As `reply`."""
+        """AM_ReplyIM: reply with data, at most `ActiveMessages.max_medium` bytes, which is copied. Otherwise as
+        `reply`."""
         if self.state:
             raise RuleError(_WHY[self.state])
         self.endpoint.outbox.medium(self.origin, handler, arguments, data)
         self.state = HAS_REPLIED
 
     def reply_bulk(self, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
-        """AM_ReplyXferM: with data, which is copied, for the requester's segment, from offset on. As `reply`."""
+        """AM_ReplyXferM: reply with data, which is copied, for the requester's segment, from offset on. Otherwise as
+        `reply`."""
         if self.state:
             raise RuleError(_WHY[self.state])
         self.endpoint.outbox.bulk(self.origin, handler, arguments, data, offset)

@@ -1,4 +1,4 @@
-"""What a mapper has done and seen."""
+"""Counters of a mapper."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Frames unless said otherwise."""
+    """Counters of one mapper, of frames unless stated otherwise."""
 
     probes_sent: int = 0
-    """For hosts and for switches, each try."""
+    """Probes for hosts and for switches, each try."""
     answers_received: int = 0
-    """To a probe that waited for one, or that probe itself, come back."""
+    """Answers to a probe that waited for one, or that probe itself, returned."""
     late_answers: int = 0
-    """To a probe that has its answer, or that nobody waits for any more."""
+    """Answers to a probe that was answered before, or that is no longer waited for."""
     silent: int = 0
-    """Probes: given up after all tries."""
+    """Probes given up after all tries."""
     answers_sent: int = 0
     explorations: int = 0
     """Maps begun."""
     contradictions: int = 0
-    """Maps given up, as answers did not fit together: the network has changed meanwhile."""
+    """Maps given up because answers were inconsistent: the network has changed meanwhile."""
     watches: int = 0
-    """Looks at what is known that have found nothing new."""
+    """Checks of the map that have found no change."""
     changes: int = 0
-    """Looks that have found something new."""
+    """Checks of the map that have found a change."""
     parts_sent: int = 0
     """Parts of tables, each try."""
     tables_given_up: int = 0
-    """Tables: a host did not acknowledge."""
+    """Tables that a host did not acknowledge."""
     tables_installed: int = 0
-    """Tables: of this NIC."""
+    """Tables installed in this NIC."""
     hints_sent: int = 0
     hints_received: int = 0
     elections: int = 0
-    """How often this mapper began to lead."""
+    """Number of times that this mapper began to lead."""
     abdications: int = 0
-    """How often it ended that, for a better one."""
+    """Number of times that this mapper yielded to a better leader."""
 
     malformed: int = 0
-    """Dropped: too short, a route that is not used up, of another type, or contradicting itself."""
+    """Dropped: too short, of another type, inconsistent, or with a route that is not used up."""
     corrupt: int = 0
-    """Dropped: a check does not fit."""
+    """Dropped: wrong check."""
     strangers: int = 0
     """Dropped: not for this NIC, with its number from another one, or a table from a mapper that does not lead."""
 

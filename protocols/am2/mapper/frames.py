@@ -12,8 +12,8 @@ from scapy.fields import ByteEnumField, IntField, ShortField, XIntField
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
+from protocols.core.frame_kinds import Kind
 from protocols.core.frames import Counted
-from protocols.core.telling import Kind
 from protocols.myrinet.fields import MAPPING
 from protocols.myrinet.frames import Myrinet
 
@@ -31,7 +31,7 @@ class Mapping(Counted):
     name = "Mapping"
     fields_desc = [  # noqa: RUF012
         # PROBE: whoever gets it answers; its payload is the route that it has taken. LOOP: comes back to who sent it.
-        # TABLE: a part of a host's routes; its payload is described in tables.py. HINT: the leader should look again.
+        # TABLE: a part of a host's routes; its payload is described in route_tables.py. HINT: the leader should look again.
         ByteEnumField(
             "kind",
             PROBE,

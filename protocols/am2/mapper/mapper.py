@@ -1,9 +1,9 @@
-"""A mapper: one for each NIC. It is given frames and the time, and has frames sent and route tables installed.
+"""A mapper, one for each NIC. It is given frames and the time; it sends frames and installs route tables.
 
-Every mapper answers probes. The one with the lowest number leads, of those that hear of each other: whoever has heard of no
-better one for some time begins to explore; its probes tell everybody whom they reach that it leads; whoever is
-better says so in its answer, and so does who knows a better one. Only a leader itself is proof that it lives, by its
-probes: word of it is believed for a while only.
+Every mapper answers probes. Of the mappers that hear of each other, the one with the lowest number leads. A mapper that
+has heard of no better one for some time begins to explore. Its probes tell every mapper that they reach that it leads;
+a better one, or one that knows a better one, says so in its answer. Only a leader's own probes prove that it lives:
+reports from others are believed for a limited time.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from protocols.am2.mapper.codec import (
     KIND_TABLE,
 )
 from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.distributing import Distributor, Parcel
-from protocols.am2.mapper.leading import Duty, Pause, lead
+from protocols.am2.mapper.distributor import Distributor, Parcel
+from protocols.am2.mapper.leader import Duty, Pause, lead
+from protocols.am2.mapper.network_map import Topology
 from protocols.am2.mapper.pacer import Pacer
 from protocols.am2.mapper.prober import Found, Probe, Prober
-from protocols.am2.mapper.routing import Routing
+from protocols.am2.mapper.route_tables import Collected, Path, Table, paths_of, way_back_of
+from protocols.am2.mapper.routes import Routing
 from protocols.am2.mapper.settings import Settings
-from protocols.am2.mapper.tables import Collected, Path, Table, paths_of, way_back_of
-from protocols.am2.mapper.topology import Topology
 from protocols.core.firmware import Buffer
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import back, opened, route_bytes, route_of, sealed
 
 BROADCAST: Final = b"\xff" * 6
 NOBODY: Final = 0xFFFF
-"""No node's number: where a frame says who leads, and no leader is known."""
-_MOST_STAGGERED: Final = 64
+"""Not a node's number: the leader field of a frame whose sender knows no leader."""
+_MAX_STAGGERED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """The mapper's own NIC. number: its node's, which tells it from all others, below 65535. incarnation: greater whenever
-    it starts again. address: its MAC."""
+    """The mapper's own NIC. number: its node's, unique and below 65535. incarnation: increases with every restart.
+    address: its MAC."""
 
     number: int
     incarnation: int
@@ -52,7 +52,7 @@ class Station:
 
 @dataclass(frozen=True, slots=True)
 class _Letter:
-    """What a frame says."""
+    """The contents of a frame."""
 
     sender: bytes
     source: int
@@ -66,9 +66,9 @@ class _Letter:
 
 
 class Mapper:
-    """send: puts a whole frame on the wire. install: gives the NIC its routes, instead of those that it has; they reach
-    every NIC that can be reached. Both are called while the mapper is, and must not call it. Whoever drives it looks at
-    its deadline after every call."""
+    """A mapper. send: puts a complete frame on the wire. install: gives the NIC its routes, which replace those that it
+    has, and reach every reachable NIC. Both are called while the mapper is being called, and must not call it. The
+    driver checks the deadline after every call."""
 
     def __init__(
         self,
@@ -87,22 +87,22 @@ class Mapper:
         self.table: Table | None = None
         """The routes that the NIC has."""
         self.topology: Topology | None = None
-        """The network, if this mapper leads and knows it."""
+        """The network, if this mapper leads and has explored it."""
         self._tables: dict[int, Table] = {}
-        self._epoch = 0  # the greatest that was heard of
+        self._epoch = 0  # the greatest epoch heard of
         self._leader: int | None = None
         self._proof: int | None = None  # the leader's own word is believed until then
         self._lead_at: int | None = None
         self._probed_by: bytes | None = None  # the way back of the leader's last probe
         self._duty: Duty | None = None
         self._resume_at: int | None = None
-        self._hinted = -settings.timeout  # when the leader was given a hint for the last time
+        self._hinted = -settings.timeout  # when the leader was last given a hint
         self._collected: Collected | None = None
         self._now = 0
 
     @property
     def leader(self) -> int | None:
-        """The number of whoever leads, as far as known."""
+        """Number of the leader, as far as known."""
         return self._leader
 
     @property
@@ -111,17 +111,17 @@ class Mapper:
 
     @property
     def deadline(self) -> int | None:
-        """When it wants `tick` to be called, or None."""
+        """Time at which `tick` is due, or None."""
         when = (self._lead_at, self._resume_at, self._prober.deadline, self._distributor.deadline)
         return min((time for time in when if time is not None), default=None)
 
     def start(self, now: int) -> None:
-        """To be called once. Whoever has a low number begins early, so that not everybody explores at once."""
+        """Start; called once. Mappers with low numbers begin early, so that not all explore at once."""
         self._now = now
-        self._wait(now + self.settings.stagger * min(self.station.number, _MOST_STAGGERED))
+        self._wait(now + self.settings.stagger * min(self.station.number, _MAX_STAGGERED))
 
     def tick(self, now: int) -> None:
-        """The deadline has come."""
+        """Handle the deadline, which has passed."""
         self._now = now
         if self._lead_at is not None and now >= self._lead_at:
             self._begin(now)
@@ -131,12 +131,12 @@ class Mapper:
         self._go_on(now)
 
     def unreachable(self, now: int, number: int) -> None:
-        """The NIC does not get through to that one: the leader should look at once."""
+        """Report that the NIC does not reach a node: the leader should check the map at once."""
         if self.table is None or number in self.table.paths:
             self._hint(now)
 
     def receive(self, now: int, frame: bytes) -> None:
-        """A frame has come, whatever it is."""
+        """Handle a frame, valid or not."""
         self._now = now
         try:
             to, sender, kind, source, leader, incarnation, number, epoch, author, part, parts, payload = (
@@ -171,13 +171,13 @@ class Mapper:
     def counted(self) -> Mapping[str, int]:
         return self.counters.counted()
 
-    # Who leads.
+    # Election.
 
     def _wait(self, when: int) -> None:
         self._lead_at = when if self.settings.leads else None
 
     def _begin(self, now: int) -> None:
-        """Nobody better has been heard of for some time."""
+        """Begin to lead: no better mapper has been heard of for some time."""
         self._lead_at = self._proof = self._probed_by = None
         self._leader = self.station.number
         self.counters.elections += 1
@@ -186,7 +186,7 @@ class Mapper:
         self._resume_at = now
 
     def _follow(self, leader: int) -> None:
-        """A better one leads."""
+        """Follow a better leader."""
         if self._duty is not None:
             self.counters.abdications += 1
             self._duty.close()
@@ -198,7 +198,7 @@ class Mapper:
         self._probed_by = None
 
     def _heard(self, now: int, leader: int) -> bool:
-        """A leader's own word. Whether it is the one to follow."""
+        """Handle a leader's own word. Returns whether it is the leader to follow."""
         best = self._leader
         if best is not None and leader > best and self._proven(now):
             return False
@@ -213,20 +213,20 @@ class Mapper:
         return True
 
     def _proven(self, now: int) -> bool:
-        """The leader is known to live, or was a short time ago."""
+        """Whether the leader is known to live, or was a short time ago."""
         return self._proof is not None and now < self._proof
 
     def _rumoured(self, now: int, leader: int) -> None:
-        """A better one is said to lead: it should be heard of soon."""
+        """Handle a report that a better mapper leads: it should be heard from soon."""
         if self._leader is None or leader < self._leader:
             self._follow(leader)
             self._wait(now + self.settings.rumour + self.settings.stagger * self._rank())
 
     def _rank(self) -> int:
-        """Of the mappers that may lead if the leader does not, the first is the first to do so."""
+        """Position among the mappers that may lead if the leader fails; the first in order begins first."""
         if self.table is None:
-            return min(self.station.number, _MOST_STAGGERED)
-        return min(sum(number < self.station.number for number in self.table.paths), _MOST_STAGGERED)
+            return min(self.station.number, _MAX_STAGGERED)
+        return min(sum(number < self.station.number for number in self.table.paths), _MAX_STAGGERED)
 
     # Probes.
 
@@ -268,10 +268,10 @@ class Mapper:
     def _version(self) -> tuple[int, int]:
         return self.table.version if self.table else (0, 0)
 
-    # What a leader does.
+    # Duties of a leader.
 
     def _go_on(self, now: int) -> None:
-        """With the leader's duty, as far as it goes."""
+        """Continue the leader's duty as far as possible."""
         while self._duty is not None and not self._prober.busy:
             if self._resume_at is not None and now < self._resume_at:
                 return
@@ -283,7 +283,7 @@ class Mapper:
                 self._prober.run(now, wanted)
 
     def adopt(self, topology: Topology) -> None:
-        """What `leading.Realm` says."""
+        """Implements `leader.Realm`."""
         self.topology = topology
         routing = Routing(topology)
         me = self.station
@@ -302,10 +302,11 @@ class Mapper:
         self.seen(topology.hosts)
 
     def seen(self, hosts: Mapping[int, Found]) -> None:
-        """What `leading.Realm` says. Whoever has not its table gets it."""
+        """Implements `leader.Realm`. Sends tables to the hosts that lack theirs."""
         author = self.station.number
         if self._epoch != self._tables[author].epoch:
-            # Another leader was here, or we before our last start: those tables must not be thought to be later than ours.
+            # Another leader has distributed tables, or this mapper before its last restart: those must not look later
+            # than ours.
             epoch = self._new_epoch()
             self._distributor.stop()
             self._tables = {number: Table(epoch, author, old.paths) for number, old in self._tables.items()}
@@ -330,11 +331,11 @@ class Mapper:
         )
 
     def _look_again(self, now: int) -> None:
-        """At once, if nothing else is being done."""
+        """Check the map at once, unless probes are in progress."""
         if self._duty is not None and self._resume_at is not None and not self._prober.busy:
             self._resume_at = now
 
-    # Epochs: serial numbers of 32 bits, not 0.
+    # Epochs: serial numbers of 32 bits other than 0.
 
     def _heard_of(self, epoch: int) -> None:
         if _is_later(epoch, self._epoch):
@@ -345,17 +346,17 @@ class Mapper:
         return self._epoch
 
     def _has(self, version: tuple[int, int]) -> bool:
-        """The NIC's table is that one, or a later one of the same leader."""
+        """Whether the NIC has that table, or a later one of the same leader."""
         epoch, author = version
         return self.table is not None and author == self.table.author and not _is_later(epoch, self.table.epoch)
 
-    # What others do.
+    # Messages from and to other mappers.
 
     def _hint(self, now: int) -> None:
         if self._duty is not None:
             self._look_again(now)
         elif self._leader is not None and now - self._hinted >= self.settings.timeout:
-            # By all ways that are known: one of them may be what is broken.
+            # By all known ways, since one of them may be broken.
             ways = set() if self._probed_by is None else {self._probed_by}
             if self.table is not None and self._leader in self.table.paths:
                 ways.add(self.table.paths[self._leader].route)
@@ -365,7 +366,7 @@ class Mapper:
                 self._post(KIND_HINT, way, BROADCAST)
 
     def _given(self, now: int, letter: _Letter) -> None:
-        """A part of our table."""
+        """Handle a part of this NIC's table."""
         if letter.version[1] != letter.source or letter.part >= letter.parts:
             raise MalformedError("part")
         way_back, _ = way_back_of(letter.payload)
@@ -402,7 +403,7 @@ class Mapper:
         parts: int = 0,
         payload: Buffer = b"",
     ) -> None:
-        """Send a frame. It says who leads: whom we know to do so, or we, as nobody better is known to."""
+        """Send a frame. It names the leader: the one that we follow, or this mapper if no better one is known."""
         me = self.station
         leader = me.number if self.settings.leads else NOBODY
         if self._leader is not None and self._proven(self._now):

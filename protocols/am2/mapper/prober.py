@@ -1,9 +1,9 @@
-"""Sends probes, so many at a time and so many a second, and again if they seem to be lost.
+"""Sending of probes, with a limited window and rate, and with retries of those that seem lost.
 
-Silence says that there is nothing, or that a probe or its answer was lost. How often a probe is sent before its silence is
-believed depends on how many cables it and its answer would have taken, and on what was lost so far: of the probes that were
-answered in the end, how many tries were not. How long its answer is waited for, on how long answers take: a host may have
-other things to do. An answer that comes late still counts, as long as its probe is of interest.
+Silence means that nothing is there, or that a probe or its answer was lost. The number of tries before silence is
+believed depends on the number of cables that the probe and its answer would take, and on the losses so far: the
+unanswered tries of probes that were answered in the end. The time allowed for an answer depends on how long answers
+take, since hosts may be busy. A late answer still counts, as long as its probe matters.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from protocols.core.timers import Timers
 from protocols.myrinet.envelope import Route
 
 _BELIEF: Final = 1e-5
-"""A probe whose answer would have come is judged silent with about this probability."""
+"""Probability with which a probe is judged silent though it would be answered, approximately."""
 _REMEMBERED: Final = 1024
-"""Probes whose answers may still come."""
+"""Number of probes whose late answers are recognised."""
 _PRIOR: Final = (1, 100)
-"""Tries lost, and cables that tries would have taken, before anything is known."""
+"""Initial estimate: tries lost, and cables that tries have taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A host that has answered. number: its node's. epoch and author: of the routes that it has."""
+    """A host that has answered. number: its node's. epoch, author: of its route table."""
 
     number: int
     incarnation: int
@@ -41,7 +41,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """route: for a host, to it; otherwise there and back again. about: which switch (or entry) and port this is about."""
+    """A probe. route: to a host; for a switch, there and back. about: the switch (or entry) and port that it tests."""
 
     host: bool
     route: Route
@@ -49,27 +49,27 @@ class Probe:
 
     @property
     def cables(self) -> int:
-        """That it takes, with its answer."""
+        """Number of cables that it takes, with its answer."""
         return (1 + self.host) * (len(self.route) + 1)
 
 
 Answer = Found | None
-"""Who has answered; None: the probe itself has come back."""
+"""The host that has answered; None: the probe itself has returned."""
 
 
 class Batch(Protocol):
-    """Probes that do not wait for each other."""
+    """Probes that do not depend on each other."""
 
     @property
     def probes(self) -> Sequence[Probe]: ...
 
     @property
     def once(self) -> bool:
-        """Silence is believed at once."""
+        """Whether silence is believed after one try."""
         ...
 
     def wanted(self, probe: Probe) -> bool:
-        """Its answer would still say something new."""
+        """Whether its answer would still be informative."""
         ...
 
     def answered(self, probe: Probe, answer: Answer) -> None: ...
@@ -77,7 +77,7 @@ class Batch(Protocol):
 
 @dataclass(slots=True)
 class _Try:
-    """number: of its last try. done: it is answered, or its silence is believed."""
+    """State of a probe. number: of its last try. done: it is answered, or its silence is believed."""
 
     probe: Probe
     tries: int = 0
@@ -86,8 +86,8 @@ class _Try:
 
 
 class _Patience:
-    """How long an answer may take: three times what the middle one of the last took. Those few that waited for a circle of
-    frames to be broken have no part in it."""
+    """Time allowed for an answer: three times the median of the last ones. The median excludes the rare answers that
+    waited for a deadlock of frames to be broken."""
 
     __slots__ = ("_last", "_least", "_most")
 
@@ -105,7 +105,7 @@ class _Patience:
 
 
 class Prober:
-    """One batch after the other. send: sends a probe with that number."""
+    """Runs one batch after the other. send: sends a probe with that number."""
 
     __slots__ = (
         "_batch", "_cables", "_counters", "_lost", "_number", "_pacer", "_patience", "_queue", "_send", "_sent", "_settings",
@@ -121,22 +121,22 @@ class Prober:
         self._waiting: dict[int, _Try] = {}
         self._timers: Timers[int] = Timers()
         self._patience = _Patience(settings.timeout, settings.longest_timeout)
-        self._sent: dict[int, tuple[int, _Try]] = {}  # the last probes by number: when, and which
+        self._sent: dict[int, tuple[int, _Try]] = {}  # the last probes by number: time sent, and the try
         self._number = 0
         self._lost, self._cables = _PRIOR
 
     @property
     def busy(self) -> bool:
-        """The batch is not over."""
+        """Whether a batch is in progress."""
         return self._batch is not None
 
     @property
     def lossy(self) -> bool:
-        """Probes were lost that should have been answered."""
+        """Whether probes were lost that should have been answered."""
         return self._lost > _PRIOR[0]
 
     def tries(self, probe: Probe) -> int:
-        """How often it is sent."""
+        """Return the number of tries for a probe."""
         settings, lost = self._settings, self._lost / self._cables
         if lost >= 1:
             return settings.most
@@ -146,13 +146,13 @@ class Prober:
 
     @property
     def deadline(self) -> int | None:
-        """When `tick` has something to do."""
+        """Time at which `tick` is due, or None."""
         if self._queue and len(self._waiting) < self._settings.window:
             return self._pacer.free
         return self._timers.deadline
 
     def run(self, now: int, batch: Batch) -> None:
-        """Begin another batch; what was under way is of no interest any more."""
+        """Begin a batch; an unfinished one is abandoned."""
         self.stop()
         self._batch = batch
         self._queue.extend(map(_Try, batch.probes))
@@ -167,7 +167,7 @@ class Prober:
         self._timers = Timers()
 
     def answer(self, now: int, number: int, answer: Answer) -> None:
-        """The probe of that number is answered."""
+        """Handle the answer to the probe of that number."""
         when, sent = self._sent.pop(number, (0, None))
         if sent is None or sent.probe.host != (answer is not None):
             self._counters.late_answers += 1
@@ -188,7 +188,7 @@ class Prober:
         self.tick(now)
 
     def tick(self, now: int) -> None:
-        """Send what may be sent, and see what is lost."""
+        """Send the probes that may be sent, and detect lost ones."""
         batch = self._batch
         if batch is None:
             return

@@ -1,4 +1,4 @@
-"""What can be set of a mapper. The papers name none of these figures: all are ours."""
+"""Settings of a mapper. The papers state none of these values: all are ours."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ MICROSECOND: Final = 1_000
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
 
-MOST_PORTS: Final = 32
-"""A route byte has six bits for a delta, with its sign."""
+MAX_PORTS: Final = 32
+"""A route byte has six bits for a delta, including its sign."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times are nanoseconds.
+    """Settings of a mapper. Times are nanoseconds.
 
-    ports: a switch has at most so many, so that deltas are from 1 - ports to ports - 1 (8: the 8-port crossbars of the
-    Berkeley NOW). timeout: without its answer, a probe is lost; later where answers take longer, up to longest_timeout.
-    least and most: how often one is sent before its silence is believed; between them it is as often as the losses seen so
-    far ask for. interval: between two frames, on average, so that probes load the network only so much; burst: frames that
-    may follow each other at once. window: probes without an answer at the same time. watch: between two looks at what is
-    known. slices: looks in which every silent port is tried once. refresh: between explorations though nothing seems to
-    have changed; 0: never. patience: without a word from the leader, it is gone. stagger: between mappers that would all
-    lead, by number or by rank. rumour: how long a leader is waited for that is only heard of. leads: this mapper leads if
-    it must; otherwise it only answers. chunk: bytes of a part of a table, at most. parts: of tables under way at the same
-    time.
+    ports: maximum ports of a switch, so that deltas are from 1 - ports to ports - 1 (8: the 8-port crossbars of the
+    Berkeley NOW). timeout: time after which an unanswered probe counts as lost; increased where answers take longer, up
+    to longest_timeout. least, most: limits of the number of tries before silence is believed; between them it follows
+    the losses seen so far. interval: average time between two frames, which limits the load on the network. burst:
+    frames that may follow each other at once. window: maximum unanswered probes. watch: time between two checks of the
+    map. slices: number of checks in which every silent port is probed once. refresh: time between explorations though
+    nothing seems to have changed; 0: never. patience: time without a word from the leader after which it is considered
+    gone. stagger: time between the starts of mappers that would all lead, by number or by rank. rumour: time allowed
+    for a leader that is only reported to be heard from. leads: this mapper may lead; otherwise it only answers. chunk:
+    maximum bytes of a part of a table. parts: maximum parts of tables in flight.
     """
 
     ports: int = 8
@@ -48,8 +48,8 @@ class Settings:
     parts: int = 16
 
     def __post_init__(self) -> None:
-        if not 2 <= self.ports <= MOST_PORTS:
-            raise ValueError(f"switches of {self.ports} ports: 2 to {MOST_PORTS}")
+        if not 2 <= self.ports <= MAX_PORTS:
+            raise ValueError(f"switches of {self.ports} ports: 2 to {MAX_PORTS}")
         if self.longest_timeout < self.timeout:
             raise ValueError(
                 f"time-outs of {self.timeout} to {self.longest_timeout} ns: the first not above the second"

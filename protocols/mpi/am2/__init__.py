@@ -8,5 +8,5 @@ from protocols.mpi.device import Device
 
 
 def device(host: ActiveMessages) -> Device:
-    """For a node's communicators; one for each host library, and before its other endpoints."""
+    """Make the device for a node's communicators; one for each host library, before its other endpoints."""
     return Device(Am2Endpoint(host))

@@ -1,35 +1,38 @@
-"""MPI on AM-II: active messages between one endpoint of each node, and matching by the library.
+"""MPI on AM-II: active messages between one endpoint of each node, with matching by the library.
 
-Three ways for a message. A short one's bytes are words of a request. Up to what medium messages carry within one peer's
-credits, it goes at once, in fragments. A longer one is offered; when it has its receive, its sender is granted slots of the
-receiver's staging region, and fills them by bulk messages, each again when what was in it has been copied out.
+A message takes one of three ways. A short one's bytes are words of a request. Up to the size that medium messages carry
+within one peer's credits, it is sent at once, in fragments. A longer one is offered; when it is matched, the receiver
+grants its sender slots of the receiver's staging region, and the sender fills them by bulk messages, each again when
+its contents have been copied out.
 
-A send is over when AM-II has copied its last byte, a synchronous one when it has its receive. Before a node first sends to
-another it asks who that is. What comes back unhandled, and a peer that says that it is somebody else now, end the session
-(`pairs`): what was under way fails, and the next message begins a new one.
+A send completes when AM-II has copied its last byte, a synchronous one when it is matched. The message has arrived when
+all of its requests have been answered: then the receiver's library has it. Before a node first sends to another, it
+asks for its identity. A returned request, or a peer with a new identity, ends the session (`pairs`): transfers in
+progress fail, and the next message begins a new session.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from protocols.am2.host.errors import Returned, Status
+from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.core.completion import Completion
-from protocols.mpi.am2 import lines
-from protocols.mpi.am2.lines import Lines, carry
-from protocols.mpi.am2.pairs import MASK, Fragment, Head, Incoming, Pair, Piece, Session, Word
-from protocols.mpi.am2.staging import Staging
-from protocols.mpi.errors import ERR_PROC_FAILED, Envelope, MPIError
+from protocols.mpi.am2 import pairs
+from protocols.mpi.am2.pairs import MASK, Fragment, Head, Incoming, Lines, Pair, Piece, Session, Word, carry
+from protocols.mpi.am2.staging_area import Staging
+from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 
 _PACK: Final = tuple(struct.Struct(f"!{count}I").pack for count in range(10))
 _REFUSALS: Final = 10_000
-"""Round trips for which a node may be there, and its endpoint not yet (ours)."""
+"""Round trips for which a node may be present while its endpoint is not yet (ours)."""
 _ABSENT: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 _OFFERED: Final = -1
 _WHY: Final = {
@@ -40,16 +43,16 @@ _WHY: Final = {
 
 
 class Am2Endpoint(MatchingByLibrary):
-    """AM-II's host library as MPI wants it. Implements `MatchingEndpoint`."""
+    """Adapter of AM-II's host library to MPI. Implements `MatchingEndpoint`."""
 
     def __init__(self, host: ActiveMessages) -> None:
-        """Raises ValueError where the node has endpoints already."""
+        """Raises ValueError if the node has endpoints already."""
         super().__init__()
         self.rank = host.rank
         self.size = host.ranks
         self.contexts = CONTEXTS
-        self.most_tag = (1 << 31) - 1
-        self.most_bytes = MASK
+        self.max_tag = (1 << 31) - 1
+        self.max_message_size = MASK
         self._host = host
         self._bundle = host.allocate_bundle()
         self._endpoint = endpoint = self._bundle.allocate_endpoint()
@@ -59,18 +62,18 @@ class Am2Endpoint(MatchingByLibrary):
         self._lines = Lines(host, endpoint)
         self._pairs: dict[int, Pair] = {}
         self._staging = Staging()
-        self._waiting: deque[tuple[Pair, int, Incoming]] = deque()  # for slots
+        self._waiting: deque[tuple[Pair, int, Incoming]] = deque()  # messages that wait for slots
         for handler, function in (
-            (lines.HELLO, self._hello), (lines.SHORT, self._short), (lines.EAGER, self._eager),
-            (lines.OFFER, self._offer), (lines.GRANT, self._granted), (lines.PIECE, self._piece),
-            (lines.CLEAR, self._clear), (lines.TAKEN, self._taken), (lines.PLACED, self._placed), (lines.MEET, self._met),
+            (pairs.HELLO, self._hello), (pairs.SHORT, self._short), (pairs.EAGER, self._eager),
+            (pairs.OFFER, self._offer), (pairs.GRANT, self._granted), (pairs.PIECE, self._piece),
+            (pairs.CLEAR, self._clear), (pairs.TAKEN, self._taken), (pairs.PLACED, self._placed), (pairs.MEET, self._met),
         ):  # fmt: skip
             endpoint.set_handler(handler, function)
         endpoint.error_handler = self._returned
-        endpoint.tag = lines.TAG
+        endpoint.tag = pairs.TAG
         carry(self._serve())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         if destination == self.rank:
             arrival = self.matching.arrive(destination, context, tag, len(data))
             arrival.place[:] = data[: len(arrival.place)]
@@ -82,48 +85,48 @@ class Am2Endpoint(MatchingByLibrary):
         return True
 
     async def _serve(self) -> None:
-        """Handle what comes, and go on with what can go on then."""
+        """Handle incoming messages, and continue the transfers that they permit."""
         bundle, endpoint, host, advance = self._bundle, self._endpoint, self._host, self._lines.advance
         while True:
             changed: Completion[None] = Completion("a message for MPI")
             bundle.changed = changed
             if host.handling is None:
-                if not endpoint.poll():
+                if not endpoint.handle():
                     for pair in self._lines.forsaken():
-                        self._lose(pair, "has started again")
+                        self._lose(pair, "has started again", [number for number, _ in pair.released])
                 advance()
             await changed
 
-    # Requests, each answered.
+    # Handlers of requests, each of which replies.
 
     def _hello(self, token: Token, *words: int) -> None:
         a, b, c, d, unheard = words
         pair = self._pair(self._host.rank_of(token.source))
         self._meet(pair, (a, b), unheard)
-        token.reply(lines.MEET, a, b, c, d, *pair.ours, pair.unheard)
+        token.reply(pairs.MEET, a, b, c, d, *pair.ours, pair.unheard)
 
     def _short(
         self, token: Token, a: int, b: int, c: int, d: int, number: int, what: int, tag: int, *data: int
     ) -> None:
-        pair = self._sender(token, (a, b, c, d))
+        pair = self._sender(token, (a, b, c, d), number)
         if pair is not None:
             length = what & 0xFFFF
             self._come(pair, number, Fragment(what >> 16, tag, length, 0, _PACK[len(data)](*data)[:length]))
 
     def _eager(self, token: Token, data: memoryview, *words: int) -> None:
         a, b, c, d, number, context, tag, length, offset = words
-        pair = self._sender(token, (a, b, c, d))
+        pair = self._sender(token, (a, b, c, d), number)
         if pair is not None:
             self._come(pair, number, Fragment(context, tag, length, offset, data))
 
     def _offer(self, token: Token, *words: int) -> None:
         a, b, c, d, number, context, tag, length = words
-        pair = self._sender(token, (a, b, c, d))
+        pair = self._sender(token, (a, b, c, d), number)
         if pair is not None:
             self._come(pair, number, Fragment(context, tag, length, _OFFERED, b""))
 
     def _granted(self, token: Token, *words: int) -> None:
-        """Our offer has its receive."""
+        """Handle a grant: our offer has been matched."""
         a, b, c, d, number, wanted, *slots = words
         pair = self._sender(token, (a, b, c, d))
         message = None if pair is None else pair.sending.get(number)
@@ -138,13 +141,13 @@ class Am2Endpoint(MatchingByLibrary):
 
     def _piece(self, token: Token, data: memoryview, *words: int) -> None:
         a, b, c, d, number, _, offset = words
-        pair = self._sender(token, (a, b, c, d), silent=True)
+        pair = self._sender(token, (a, b, c, d), number, silent=True)
         if pair is None:
             return
         incoming = pair.arriving.get(number)
         if incoming is not None:
             incoming.arrival.place[offset : offset + len(data)] = data
-        token.reply(lines.PLACED, *words[:6])
+        token.reply(pairs.PLACED, *words[:6])
         if incoming is not None:
             incoming.missing -= len(data)
             if not incoming.missing:
@@ -160,7 +163,7 @@ class Am2Endpoint(MatchingByLibrary):
             self._staging.release(pair.peer)
             self._grant()
 
-    # Replies, and what has come back.
+    # Handlers of replies, and of returned messages.
 
     def _taken(self, token: Token, a: int, b: int, c: int, d: int) -> None:
         self._answered(self._pairs[self._host.rank_of(token.source)], (a, b, c, d))
@@ -173,36 +176,34 @@ class Am2Endpoint(MatchingByLibrary):
         self._answered(pair, head)
 
     def _met(self, token: Token, *words: int) -> None:
-        """The peer says who it is."""
-        a, b, c, d, incarnation, epoch, unheard = words
+        """Handle the peer's identity, and the message that it has not accepted, if any."""
+        a, b, c, d, incarnation, epoch, unheard, *refused = words
         pair = self._pairs[self._host.rank_of(token.source)]
-        is_current = (a, b) == pair.ours
+        if (a, b) == pair.ours:  # the session ends before this counts as an answer: the message has not arrived
+            self._meet(pair, (incarnation, epoch), unheard, refused)
         self._answered(pair, (a, b, c, d))
-        if is_current:
-            self._meet(pair, (incarnation, epoch), unheard)
 
     def _returned(self, returned: Returned) -> None:
         pair, status = self._pair(self._host.rank_of(returned.destination)), returned.status
         a, b, c, d = returned.arguments[:4]
         if returned.is_reply:
-            # The peer waits for it, and would for ever if it were not told.
+            # The peer would wait for it for ever if it were not told.
             if status is Status.UNREACHABLE and pair.theirs is not None and a == pair.theirs[0]:
                 pair.unheard += 1
                 if pair.is_open and (a, b) == pair.theirs:
-                    self._lose(pair, _WHY[status])
+                    self._lose(pair, _WHY[status], ())
                 else:
                     self._owe(pair)
             return
-        is_current = (a, b, c, d) == pair.outgoing
+        if (a, b, c, d) == pair.outgoing:
+            if returned.handler == pairs.HELLO and status in _ABSENT and pair.queue and pair.refusals < _REFUSALS:
+                pair.refusals += 1
+                pair.is_told = False
+                self._lines.wake(pair)
+            else:
+                why = _WHY.get(status) or f"has sent a message back: {status.name.lower().replace('_', ' ')}"
+                self._lose(pair, why, returned.arguments[4:5] if returned.handler in pairs.MESSAGES else ())
         self._answered(pair, (a, b, c, d))
-        if not is_current:
-            return
-        if returned.handler == lines.HELLO and status in _ABSENT and pair.queue and pair.refusals < _REFUSALS:
-            pair.refusals += 1
-            pair.is_told = False
-            self._lines.wake(pair)
-        else:
-            self._lose(pair, _WHY.get(status) or f"has sent a message back: {status.name.lower().replace('_', ' ')}")
 
     # Sessions.
 
@@ -212,21 +213,21 @@ class Am2Endpoint(MatchingByLibrary):
             pair = self._pairs[peer] = Pair(peer, self._host.incarnation)
         return pair
 
-    def _sender(self, token: Token, head: Head, silent: bool = False) -> Pair | None:
-        """Who has sent a request that begins so, if it is of the sessions that there are; else it is told who we are.
-        silent: it is not told that its request is taken."""
+    def _sender(self, token: Token, head: Head, *number: int, silent: bool = False) -> Pair | None:
+        """Return the sender of a request whose head names the present sessions. Any other sender is told our identity,
+        and the number of its message. silent: no reply confirms the request."""
         peer = self._host.rank_of(token.source)
         pair = self._pairs.get(peer) or self._pair(peer)
         if head != pair.incoming and not (self._meet(pair, head[:2]) and head == pair.incoming):
-            token.reply(lines.MEET, *head, *pair.ours, pair.unheard)
+            token.reply(pairs.MEET, *head, *pair.ours, pair.unheard, *number)
             return None
         if not silent:
-            token.reply(lines.TAKEN, *head)
+            token.reply(pairs.TAKEN, *head)
         return pair
 
-    def _meet(self, pair: Pair, theirs: Session, unheard: int = 0) -> bool:
-        """The peer says that it is this one. unheard: how many of its answers have come back to it. False: it was this one,
-        and is another now."""
+    def _meet(self, pair: Pair, theirs: Session, unheard: int = 0, refused: Sequence[int] = ()) -> bool:
+        """Handle a peer's identity. unheard: number of its answers that were returned to it. refused: the number of a
+        message that it has not accepted. Returns False if its session has changed."""
         if theirs != pair.theirs:
             if not pair.is_news(theirs):
                 return False
@@ -234,7 +235,7 @@ class Am2Endpoint(MatchingByLibrary):
                 pair.is_another()
                 self._staging.release(pair.peer)
             if pair.is_open:
-                self._lose(pair, "has started again", renew=False)
+                self._lose(pair, "has started again", refused, renew=False)
         if unheard > pair.missed:
             pair.misses(unheard)
             self._lines.restore(pair)
@@ -245,18 +246,34 @@ class Am2Endpoint(MatchingByLibrary):
         self._owe(pair)
         return True
 
-    def _lose(self, pair: Pair, why: str, renew: bool = True) -> None:
-        """Nothing that was under way will come to its end. renew: the peer is to know that."""
-        sending, arriving = pair.end(renew)
-        for incoming in arriving:
+    def _lose(self, pair: Pair, why: str, doubtful: Sequence[int], renew: bool = True) -> None:
+        """End a session: fail everything in progress. doubtful: numbers of messages known not to be completely
+        answered. renew: the peer is to be told."""
+        if pair.released:
+            doubtful = [*doubtful, *self._unanswered(pair)]
+        ended = pair.end(renew, doubtful)
+        for incoming in ended.arriving:
             self._staging.hold(pair.peer, incoming.slots)
-        for message in sending:
+        for delivered in ended.delivered:
+            delivered.deliver()
+        for lost in ended.doubtful:
+            lost.lose(_failure(pair, why))
+        for message in ended.sending:
             message.over.fail(_failure(pair, why))
-        for incoming in arriving:
+        for incoming in ended.arriving:
             self.matching.lost(incoming.arrival, _failure(pair, why))
         self.matching.fail_synchronous(pair.peer, _failure(pair, why))
         if renew:
             self._lines.wake(pair)
+
+    def _unanswered(self, pair: Pair) -> list[int]:
+        """Return the numbers of the session's messages that have an unanswered request."""
+        unanswered = self._endpoint.unanswered(pair.place) if pair.place >= 0 else []
+        return [
+            arguments[4]
+            for handler, arguments in unanswered
+            if handler in pairs.MESSAGES and arguments[:4] == pair.outgoing
+        ]
 
     def _answered(self, pair: Pair, head: Head) -> None:
         pair.answered(head)
@@ -265,18 +282,18 @@ class Am2Endpoint(MatchingByLibrary):
             self._owe(pair)
 
     def _owe(self, pair: Pair) -> None:
-        """Say that nothing of a former session is under way any more, if one waits for that, when it is so; and how many
-        answers have come back, if that is news."""
+        """Tell a peer that nothing of a former session is in flight any more, when that is so and the peer waits for
+        it; and the number of returned answers, if it has changed."""
         if not pair.is_open:
             return
         if pair.unheard != pair.said:
             pair.said = pair.unheard
-            self._lines.put(pair, Word(lines.HELLO, (pair.unheard,)))
+            self._lines.put(pair, Word(pairs.HELLO, (pair.unheard,)))
         if pair.owes and not pair.former:
             pair.owes = False
-            self._lines.put(pair, Word(lines.CLEAR))
+            self._lines.put(pair, Word(pairs.CLEAR))
 
-    # Messages that come.
+    # Incoming messages.
 
     def _come(self, pair: Pair, number: int, fragment: Fragment) -> None:
         ahead = pair.ahead(number)
@@ -293,7 +310,7 @@ class Am2Endpoint(MatchingByLibrary):
                 self._more(pair, number, one)
 
     def _begin(self, pair: Pair, fragment: Fragment) -> None:
-        """The next message, of which this has come first."""
+        """Begin the next message, with the fragment that has arrived first."""
         context, tag, length, offset, data = fragment
         number, pair.expected = pair.expected, pair.expected + 1 & MASK
         if offset == _OFFERED:
@@ -321,7 +338,7 @@ class Am2Endpoint(MatchingByLibrary):
             self.matching.arrived(incoming.arrival)
 
     def _wanted(self, pair: Pair, number: int, incoming: Incoming, arrival: Arrival) -> None:
-        """A message that was offered has its receive."""
+        """Accept an offered message, which has been matched."""
         incoming.arrival = arrival
         incoming.missing = len(arrival.place)
         if incoming.missing:
@@ -329,11 +346,11 @@ class Am2Endpoint(MatchingByLibrary):
             self._grant()
             return
         del pair.arriving[number]
-        self._lines.put(pair, Word(lines.GRANT, (number, 0)))
+        self._lines.put(pair, Word(pairs.GRANT, (number, 0)))
         self.matching.arrived(arrival)
 
     def _grant(self) -> None:
-        """Hand out slots to those that wait for some."""
+        """Grant slots to messages that wait for some."""
         waiting = self._waiting
         while waiting:
             pair, number, incoming = waiting[0]
@@ -343,7 +360,7 @@ class Am2Endpoint(MatchingByLibrary):
                     return
                 if self._endpoint.segment is None:
                     self._endpoint.segment = self._staging.memory
-                self._lines.put(pair, Word(lines.GRANT, (number, incoming.missing, *incoming.slots)))
+                self._lines.put(pair, Word(pairs.GRANT, (number, incoming.missing, *incoming.slots)))
             waiting.popleft()
 
 

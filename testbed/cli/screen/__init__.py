@@ -1,1 +1,1 @@
-"""``testbed top``'s screen: what it shows is made of a snapshot alone, what keys do is decided without a terminal."""
+"""Screen of ``testbed top``: drawn from a snapshot alone; keys are interpreted without a terminal."""

@@ -1,7 +1,7 @@
-"""A snapshot as a picture of so many lines and columns: what `testbed top` shows.
+"""Drawing of a snapshot in lines and columns, for `testbed top`.
 
-Pure: what comes in is the snapshot and what the user has chosen, what goes out is something that rich renders. It is made
-of lines and not of rich's tables, which measure every cell of every row twice: a hundred nodes are drawn each second.
+Pure: a snapshot and the user's choices in, a rich renderable out. It is made of lines and not of rich's tables, which
+measure every cell of every row twice: a hundred nodes are drawn each second.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.style import Style
 
-from testbed.cli.screen.panels import PANELS, Column, Panel, Row, clock, ordered
-from testbed.cli.screen.quantities import duration, scaled, share
+from testbed.cli.screen.panels import PANELS, Column, Panel, Row, clock, duration, ordered, scaled, share
 from testbed.cli.screen.view import HELP, View
 from testbed.observe.live.snapshot import Absent, Snapshot
 
@@ -33,15 +32,15 @@ CHANGED = Style(color="yellow")
 PROMPT = Style(bold=True, color="cyan")
 
 _GAP = "  "
-# Lines of a screen that has room for more than rows: for the whole head; for details; for events.
+# Heights from which there is room for the complete head, for details, for events.
 _LOW, _MIDDLE, _TALL = 8, 16, 20
-_LEAST_WIDE = 12  # columns that a wide one needs to be of use
+_MIN_WIDE = 12  # characters that a wide column needs at least
 _ASCII = str.maketrans({"→": ">", "▸": ">", "─": "-", "·": "-", "…": "~", "↓": "v", "↑": "^"})
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Lines, each no wider than the screen."""
+    """Lines, none wider than the screen."""
 
     lines: Sequence[Line]
     width: int
@@ -56,7 +55,7 @@ class Frame:
 
 
 def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> Frame:
-    """The whole screen."""
+    """Draw the whole screen."""
     if isinstance(snapshot, Absent):
         body = [[("", PLAIN)], *([(f" {line}", BOLD)] for line in _wrapped(snapshot.why, width - 2))]
         lines = [_spread([(" testbed top", TITLE)], [], width), *body]
@@ -77,7 +76,7 @@ def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> F
 
 
 def page(snapshot: Snapshot, width: int) -> Frame:
-    """All of it below one another, for paper: the panels that have something to tell."""
+    """Draw all panels with rows below one another, for output without a terminal."""
     lines = _head(snapshot, View(), width)[:2]
     for panel in PANELS:
         rows = panel.rows(snapshot)
@@ -87,7 +86,7 @@ def page(snapshot: Snapshot, width: int) -> Frame:
 
 
 def _finished(lines: list[Line], view: View, width: int, height: int) -> Frame:
-    """Cut or filled up to the height, with the foot in the last line."""
+    """Cut or fill to the height, with the foot as the last line."""
     kept = lines[: height - 1]
     kept += [[]] * (height - 1 - len(kept))
     return Frame([_cut(line, width) for line in [*kept, _foot(view, width)]], width)
@@ -99,34 +98,34 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     if snapshot.warning:
         second: Line = [(f" {clean(snapshot.warning)}", ALARM)]
     else:
-        ways = [one for link in snapshot.links for one in (link.forward, link.backward)]
-        drops = sum(one.drop_rate for one in ways)
+        ways = [direction for link in snapshot.links for direction in (link.forward, link.backward)]
+        drops = sum(way.drop_rate for way in ways)
         second = [
             (
-                f" {scaled(sum(one.rate for one in ways))} frames/s  {scaled(sum(one.bits for one in ways))}bit/s  ",
+                f" {scaled(sum(way.rate for way in ways))} frames/s  {scaled(sum(way.bits for way in ways))}bit/s  ",
                 PLAIN,
             ),
             (f"{scaled(drops)} drops/s", ALARM if drops else PLAIN),
             (f"  {len(snapshot.faults)} injected", CHANGED if snapshot.faults else PLAIN),
             *(
-                (f"  {clean(one.name).removeprefix('testbed-')} {share(one.cpu)} CPU", DIM)
-                for one in snapshot.carriers[:3]
+                (f"  {clean(program.name).removeprefix('testbed-')} {share(program.cpu)} CPU", DIM)
+                for program in snapshot.carriers[:3]
             ),
         ]
     tabs: Line = []
     for number, panel in enumerate(PANELS):
         tabs += [(" ", PLAIN), (f" {panel.name} ", TAB if number == view.panel else DIM)]
     sorts = PANELS[view.panel].sorts
-    said = []
+    remarks = []
     if view.sort and view.sort <= len(sorts):
-        said.append(f"by {sorts[view.sort - 1]}")
-    said += ["reversed"] if view.reverse else []
-    said += ["PAUSED"] if view.paused else []
-    return [first, second, _spread(tabs, [(f"{', '.join(said)} ", BOLD)], width)]
+        remarks.append(f"by {sorts[view.sort - 1]}")
+    remarks += ["reversed"] if view.reverse else []
+    remarks += ["PAUSED"] if view.paused else []
+    return [first, second, _spread(tabs, [(f"{', '.join(remarks)} ", BOLD)], width)]
 
 
 def _table(panel: Panel, rows: Sequence[Row], view: View | None, width: int, room: int) -> list[Line]:
-    """A line of titles, and so many rows around the one that is chosen. Without a view none is."""
+    """Draw the column titles and the rows around the selected one. Without a view none is selected."""
     if not rows:
         return [[(f" {panel.none}", DIM)]]
     chosen = view.chosen(rows) if view is not None else -1
@@ -146,14 +145,14 @@ def _table(panel: Panel, rows: Sequence[Row], view: View | None, width: int, roo
 
 
 def _places(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[tuple[int, int]]:
-    """Which columns there is room for, and how wide each is. Those of one importance stay or go together."""
+    """Select the columns that fit, with their widths. Those of equal importance stay or go together."""
     wanted, importance = {}, {}
     for place, column in enumerate(columns):
         longest = max(len(row.cells[place]) for row in rows)
         if longest or not column.wide:
             wanted[place] = max(len(column.title), longest)
             importance[place] = column.importance if longest else min(column.importance, 1)
-    least = {place: min(wide, _LEAST_WIDE) if columns[place].wide else wide for place, wide in wanted.items()}
+    least = {place: min(wide, _MIN_WIDE) if columns[place].wide else wide for place, wide in wanted.items()}
     for level in sorted(set(importance.values()) - {0}):
         if sum(least.values()) + len(_GAP) * (len(least) - 1) <= width:
             break
@@ -167,45 +166,45 @@ def _places(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[
 
 
 def _detail(rows: Sequence[Row], view: View, width: int, height: int) -> list[Line]:
-    """What there is to say of the chosen row."""
+    """Lines on the selected row."""
     if not rows or height < _MIDDLE:
         return []
     detail = rows[view.chosen(rows)].detail
-    said = [part for text in detail for part in _wrapped(clean(text), width - 2)[: 2 if height < 30 else 4]]
-    return [[("─" * width, DIM)], *([(f" {text}", PLAIN)] for text in said)]
+    lines = [part for text in detail for part in _wrapped(clean(text), width - 2)[: 2 if height < 30 else 4]]
+    return [[("─" * width, DIM)], *([(f" {text}", PLAIN)] for text in lines)]
 
 
-def _events(snapshot: Snapshot, width: int, most: int) -> list[Line]:
-    """The last ones, at most so many."""
+def _events(snapshot: Snapshot, width: int, max_events: int) -> list[Line]:
+    """Lines for the last events, at most so many."""
     if not snapshot.events:
         return []
     lines: list[Line] = [[("─" * width, DIM)]]
-    for event in snapshot.events[-most:]:
-        said = ": ".join(part for part in (event.kind, event.where, event.what) if part)
-        lines.append([(_fitted(f" {clock(event.time)[:8]} {said}", width).rstrip(), DIM)])
+    for event in snapshot.events[-max_events:]:
+        words = ": ".join(part for part in (event.kind, event.where, event.what) if part)
+        lines.append([(_fitted(f" {clock(event.time)[:8]} {words}", width).rstrip(), DIM)])
     return lines
 
 
 def _foot(view: View, width: int) -> Line:
     if view.prompt is not None:
-        said = f" {view.prompt.title} "
-        room = max(8, width - len(said) - 1)
+        title = f" {view.prompt.title} "
+        room = max(8, width - len(title) - 1)
         before, after = view.prompt.text[: view.prompt.cursor], view.prompt.text[view.prompt.cursor :]
         before = before[-(room - 1) :]
         after = after[: room - len(before)]
-        return [(said, PROMPT), (before, PLAIN), (after[:1] or " ", CHOSEN), (after[1:], PLAIN)]
+        return [(title, PROMPT), (before, PLAIN), (after[:1] or " ", CHOSEN), (after[1:], PLAIN)]
     if view.message:
         return [(f" {_fitted(view.message, width - 1).rstrip()}", ALARM if view.failed else BOLD)]
     return [(" q quit  ? help  tab panel  i inject  d down  u up  f flap  h heal  s sort  p pause", DIM)]
 
 
 def clean(text: str) -> str:
-    """Without what would move the cursor: names of programs are whatever their authors like."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
+    """Replace unprintable characters: a program's name may be anything."""
+    return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _fitted(text: str, width: int, *, right: bool = False) -> str:
-    """As wide as that, cut where it is longer."""
+    """Pad or cut the text to the width."""
     text = clean(text)
     if len(text) > width:
         return f"{text[: max(0, width - 1)]}…"[:width]
@@ -223,7 +222,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _spread(left: Line, right: Line, width: int) -> Line:
-    """One at the left edge, one at the right; the left one alone where there is no room for both."""
+    """Put one line at the left edge and one at the right; the left one alone where both do not fit."""
     used = sum(len(text) for text, _ in left)
     more = sum(len(text) for text, _ in right)
     return [*left, (" " * (width - used - more), PLAIN), *right] if used + more + 1 <= width else left

@@ -1,4 +1,4 @@
-"""What a terminal sends, as names of keys: "a", "up", "tab", "ctrl-c"."""
+"""Decoder from a terminal's input to names of keys: "a", "up", "tab", "ctrl-c"."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ _CONTROLS: Final = {
     "\x03": "ctrl-c", "\x08": "backspace", "\x7f": "backspace", "\t": "tab", "\r": "enter", "\n": "enter",
     "\x15": "ctrl-u", "\x01": "home", "\x05": "end",
 }  # fmt: skip
-_LONGEST: Final = 8
+_MAX_SEQUENCE: Final = 8
 
 
 class Keys:
-    """Puts together what comes in pieces."""
+    """Incremental decoder."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     @property
     def waits(self) -> bool:
-        """Whether something has begun: if nothing more comes soon, it was the escape key; `feed` nothing then."""
+        """Whether a sequence has begun. If nothing follows soon, it was the escape key: call `feed` without data."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[str]:
-        """The keys that are whole. No data: what has begun is all there is of it."""
+        """Return the complete keys. No data: nothing follows what has begun."""
         whole = self._rest + data
         text, begun = _decoded(whole)
         self._rest = begun if data else b""
-        found: list[str] = []
+        keys: list[str] = []
         while text:
             if text[0] != "\x1b":
-                found.append(_CONTROLS.get(text[0], text[0]))
+                keys.append(_CONTROLS.get(text[0], text[0]))
                 text = text[1:]
                 continue
             length = _sequence(text)
-            if not length and data:  # it goes on
+            if not length and data:  # incomplete
                 self._rest = text.encode() + self._rest
                 break
             name = _SEQUENCES.get(text[1:length]) if length else "escape"
-            found += [name] if name else []
+            keys += [name] if name else []
             text = text[max(1, length) :]
-        return [key for key in found if key.isprintable()]
+        return [key for key in keys if key.isprintable()]
 
 
 def _decoded(data: bytes) -> tuple[str, bytes]:
-    """As text, and the beginning of a character of which the rest is still to come."""
+    """Decode to text, and the bytes of an incomplete last character."""
     for cut in range(min(3, len(data)) + 1):
         try:
             return data[: len(data) - cut].decode(), data[len(data) - cut :]
@@ -59,14 +59,14 @@ def _decoded(data: bytes) -> tuple[str, bytes]:
 
 
 def _sequence(text: str) -> int:
-    """How long the sequence of an escape is; 0 when its end has not come, 1 for the key alone."""
+    """Length of an escape sequence; 0 when it is incomplete, 1 for the escape key alone."""
     if len(text) < 2:
         return 0
     if text[1] == "O":
         return 3 if len(text) > 2 else 0
     if text[1] != "[":
         return 1
-    for place in range(2, min(len(text), _LONGEST)):
+    for place in range(2, min(len(text), _MAX_SEQUENCE)):
         if "@" <= text[place] <= "~":
             return place + 1
-    return 0 if len(text) < _LONGEST else _LONGEST
+    return 0 if len(text) < _MAX_SEQUENCE else _MAX_SEQUENCE

@@ -1,6 +1,6 @@
-"""The panels: what each has for rows and columns, by which it can be sorted, and what stands behind the selected row.
+"""Panels: the rows and columns of each, its sort orders, and the details of the selected row.
 
-Pure: of a snapshot. A column that does not fit is left out, the least important first; what it would have said of the
+Pure functions of a snapshot. Columns that do not fit are left out, the least important first; their content for the
 selected row is in the detail below the table.
 """
 
@@ -11,15 +11,50 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.cli.screen.quantities import duration, scaled, share, size
-from testbed.observe.live.snapshot import Direction, Snapshot
+from testbed.observe.live.snapshot import Direction, Program, Snapshot
+
+_STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BINARY: Final = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
+
+
+def scaled(value: float) -> str:
+    """Format with three digits, in powers of 1000: 0, 17, 1.23k, 45.6M."""
+    for least, prefix in _STEPS:
+        if value >= 0.9995 * least:
+            return _three(value / least) + prefix
+    return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
+
+
+def size(count: int) -> str:
+    """Format bytes in powers of 1024: 812, 1.23K, 45.6M."""
+    for least, prefix in _BINARY:
+        if count >= 0.9995 * least:
+            return _three(count / least) + prefix
+    return str(count)
+
+
+def share(value: float) -> str:
+    """Format as a percentage of one processor: 0%, 7%, 153%."""
+    return f"{100 * value:.0f}%"
+
+
+def duration(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def _three(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
 
 _NOBODY: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """importance: the least goes first where there is no room; 0 stays always. wide: it takes what room is left."""
+    """A column. importance: the lowest goes first where space is short; 0 always stays. wide: it takes the remaining
+    space."""
 
     title: str
     importance: int
@@ -29,9 +64,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """key: by which it is known again. target: what `inject` and `link` are told, empty where nothing can be injected.
-    alarm: something is wrong with it. order: by which it can be sorted, in the order of the panel's sorts. detail: what
-    stands below the table while it is selected."""
+    """A row. key: identifies it across snapshots. target: argument for `inject` and `link`, empty where nothing can be
+    injected. alarm: something is wrong with it. order: sort keys, in the order of the panel's sorts. detail: lines
+    shown below the table while it is selected."""
 
     key: str
     cells: tuple[str, ...]
@@ -44,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """sorts: names of what rows can be sorted by, beside the order in which they come; the highest first."""
+    """A panel. sorts: names of the sort orders beside the natural one; the highest value comes first."""
 
     name: str
     columns: tuple[Column, ...]
@@ -58,11 +93,11 @@ def _nodes(snapshot: Snapshot) -> list[Row]:
     for node in snapshot.nodes:
         out = [nic.out for nic in node.nics]
         back = [nic.back for nic in node.nics]
-        cpu, memory = sum(one.cpu for one in node.programs), sum(one.memory for one in node.programs)
-        drops = sum(one.drops for one in (*out, *back))
-        dropping = sum(one.drop_rate for one in (*out, *back))
-        bits = sum(one.bits for one in (*out, *back))
-        busiest = max(node.programs, key=lambda one: (one.cpu, one.pid), default=None)
+        cpu, memory = sum(program.cpu for program in node.programs), sum(program.memory for program in node.programs)
+        drops = sum(direction.drops for direction in (*out, *back))
+        dropping = sum(direction.drop_rate for direction in (*out, *back))
+        bits = sum(direction.bits for direction in (*out, *back))
+        busiest = max(node.programs, key=lambda program: (program.cpu, program.pid), default=None)
         addresses = [address.partition("/")[0] for nic in node.nics for address in nic.addresses]
         cells = (
             node.name,
@@ -71,22 +106,21 @@ def _nodes(snapshot: Snapshot) -> list[Row]:
             str(len(node.programs) or ""),
             share(cpu) if node.programs else "",
             size(memory) if node.programs else "",
-            scaled(sum(one.rate for one in out)),
-            scaled(sum(one.rate for one in back)),
-            scaled(sum(one.bits for one in out)),
-            scaled(sum(one.bits for one in back)),
+            scaled(sum(direction.rate for direction in out)),
+            scaled(sum(direction.rate for direction in back)),
+            scaled(sum(direction.bits for direction in out)),
+            scaled(sum(direction.bits for direction in back)),
             scaled(drops) if drops else "",
             busiest.name if busiest else "",
             " ".join(f"@{tag}" for tag in node.tags),
         )
-        programs = sorted(node.programs, key=lambda one: -one.cpu)
+        programs = sorted(node.programs, key=lambda program: -program.cpu)
         nics = ", ".join(f"{nic.name} {' '.join(nic.addresses)} {nic.mac}" for nic in node.nics)
         detail = (
             nics or "no NIC",
-            "programs: " + (", ".join(f"{one.name} ({one.pid}) {share(one.cpu)} {size(one.memory)}" for one in programs)
-                            or "none"),
-        )  # fmt: skip
-        changed = any(one.injected for one in (*out, *back))
+            f"programs: {', '.join(map(_program, programs)) or 'none'}",
+        )
+        changed = any(direction.injected for direction in (*out, *back))
         rows.append(
             Row(
                 node.name,
@@ -101,44 +135,48 @@ def _nodes(snapshot: Snapshot) -> list[Row]:
     return rows
 
 
+def _program(program: Program) -> str:
+    return f"{program.name} ({program.pid}) {share(program.cpu)} {size(program.memory)}"
+
+
 def _links(snapshot: Snapshot) -> list[Row]:
     rows = []
     for link in snapshot.links:
-        for one, way, ends in (
+        for counters, way, ends in (
             (link.forward, "forward", (link.a, link.b)),
             (link.backward, "backward", (link.b, link.a)),
         ):
-            causes = _causes(one.dropped)
+            causes = _causes(counters.dropped)
             cells = (
                 " → ".join(ends),
                 link.state,
                 link.datapath,
-                scaled(one.rate),
-                scaled(one.bits),
-                scaled(one.drop_rate) if one.drop_rate else "",
+                scaled(counters.rate),
+                scaled(counters.bits),
+                scaled(counters.drop_rate) if counters.drop_rate else "",
                 causes,
-                one.injected,
-                one.declared,
+                counters.injected,
+                counters.declared,
             )
             rows.append(
                 Row(
                     f"{link.name} {way}",
                     cells,
                     link.name,
-                    link.state != "up" or one.drop_rate > 0,
-                    bool(one.injected),
-                    (one.bits, one.drops, one.rate),
-                    _direction(one, causes),
+                    link.state != "up" or counters.drop_rate > 0,
+                    bool(counters.injected),
+                    (counters.bits, counters.drops, counters.rate),
+                    _direction(counters, causes),
                 )
             )
     return rows
 
 
-def _direction(one: Direction, causes: str) -> tuple[str, str]:
-    met = ", ".join(f"{count:,} {name}" for name, count in one.met.items())
-    said = [f"{one.frames:,} frames, {size(one.bytes)} bytes", f"dropped {causes or 'none'}", met]
-    force = f"declared: {one.declared or 'nothing'}; injected: {one.injected or 'nothing'}"
-    return "; ".join(part for part in said if part), force
+def _direction(direction: Direction, causes: str) -> tuple[str, str]:
+    met = ", ".join(f"{count:,} {name}" for name, count in direction.met.items())
+    parts = [f"{direction.frames:,} frames, {size(direction.bytes)} bytes", f"dropped {causes or 'none'}", met]
+    force = f"declared: {direction.declared or 'nothing'}; injected: {direction.injected or 'nothing'}"
+    return "; ".join(part for part in parts if part), force
 
 
 def _causes(dropped: Mapping[str, int]) -> str:
@@ -196,7 +234,7 @@ def _events(snapshot: Snapshot) -> list[Row]:
 
 
 def clock(nanoseconds: int) -> str:
-    """A time of the day: 22:50:01.234."""
+    """Format a time of day: 22:50:01.234."""
     return f"{time.strftime('%H:%M:%S', time.localtime(nanoseconds // 10**9))}.{nanoseconds // 10**6 % 1000:03}"
 
 
@@ -279,7 +317,7 @@ PANELS: Final = (
 
 
 def ordered(panel: Panel, snapshot: Snapshot, sort: int, *, reverse: bool = False) -> list[Row]:
-    """The rows of a panel. sort: 0 is the order in which they come, others are of `sorts`, counted from 1."""
+    """Sort a panel's rows. sort: 0 is the natural order, others are `sorts`, counted from 1."""
     rows = list(panel.rows(snapshot))
     if sort:
         rows.sort(key=lambda row: -row.order[sort - 1])

@@ -1,6 +1,6 @@
-"""What the user has chosen to see, and what a key changes of it: no terminal, no cluster, no clock.
+"""State of the view, and its changes by keys: no terminal, no cluster, no clock.
 
-A key that asks for something to be done gives an action beside the view: the words of a `testbed` command, or the end.
+A key may also request an action: the words of a `testbed` command, or the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A line that is being typed. title: before it. words: of the command that it completes."""
+    """A line being typed. title: before it. words: of the command that it completes."""
 
     title: str
     words: tuple[str, ...]
@@ -43,8 +43,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """panel and sort: by number. keys: of each panel's selected row. typed: what was typed into the last prompt.
-    message: the last line, failed: it tells of an error."""
+    """The user's choices. panel: its index. keys: of each panel's selected row. sorts: of each panel, its sort order.
+    typed: text of the last prompt. message: the last line, failed: it reports an error."""
 
     panel: int = 0
     keys: tuple[str, ...] = field(default=("",) * len(PANELS))
@@ -62,19 +62,19 @@ class View:
         return self.sorts[self.panel]
 
     def chosen(self, rows: Sequence[Row]) -> int:
-        """The place of the selected row; of the first where it is gone, or none has been selected."""
+        """Index of the selected row; 0 where it is gone, or none has been selected."""
         key = self.keys[self.panel]
         return next((place for place, row in enumerate(rows) if row.key == key), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """The end."""
+    """Action: end the view."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The words of a `testbed` command, without the cluster's name."""
+    """Action: run a `testbed` command; its words, without the cluster's name."""
 
     words: tuple[str, ...]
 
@@ -82,12 +82,12 @@ class Command:
 Action = Quit | Command | None
 
 
-def pressed(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Action]:
-    """What a key does; for its name see `keys`."""
+def press(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Action]:
+    """Apply a key; `keys` has its names."""
     if key == "ctrl-c":
         return view, Quit()
     if view.prompt is not None:
-        return _typed(view, view.prompt, key)
+        return _edit(view, view.prompt, key)
     view = replace(view, message="", failed=False)
     if view.help:
         return replace(view, help=False), None
@@ -99,16 +99,16 @@ def pressed(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Ac
         case "p" | " ":
             return replace(view, paused=not view.paused), None
         case "tab" | "right":
-            return _turned(view, (view.panel + 1) % len(PANELS)), None
+            return _switch_panel(view, (view.panel + 1) % len(PANELS)), None
         case "shift-tab" | "left":
-            return _turned(view, (view.panel - 1) % len(PANELS)), None
+            return _switch_panel(view, (view.panel - 1) % len(PANELS)), None
         case "s":
             count = len(PANELS[view.panel].sorts) + 1
-            return replace(view, sorts=_put(view.sorts, view.panel, (view.sort + 1) % count)), None
+            return replace(view, sorts=_replace_at(view.sorts, view.panel, (view.sort + 1) % count)), None
         case "S":
             return replace(view, reverse=not view.reverse), None
     if key.isdigit() and 1 <= int(key) <= len(PANELS):
-        return _turned(view, int(key) - 1), None
+        return _switch_panel(view, int(key) - 1), None
     if isinstance(snapshot, Absent):
         return view, None
     rows = ordered(PANELS[view.panel], snapshot, view.sort, reverse=view.reverse)
@@ -118,12 +118,12 @@ def pressed(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Ac
         if not rows:
             return view, None
         place = max(0, min(len(rows) - 1, view.chosen(rows) + steps[key]))
-        return replace(view, keys=_put(view.keys, view.panel, rows[place].key)), None
-    return _asked(view, key, rows, snapshot)
+        return replace(view, keys=_replace_at(view.keys, view.panel, rows[place].key)), None
+    return _request(view, key, rows, snapshot)
 
 
-def _asked(view: View, key: str, rows: Sequence[Row], snapshot: Snapshot) -> tuple[View, Action]:
-    """Keys by which something is done to the cluster."""
+def _request(view: View, key: str, rows: Sequence[Row], snapshot: Snapshot) -> tuple[View, Action]:
+    """Apply a key that changes the cluster."""
     row = rows[view.chosen(rows)] if rows else None
     target = row.target if row is not None else ""
     if key == "H":
@@ -145,7 +145,7 @@ def _asked(view: View, key: str, rows: Sequence[Row], snapshot: Snapshot) -> tup
 
 
 def _numbers(view: View, row: Row | None, snapshot: Snapshot) -> tuple[str, ...]:
-    """Of the faults that concern the selection."""
+    """Numbers of the faults on the selection."""
     if row is None:
         return ()
     if PANELS[view.panel].name == "Faults":
@@ -158,8 +158,8 @@ def _owners(*ends: str) -> tuple[str, ...]:
     return tuple(end.partition(":")[0] for end in ends)
 
 
-def _typed(view: View, prompt: Prompt, key: str) -> tuple[View, Action]:
-    """While a line is typed."""
+def _edit(view: View, prompt: Prompt, key: str) -> tuple[View, Action]:
+    """Apply a key to the prompt."""
     text, cursor = prompt.text, prompt.cursor
     match key:
         case "escape":
@@ -191,14 +191,14 @@ def _typed(view: View, prompt: Prompt, key: str) -> tuple[View, Action]:
     return replace(view, prompt=replace(prompt, text=text, cursor=cursor)), None
 
 
-def told(view: View, message: str, *, failed: bool) -> View:
-    """What came of a command. A prompt that is open meanwhile stays, and what was typed is kept for the next one."""
+def show_result(view: View, message: str, *, failed: bool) -> View:
+    """Show the result of a command. An open prompt stays; the text of a failed command is kept for the next prompt."""
     return replace(view, message=message, failed=failed, typed=view.typed if failed else "")
 
 
-def _turned(view: View, panel: int) -> View:
+def _switch_panel(view: View, panel: int) -> View:
     return replace(view, panel=panel, reverse=False)
 
 
-def _put(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
+def _replace_at(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
     return (*values[:place], value, *values[place + 1 :])

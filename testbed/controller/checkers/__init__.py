@@ -1,1 +1,1 @@
-"""Checkers over the history of a run: what each application sent, received and was told. See `promises`."""
+"""Checkers of a run's history: what each application sent, received and was notified of. See `promises`."""

@@ -1,6 +1,6 @@
-"""What disturbed a run on purpose, and which errors a program may be told because of it.
+"""Intended disturbances of a run, and the errors that they allow a transfer to have.
 
-Loss, delay, corruption, duplication and reordering by chance allow none: to hide them is what the protocols promise.
+Random loss, delay, corruption, duplication and reordering allow none: the protocols promise to hide them.
 """
 
 from __future__ import annotations
@@ -9,25 +9,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.mpi.errors import ERR_PROC_FAILED, ERR_TRUNCATE
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE
 from testbed.controller.checkers.histories import UNDER_WAY, Send, Transfer
 
 FOREVER: Final = 1 << 62
-"""The end of what had not ended when the run was over."""
+"""End of a disturbance that lasted beyond the run."""
 
 CRASH, PAUSE, RESET, CUT, OTHER = "crash", "pause", "reset", "cut", "other"
-"""Kinds: a node's process is gone (and, restarted, has forgotten all); it stands still; its NIC has forgotten all; nothing
-passes between nodes (a link that is down, a partition, a loss of 100 %); whatever else."""
+"""Kinds: a node's process is killed (and loses its memory if restarted); a node is paused; a NIC loses its state;
+nothing passes between nodes (a link that is down, a partition, a loss of 100 %); any other."""
 
-ALLOWING: Final = {ERR_PROC_FAILED: frozenset({CRASH, PAUSE, RESET, CUT})}
-"""Class of error -> kinds of which one must have touched the transfer. ERR_TRUNCATE is right where the message is too
-long, and needs no fault; no other error is ever right."""
+OUTAGE: Final = "outage"
+"""Unintended kind: a process of the tool that forwards frames died, and the frames it held are lost."""
+
+ALLOWING: Final = {ERR_PROC_FAILED: frozenset({CRASH, PAUSE, RESET, CUT, OUTAGE})}
+"""Error class -> kinds of disturbances, one of which must have touched the transfer. ERR_TRUNCATE is right where the
+message is too long, and needs no fault; no other error is ever right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """nodes: those whose transfers it can touch, by name; none: everybody's. begin, end: nanoseconds of the history's
-    clock. what: in words."""
+    """A disturbance of a run. nodes: names of those whose transfers it can touch; empty for all nodes. begin, end:
+    nanoseconds of the history's clock. what: a description in words."""
 
     kind: str
     begin: int
@@ -39,26 +42,27 @@ class Disturbance:
         return not self.nodes or not self.nodes.isdisjoint(nodes)
 
 
-def allowed(transfer: Transfer, peer: str, disturbances: Iterable[Disturbance]) -> bool:
-    """Whether a transfer may have failed as it has. peer: the other node, "" where it is not known."""
+def is_allowed(transfer: Transfer, peer: str, disturbances: Iterable[Disturbance]) -> bool:
+    """Whether disturbances allow the error of a transfer. peer: the other node, "" where it is not known."""
     if transfer.error_class == ERR_TRUNCATE:
-        return True  # by the length of what came: the checker of contents
+        return True  # the check of contents examines the message's length
     kinds = ALLOWING.get(transfer.error_class, frozenset())
     nodes = (transfer.node, peer) if peer else ()
     return any(
-        one.kind in kinds and one.begin <= transfer.ended and (not nodes or one.touches(*nodes)) for one in disturbances
+        disturbance.kind in kinds and disturbance.begin <= transfer.ended and (not nodes or disturbance.touches(*nodes))
+        for disturbance in disturbances
     )
 
 
 def healed_before(send: Send, until: int, disturbances: Iterable[Disturbance]) -> int:
-    """When the last disturbance of a message was over, of those that were until then; -1 where there was none."""
+    """Return when the last disturbance of a message ended, of those that ended by `until`; -1 where there was none."""
     return max(
         (
-            one.end
-            for one in disturbances
-            if one.end <= until
-            and one.touches(send.node, send.to)
-            and (send.ended == UNDER_WAY or send.ended > one.begin)
+            disturbance.end
+            for disturbance in disturbances
+            if disturbance.end <= until
+            and disturbance.touches(send.node, send.to)
+            and (send.ended == UNDER_WAY or send.ended > disturbance.begin)
         ),
         default=-1,
     )

@@ -1,4 +1,4 @@
-"""Histories as checkers read them: the transfers of each node, from what `testbed.workloads.history` has written."""
+"""Histories as checkers read them: the transfers of each node, written by `testbed.workloads.history`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from testbed.runtime.journal import read
+from testbed.runtime.journal import broken_line, read_numbered
+from testbed.workloads.history import check_event
 
 UNDER_WAY: Final = -1
-"""The end of what has not ended."""
+"""End of a transfer that has not ended."""
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """What a program has begun. rank, node: of that program. number: of its transfers. begun, ended: nanoseconds of the
-    history's clock. error: why it failed, in a sentence, and its class, of MPI's. place: where its beginning is told. gone:
-    its program was started again before it had ended."""
+    """A transfer that a program began. rank, node: of that program. number: counts its transfers. begun, ended:
+    nanoseconds of the history's clock. error, error_class: why it failed, in a sentence, and MPI's error class. place:
+    file and line of its beginning. life: of its program, counted from 0. gone: its program was restarted before the
+    transfer ended."""
 
     rank: int
     node: str
@@ -29,6 +31,7 @@ class Transfer:
     size: int
     begun: int
     place: str
+    life: int
     ended: int = UNDER_WAY
     error: str = ""
     error_class: int = 0
@@ -45,10 +48,16 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Send(Transfer):
-    """A message. to: the receiver's node."""
+    """A message. to: the receiver's node. buffered: when its program continued before delivery was known."""
 
     to: str = ""
     digest: str = ""
+    buffered: int = UNDER_WAY
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether its program was notified that it is done, and of nothing else since."""
+        return self.done or (self.buffered != UNDER_WAY and not self.error)
 
     def __str__(self) -> str:
         return (
@@ -59,8 +68,8 @@ class Send(Transfer):
 
 @dataclass(slots=True, eq=False)
 class Receive(Transfer):
-    """peer, tag, size: what it was begun for, -1 for any, and its buffer's size. source, came_tag, came_size, digest: of
-    what has come; source is -1 while nothing has."""
+    """A receive. peer, tag, size: what it was posted for (-1 for any) and its buffer's size. source, came_tag,
+    came_size, digest: of the message that came; source is -1 while none has."""
 
     source: int = -1
     came_tag: int = -1
@@ -71,7 +80,7 @@ class Receive(Transfer):
         return f"receive {self.number} of {self.node} ({self.place})"
 
     def fits(self, send: Send) -> bool:
-        """Whether this message may be received by it."""
+        """Whether this message may match the receive."""
         return (
             send.peer == self.rank
             and send.context == self.context
@@ -82,67 +91,97 @@ class Receive(Transfer):
 
 @dataclass(slots=True)
 class Histories:
-    """Of all nodes of a run, by rank. sends, receives: in the order in which each program began them."""
+    """Transfers of all nodes of a run, by rank. sends, receives: in the order in which each program began them."""
 
     names: Sequence[str]
     sends: list[list[Send]] = field(default_factory=list)
     receives: list[list[Receive]] = field(default_factory=list)
+    lives: list[list[tuple[int, int]]] = field(default_factory=list)
+    """By program: the times of the first and last event of each of its lives, in nanoseconds."""
     last: int = 0
-    """The latest time in any of them."""
+    """The latest time of all histories."""
 
     def __len__(self) -> int:
-        """How many transfers."""
+        """Return the number of transfers."""
         return sum(map(len, self.sends)) + sum(map(len, self.receives))
 
 
 def read_histories(folder: Path, names: Sequence[str]) -> Histories:
-    """From a run's folder ``history``, one file for each node. names: by rank. A node without a file has done nothing."""
-    return histories_of({name: read(folder / f"{name}.jsonl") for name in names}, folder.name)
+    """Read a run's folder ``history``, one file for each node. names: by rank. A node without a file has no transfers.
+    BrokenFileError names the broken line."""
+    return _histories({name: read_numbered(folder / f"{name}.jsonl") for name in names}, folder)
 
 
 def histories_of(events: Mapping[str, Iterable[Mapping[str, Any]]], folder: str = "history") -> Histories:
-    """From events by node, in the order of ranks. Raises KeyError for an event that is none."""
+    """Read events by node, in the order of ranks. A transfer without its beginning is left out, as a truncated line is
+    skipped when a file is read. Raises BrokenFileError for an invalid event."""
+    return _histories({name: enumerate(some, 1) for name, some in events.items()}, Path(folder))
+
+
+def _histories(events: Mapping[str, Iterable[tuple[int, Mapping[str, Any]]]], folder: Path) -> Histories:
     names = list(events)
     histories = Histories(names)
     for rank, name in enumerate(names):
-        sends: list[Send] = []
-        receives: list[Receive] = []
-        begun: dict[int, Send | Receive] = {}
-        for line, event in enumerate(events[name], 1):
-            clock, what, number = event["clock_ns"], event["what"], event["n"]
-            histories.last = max(histories.last, clock)
-            if what in ("send", "receive"):
-                if number in begun:  # a program that was started again numbers its transfers from 1 again
-                    for transfer in begun.values():
-                        transfer.gone = transfer.under_way
-                    begun.clear()
-                place = f"{folder}/{name}.jsonl:{line}"
-                peer, context, tag, size = event["peer"], event["context"], event["tag"], event["bytes"]
-                if what == "send":
-                    to = names[peer] if 0 <= peer < len(names) else f"rank {peer}"
-                    send = Send(
-                        rank, name, number, peer, context, tag, size, clock, place, to=to, digest=event["digest"]
-                    )
-                    sends.append(send)
-                    begun[number] = send
-                else:
-                    receive = Receive(rank, name, number, peer, context, tag, size, clock, place)
-                    receives.append(receive)
-                    begun[number] = receive
-                continue
-            transfer = begun[number]
-            if what == "cancelled":  # as if it had never been
-                if isinstance(transfer, Send):
-                    sends.remove(transfer)
-                else:
-                    receives.remove(transfer)
-                continue
-            transfer.ended = clock
-            if what == "failed":
-                transfer.error, transfer.error_class = event["error"] or "it failed", event.get("class", 0)
-            if isinstance(transfer, Receive) and "peer" in event:
-                transfer.source, transfer.came_tag = event["peer"], event["tag"]
-                transfer.came_size, transfer.digest = event["bytes"], event.get("digest", "")
-        histories.sends.append(sends)
-        histories.receives.append(receives)
+        _read_node(histories, rank, events[name], folder / f"{name}.jsonl")
     return histories
+
+
+def _read_node(histories: Histories, rank: int, events: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> None:
+    sends: list[Send] = []
+    receives: list[Receive] = []
+    lives: list[tuple[int, int]] = []
+    begun: dict[int, Send | Receive] = {}
+    for line, event in events:
+        try:
+            check_event(event)
+        except ValueError as error:
+            raise broken_line(file, line, error) from error
+        clock, what, number = event["clock_ns"], event["what"], event["n"]
+        histories.last = max(histories.last, clock)
+        if what in ("send", "receive"):
+            if number in begun or not lives:  # a program that is started again numbers its transfers from 1 again
+                for transfer in begun.values():
+                    transfer.gone = transfer.under_way
+                begun.clear()
+                lives.append((clock, clock))
+            begun[number] = _begun(
+                histories.names, rank, event, f"{file.parent.name}/{file.name}:{line}", len(lives) - 1
+            )
+            if isinstance(transfer := begun[number], Send):
+                sends.append(transfer)
+            else:
+                receives.append(transfer)
+        elif number in begun:
+            transfer = begun[number]
+            if what != "cancelled":
+                _end(transfer, event)
+            elif isinstance(transfer, Send):  # a cancelled transfer is forgotten
+                sends.remove(transfer)
+            else:
+                receives.remove(transfer)
+        if lives:
+            lives[-1] = lives[-1][0], clock
+    histories.sends.append(sends)
+    histories.receives.append(receives)
+    histories.lives.append(lives)
+
+
+def _begun(names: Sequence[str], rank: int, event: Mapping[str, Any], place: str, life: int) -> Send | Receive:
+    peer, context, tag, size = event["peer"], event["context"], event["tag"], event["bytes"]
+    common = (rank, names[rank], event["n"], peer, context, tag, size, event["clock_ns"], place, life)
+    if event["what"] == "receive":
+        return Receive(*common)
+    to = names[peer] if 0 <= peer < len(names) else f"rank {peer}"
+    return Send(*common, to=to, digest=event["digest"])
+
+
+def _end(transfer: Send | Receive, event: Mapping[str, Any]) -> None:
+    if event["what"] == "buffered" and isinstance(transfer, Send):
+        transfer.buffered = event["clock_ns"]
+        return
+    transfer.ended = event["clock_ns"]
+    if event["what"] in ("failed", "undelivered"):
+        transfer.error, transfer.error_class = event["error"] or "it failed", event.get("class", 0)
+    if isinstance(transfer, Receive) and "peer" in event:
+        transfer.source, transfer.came_tag = event["peer"], event["tag"]
+        transfer.came_size, transfer.digest = event["bytes"], event.get("digest", "")

@@ -1,25 +1,30 @@
-"""Which receive got which message.
+"""Match receives to messages.
 
-A lane is what one sender sends to one receiver in one context under one tag. Its messages fit the same receives, and none
-overtakes another: the receives that got them, in the order in which they were begun, got them in the order of their
-sends. So both sequences are the same but for what was lost, came twice, was changed or overtook.
+A lane is the sequence of messages from one sender to one receiver in one context under one tag. They fit the same
+receives, and none overtakes another: receives, in the order in which they were begun, get messages in the order of
+their sends. So both sequences are equal except for messages that were lost, duplicated, changed or overtaken. This
+holds across lives, too: a restarted program sends and receives after its former life.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from testbed.controller.checkers.alignment import align, fits
 from testbed.controller.checkers.histories import Histories, Receive, Send
 
 
 @dataclass(slots=True)
 class Pairing:
-    """pairs: a message and the receive that got it, whole. changed: got with another content. twice: got once more, by
-    this receive. strangers: receives of what nobody had sent. overtaken: a message, and the later one that was received
-    before it. missing: sent, and received by nobody; passed: those of them after which a later one of their lane was.
+    """Matches of all lanes.
+
+    pairs: a message and the receive that got it intact. changed: received with another content. twice: received once
+    more, by this receive. strangers: receives of a message that nobody sent. overtaken: a message, and the later one
+    that was received before it. missing: messages that nobody received, each with the receive of the next message of
+    its lane and of the same life of its sender; None where no later one was received.
     """
 
     pairs: list[tuple[Send, Receive]] = field(default_factory=list)
@@ -27,13 +32,12 @@ class Pairing:
     twice: list[tuple[Send, Receive]] = field(default_factory=list)
     strangers: list[Receive] = field(default_factory=list)
     overtaken: list[tuple[Send, Send]] = field(default_factory=list)
-    missing: list[Send] = field(default_factory=list)
-    passed: set[Send] = field(default_factory=set)
+    missing: list[tuple[Send, Receive | None]] = field(default_factory=list)
     lanes: int = 0
 
 
-def paired(histories: Histories) -> Pairing:
-    """All messages of a run."""
+def match_messages(histories: Histories, costs: Callable[[Sequence[Send]], list[int]]) -> Pairing:
+    """Match all messages of a run. costs: of leaving the messages of a lane without a receive, see `alignment`."""
     sent: dict[tuple[int, int, int, int], list[Send]] = defaultdict(list)
     came: dict[tuple[int, int, int, int], list[Receive]] = defaultdict(list)
     for sends in histories.sends:
@@ -45,70 +49,116 @@ def paired(histories: Histories) -> Pairing:
                 came[receive.source, receive.rank, receive.context, receive.came_tag].append(receive)
     pairing = Pairing(lanes=len(sent))
     for lane in [*sent, *(lane for lane in came if lane not in sent)]:
-        _pair(sent.get(lane, []), came.get(lane, []), pairing)
+        _pair(sent.get(lane, []), came.get(lane, []), costs, pairing)
     return pairing
 
 
-def _pair(sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing) -> None:
-    """Of one lane."""
-    if len(sends) == len(receives) and all(map(_same, sends, receives)):
+def _pair(
+    sends: Sequence[Send], receives: Sequence[Receive], costs: Callable[[Sequence[Send]], list[int]], pairing: Pairing
+) -> None:
+    """Match one lane."""
+    if len(sends) == len(receives) and all(map(fits, sends, receives)):
         pairing.pairs.extend(zip(sends, receives, strict=True))
         return
-    places: dict[tuple[int, str], list[int]] = defaultdict(list)  # of a content, those that nobody has received yet
+    explained, unknown = _sorted_out(sends, receives, pairing)
+    places = align(sends, explained, costs(sends))
+    if places is None:
+        places = _overtaking(sends, explained, pairing)
+        unknown += [receive for receive, at in zip(explained, places, strict=True) if at < 0]
+    got: list[Receive | None] = [None] * len(sends)
+    for receive, at in zip(explained, places, strict=True):
+        if at >= 0:
+            got[at] = receive
+            pairing.pairs.append((sends[at], receive))
+    if unknown:
+        _change(sends, receives, got, unknown, pairing)
+    missing: list[tuple[Send, Receive | None]] = []
+    following: Receive | None = None
+    life = -1
+    for send, by in zip(reversed(sends), reversed(got), strict=True):
+        if send.life != life:
+            following, life = None, send.life
+        if by is None:
+            missing.append((send, following))
+        else:
+            following = by
+    pairing.missing += reversed(missing)
+
+
+def _sorted_out(
+    sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing
+) -> tuple[list[Receive], list[Receive]]:
+    """Separate receives of contents that were sent, each at most as often as it was sent, from those whose content
+    nobody sent."""
+    left = Counter((send.size, send.digest) for send in sends)
     first: dict[tuple[int, str], Send] = {}
-    for at, send in enumerate(sends):
-        places[send.size, send.digest].append(at)
+    for send in sends:
         first.setdefault((send.size, send.digest), send)
-    open_ = [True] * len(sends)
-    unknown: list[tuple[int, Receive]] = []  # and which message was received before it
+    longest = max((send.size for send in sends), default=-1)
+    explained: list[Receive] = []
+    unknown: list[Receive] = []
+    for receive in receives:
+        key = (receive.came_size, receive.digest)
+        if receive.error:
+            (explained if longest > receive.size else unknown).append(receive)
+        elif left[key]:
+            left[key] -= 1
+            explained.append(receive)
+        elif key in first:
+            pairing.twice.append((first[key], receive))
+        else:
+            unknown.append(receive)
+    return explained, unknown
+
+
+def _overtaking(sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing) -> list[int]:
+    """Return the index of each receive's send where order is violated: the next send of that content, otherwise the
+    first one left; -1 where none is."""
+    left: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for at, send in enumerate(sends):
+        left[send.size, send.digest].append(at)
+    places: list[int] = []
     last = -1
     for receive in receives:
-        if receive.error:  # cut off: its content is not known, only that it was too long
-            at = next((at for at in range(last + 1, len(sends)) if open_[at] and sends[at].size > receive.size), -1)
-            if at < 0:
-                unknown.append((last, receive))
-                continue
-            places[sends[at].size, sends[at].digest].remove(at)
+        if receive.error:
+            some = sorted(at for key, some in left.items() if key[0] > receive.size for at in some)
         else:
-            key = (receive.came_size, receive.digest)
-            left = places.get(key)
-            if not left:
-                if key in first:
-                    pairing.twice.append((first[key], receive))
-                else:
-                    unknown.append((last, receive))
-                continue
-            later = bisect_right(left, last)
-            at = left.pop(later if later < len(left) else 0)
-        open_[at] = False
+            some = left[receive.came_size, receive.digest]
+        if not some:
+            places.append(-1)
+            continue
+        later = bisect_right(some, last)
+        at = some[later if later < len(some) else 0]
+        left[sends[at].size, sends[at].digest].remove(at)
         if at < last:
             pairing.overtaken.append((sends[at], sends[last]))
         last = max(last, at)
-        pairing.pairs.append((sends[at], receive))
-    for send, receive in _changed(sends, open_, unknown, pairing):
-        pairing.changed.append((send, receive))
-    for at, send in enumerate(sends):
-        if open_[at]:
-            pairing.missing.append(send)
-            if at < last:
-                pairing.passed.add(send)
+        places.append(at)
+    return places
 
 
-def _changed(
-    sends: Sequence[Send], open_: list[bool], unknown: Sequence[tuple[int, Receive]], pairing: Pairing
-) -> Iterator[tuple[Send, Receive]]:
-    """A content that nobody has sent is taken for the one that lacks at its place, if one does."""
-    lacking = deque(at for at in range(len(sends)) if open_[at])
-    for before, receive in unknown:
-        while lacking and lacking[0] < before:
+def _change(
+    sends: Sequence[Send],
+    receives: Sequence[Receive],
+    got: list[Receive | None],
+    unknown: Sequence[Receive],
+    pairing: Pairing,
+) -> None:
+    """Take a receive whose content nobody sent for a changed message that is missing at its place, if one is. Enters it
+    in got."""
+    place = {receive: at for at, receive in enumerate(got) if receive is not None}
+    lacking = deque(at for at, receive in enumerate(got) if receive is None)
+    strange = set(unknown)
+    last = -1
+    for receive in receives:
+        last = max(last, place.get(receive, -1))
+        if receive not in strange:
+            continue
+        while lacking and lacking[0] < last:
             lacking.popleft()
         if not lacking:
             pairing.strangers.append(receive)
             continue
         at = lacking.popleft()
-        open_[at] = False
-        yield sends[at], receive
-
-
-def _same(send: Send, receive: Receive) -> bool:
-    return send.digest == receive.digest and send.size == receive.came_size
+        got[at] = receive
+        pairing.changed.append((sends[at], receive))

@@ -1,16 +1,20 @@
-"""The checkers: what a message-passing protocol promises, looked up in the histories of all nodes.
+"""Checkers of a message-passing protocol's promises, by the histories of all nodes.
 
-- nothing lost: a message whose send is done is received, if a receive that fits it waits for it, or a later one came.
-- nothing twice: no receive gets what another has got, or what nobody has sent; but for nodes that have forgotten what they
-  had received, because they crashed or were reset.
+- nothing lost: a message whose send is done is received, if a receive that fits it waits for it, or a later one came,
+  however the run ended. For other explanations see `unreceived`.
+- nothing twice: no receive gets a message that another receive got, or that nobody sent; except on nodes that lost their
+  memory of received messages in a crash or reset.
 - order: of messages of one sender, receiver, communicator and tag none overtakes another.
-- content: what is received is what was sent, byte for byte (by digests); only what is too long is cut off.
+- content: received and sent bytes are equal (by digests); only messages that are too long are truncated.
 - errors: a transfer fails only where a fault allows it, see `disturbances`.
-- progress: where a message and a receive that fits it wait for each other, they do not wait for ever; and whose message has
-  been received is told so.
+- progress: a message and a receive that fits it do not wait for each other for ever; and a sender whose message was
+  received is notified.
 - recovery: after a fault has ended, they wait no longer than a bound.
 
-A content is that of the moment when the send began: a program that changes a buffer while it is sent is found guilty of it.
+No violation is reported where the history can be explained: see `lanes` and `alignment`.
+
+A message's content is that at the beginning of its send: a program that changes a buffer during a send violates
+content.
 """
 
 from __future__ import annotations
@@ -20,14 +24,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from testbed.controller.checkers.disturbances import CRASH, RESET, Disturbance, allowed, healed_before
-from testbed.controller.checkers.histories import Histories, Receive, Send
-from testbed.controller.checkers.lanes import Pairing, paired
-from testbed.controller.checkers.report import Ambiguity, Check, Report
+from testbed.controller.checkers.check_report import Ambiguity, Check, Report
+from testbed.controller.checkers.disturbances import OTHER, OUTAGE, Disturbance, healed_before, is_allowed
+from testbed.controller.checkers.histories import UNDER_WAY, Histories, Receive, Send
+from testbed.controller.checkers.lanes import Pairing, match_messages
+from testbed.controller.checkers.unreceived import Heard, Restarts, Spare, sort_by_proof
 
 BOUND: Final = 10.0
-"""Seconds in which everything goes on after a fault, if nothing else is said: many times the longest pause between two
-attempts of any protocol that comes with the testbed."""
+"""Default seconds in which all transfers continue after a fault: many times the longest pause between two attempts of
+any protocol that comes with the testbed."""
 
 LOST, TWICE, ORDER, CONTENT = "nothing lost", "nothing twice", "order", "content"
 ERRORS, PROGRESS, RECOVERY = "errors", "progress", "recovery"
@@ -40,7 +45,7 @@ _SECOND: Final = 1_000_000_000
 
 
 class Ending(Enum):
-    """How a run has ended: all programs have; nothing could go on any more; something broke it off."""
+    """How a run ended: all programs ended; no event was left; an error or a timeout ended it."""
 
     DONE = "done"
     STUCK = "stuck"
@@ -49,19 +54,22 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """of a run. end: nanoseconds of the history's clock; -1: that of the last event. bound: seconds for recovery. slack:
-    seconds before the end of a run that was broken off, within which it is not known any more what arrived."""
+    """Circumstances of a run. end: nanoseconds of the history's clock; -1: that of the last event. bound: seconds for
+    recovery. slack: seconds that an undisturbed message may take to a receive that waits for it. settled: whether
+    programs were notified of all that arrived until the end; false where programs ended with receives pending, or were
+    killed."""
 
     ending: Ending = Ending.DONE
     end: int = -1
     disturbances: Sequence[Disturbance] = ()
     bound: float = BOUND
     slack: float = 1.0
+    settled: bool = True
 
 
-def checked(histories: Histories, circumstances: Circumstances = Circumstances()) -> Report:
-    """All checks of one repetition."""
-    look = _Look(histories, circumstances)
+def check_histories(histories: Histories, circumstances: Circumstances = Circumstances()) -> Report:
+    """Check one repetition."""
+    look = _HistoryCheck(histories, circumstances)
     look.messages()
     look.errors()
     look.progress()
@@ -69,27 +77,26 @@ def checked(histories: Histories, circumstances: Circumstances = Circumstances()
     return look.report()
 
 
-class _Look:
-    """At one run."""
+class _HistoryCheck:
+    """Checks of one run, in progress."""
 
     def __init__(self, histories: Histories, circumstances: Circumstances) -> None:
         self._histories = histories
         self._how = circumstances
         self._end = max(histories.last, circumstances.end)
-        self._pairing: Pairing = paired(histories)
+        self._restarts = Restarts(histories, circumstances.disturbances)
+        self._pairing: Pairing = match_messages(histories, self._restarts.costs)
         self._checks = {name: Check(name, unit) for name, unit in UNITS.items()}
         self._ambiguous: list[Ambiguity] = []
         self._got = dict((*self._pairing.pairs, *self._pairing.changed))
         self._waiting: list[list[Receive]] = [
             [receive for receive in receives if receive.under_way] for receives in histories.receives
         ]
-        self._vain = [list(receives) for receives in self._waiting]
-        """Those of them that are not known to wait for what is lost."""
         self._failed: list[list[Receive]] = [
             [receive for receive in receives if receive.error and receive.source < 0] for receives in histories.receives
         ]
-        # Nodes that have forgotten, or taken with them, what they had received.
-        self._forgetful = [one for one in circumstances.disturbances if one.kind in (CRASH, RESET)]
+        # Frames lost with a process of the tool that died are no violations.
+        self._outages = [disturbance for disturbance in circumstances.disturbances if disturbance.kind == OUTAGE]
         self._figures: dict[str, float] = {}
 
     def report(self) -> Report:
@@ -104,61 +111,98 @@ class _Look:
         checks[ORDER].checked = len(pairing.pairs)
         checks[CONTENT].checked = len(pairing.pairs) + len(pairing.changed)
         for send, receive in pairing.twice:
-            if any(one.touches(receive.node) and one.begin <= receive.ended for one in self._forgetful):
+            if any(fault.touches(receive.node) and fault.begin <= receive.ended for fault in self._restarts.faults):
                 self._count("came once more to a node that had forgotten them")
             else:
-                checks[TWICE].violated(f"{send} came once more, to {receive}")
+                checks[TWICE].add_violation(f"{send} came once more, to {receive}")
         for receive in pairing.strangers:
-            checks[TWICE].violated(
+            checks[TWICE].add_violation(
                 f"{receive} got {receive.came_size} bytes from rank {receive.source}, tag {receive.came_tag}, that were not "
                 "sent, or not so often"
             )
         for late, early in pairing.overtaken:
-            checks[ORDER].violated(f"{early} was received before {late}, which was sent earlier")
+            checks[ORDER].add_violation(f"{early} was received before {late}, which was sent earlier")
         for send, receive in pairing.changed:
-            checks[CONTENT].violated(f"{send} came to {receive} with another content, {receive.came_size} bytes")
-        for send in pairing.missing:
-            self._missing(send)
+            checks[CONTENT].add_violation(f"{send} came to {receive} with another content, {receive.came_size} bytes")
+        self._missing()
         for sends in self._histories.sends:
             for send in sends:
-                if not send.done and (got := self._got.get(send)) is not None:
+                if not send.is_promised and (got := self._got.get(send)) is not None:
                     self._doubt(send, "delivered", f"to {got}")
 
-    def _missing(self, send: Send) -> None:
-        """A message that nobody has received: lost, or in doubt, or never asked for."""
-        passed = send in self._pairing.passed
-        waiting = _fitting(send, self._vain if send.done else self._waiting)
-        failed = _fitting(send, self._failed)
-        forgotten = any(one.touches(send.to) and one.end >= send.begun for one in self._forgetful)
-        if not send.done:
-            if failed is not None:
-                self._doubt(send, "unknown", f"{failed} has failed, and may have had it")
-            elif forgotten:
-                self._doubt(send, "unknown", f"{send.to} has forgotten what it had")
-            elif passed:
-                self._doubt(send, "not delivered", "later ones of its kind were received")
-            elif waiting is not None:
-                self._doubt(send, "not delivered", f"{waiting} still waits for it")
+    def _missing(self) -> None:
+        """Judge the messages that nobody received: lost, in doubt, or explained."""
+        spare = Spare(self._histories, lambda receive: receive.gone or self._is_allowed(receive))
+        heard = Heard(self._histories)
+        for send, following in sort_by_proof(self._pairing.missing):
+            if send.done:
+                self._not_received(send, following, spare, heard)
             else:
-                self._doubt(send, "unknown", f"{send.to} has not asked for it")
+                self._returned(send, following)
+
+    def _not_received(self, send: Send, following: Receive | None, spare: Spare, heard: Heard) -> None:
+        """Judge a message that was sent and not received. following: the receive of the next message of its lane."""
+        if any(outage.touches(send.node, send.to) for outage in self._outages):
+            self._count("may be lost with a process of the testbed that died")
             return
-        late = self._how.ending is Ending.BROKEN_OFF and self._end - send.ended < self._how.slack * _SECOND
-        if forgotten or failed is not None:
+        explains = self._restarts.explains
+        excused = explains(send, following.ended) if following is not None else explains(send)
+        receive = spare.take(send, following) if not excused else None
+        if excused or (receive is not None and not receive.under_way):
             self._count("may be lost with a node's memory or a failed receive")
-        elif passed:
-            self._checks[LOST].violated(f"{send} was sent, and not received, though later ones of its kind were")
-        elif waiting is None:
-            self._count("nobody has asked for")
-        elif late:
-            self._count("may have been on their way when the run was broken off")
+        elif receive is not None:
+            if self._has_waited(send, receive, heard):
+                self._checks[LOST].add_violation(f"{send} was sent, and {receive} still waits for it")
+            else:
+                self._count("may have been on their way when the run was over")
+        elif following is not None:
+            self._checks[LOST].add_violation(f"{send} was sent, and not received, though later ones of its kind were")
         else:
-            self._vain[send.peer].remove(waiting)
-            self._checks[LOST].violated(f"{send} was sent, and {waiting} still waits for it")
+            self._count("nobody has asked for")
+
+    def _has_waited(self, send: Send, receive: Receive, heard: Heard) -> bool:
+        """Whether the message had time to arrive, and its receiver to notice."""
+        if self._how.settled and self._how.ending is not Ending.BROKEN_OFF:
+            return True
+        since = max(send.ended, receive.begun, healed_before(send, self._end, self._how.disturbances))
+        if any(
+            disturbance.touches(send.node, send.to)
+            and disturbance.end > self._end
+            and not (self._how.settled and disturbance.kind == OTHER)
+            for disturbance in self._how.disturbances
+        ):
+            return False
+        slack, bound = self._how.slack * _SECOND, self._how.bound * _SECOND
+        noticed = self._end if self._how.settled else heard.last(receive)
+        return noticed - since > slack or self._end - since > bound
+
+    def _returned(self, send: Send, following: Receive | None) -> None:
+        """Say what the receiver knows of a message whose send was never done."""
+        waiting, failed = _fitting(send, self._waiting), _fitting(send, self._failed)
+        if failed is not None:
+            self._doubt(send, "unknown", f"{failed} has failed, and may have had it")
+        elif self._restarts.forgot(send.to, send.begun):
+            self._doubt(send, "unknown", f"{send.to} has forgotten what it had")
+        elif following is not None:
+            self._doubt(send, "not delivered", "later ones of its kind were received")
+        elif waiting is not None:
+            self._doubt(send, "not delivered", f"{waiting} still waits for it")
+        else:
+            self._doubt(send, "unknown", f"{send.to} has not asked for it")
+
+    def _is_allowed(self, receive: Receive) -> bool:
+        """Whether the receive failed and a fault explains it."""
+        peer, names = receive.source if receive.source >= 0 else receive.peer, self._histories.names
+        who = names[peer] if 0 <= peer < len(names) else ""
+        return bool(receive.error) and is_allowed(receive, who, self._how.disturbances)
 
     def _doubt(self, send: Send, truth: str, why: str) -> None:
-        told = f"failed: {send.error}" if send.error else "not done when the run was over"
-        if send.gone:
-            told = "not done when its program was started again"
+        buffered = send.buffered != UNDER_WAY
+        end = "its program was started again" if send.gone else "the run was over"
+        if send.error:
+            told = f"done, and then that it has failed: {send.error}" if buffered else f"failed: {send.error}"
+        else:
+            told = f"done, and not known to have arrived when {end}" if buffered else f"not done when {end}"
         self._ambiguous.append(Ambiguity(str(send), told, truth, why))
 
     def _count(self, what: str) -> None:
@@ -166,21 +210,19 @@ class _Look:
         self._figures[name] = self._figures.get(name, 0) + 1
 
     def errors(self) -> None:
-        check, names = self._checks[ERRORS], self._histories.names
+        check = self._checks[ERRORS]
         check.checked = len(self._histories)
         for sends in self._histories.sends:
             for send in sends:
-                if send.error and not allowed(send, send.to, self._how.disturbances):
-                    check.violated(f"{send} failed ({send.error}), and no fault allows it")
+                if send.error and not is_allowed(send, send.to, self._how.disturbances):
+                    check.add_violation(f"{send} failed ({send.error}), and no fault allows it")
         for receives in self._histories.receives:
             for receive in receives:
-                peer = receive.source if receive.source >= 0 else receive.peer
-                who = names[peer] if 0 <= peer < len(names) else ""
-                if receive.error and not allowed(receive, who, self._how.disturbances):
-                    check.violated(f"{receive} failed ({receive.error}), and no fault allows it")
+                if receive.error and not self._is_allowed(receive):
+                    check.add_violation(f"{receive} failed ({receive.error}), and no fault allows it")
 
     def progress(self) -> None:
-        """Of messages that were still under way at the end, each with a receive of its own that fits it."""
+        """Check messages that were under way at the end, each with a receive of its own that fits it."""
         check, ending = self._checks[PROGRESS], self._how.ending
         check.checked = sum(not send.under_way for sends in self._histories.sends for send in sends)
         free = [list(receives) for receives in self._waiting]
@@ -189,10 +231,12 @@ class _Look:
             if not 0 <= send.peer < len(free):
                 continue
             got = self._got.get(send)
+            if got is not None and send.is_promised:
+                continue
             if got is not None:
                 since, what = got.ended, f"{send} was received by {got}, and its sender was not told"
             else:
-                receive = next((one for one in free[send.peer] if one.fits(send)), None)
+                receive = next((candidate for candidate in free[send.peer] if candidate.fits(send)), None)
                 if receive is None:
                     continue
                 free[send.peer].remove(receive)
@@ -204,22 +248,23 @@ class _Look:
                 continue
             since = max(since, healed_before(send, self._end, self._how.disturbances))
             if ending is Ending.STUCK:
-                check.violated(f"{what} until nothing could happen any more")
+                check.add_violation(f"{what} until nothing could happen any more")
             elif self._end - since > self._how.bound * _SECOND:
-                check.violated(f"{what} for {(self._end - since) / _SECOND:.3g} s")
+                check.add_violation(f"{what} for {(self._end - since) / _SECOND:.3g} s")
 
     def _disturbed(self, send: Send) -> bool:
-        """Whether a fault was still in force on its way at the end, or its receiver has forgotten all."""
+        """Whether a fault was in force between its nodes at the end, or its receiver lost its memory."""
         return any(
-            one.touches(send.node, send.to) and (one.end > self._end or one in self._forgetful)
-            for one in self._how.disturbances
+            disturbance.touches(send.node, send.to)
+            and (disturbance.end > self._end or disturbance in self._restarts.faults)
+            for disturbance in self._how.disturbances
         )
 
     def recovery(self) -> None:
         check, bound = self._checks[RECOVERY], self._how.bound * _SECOND
         longest = -1
         if self._how.disturbances:
-            first = min(one.end for one in self._how.disturbances)
+            first = min(disturbance.end for disturbance in self._how.disturbances)
             for send, receive in self._pairing.pairs:
                 ended = max(send.ended, receive.ended)
                 if ended <= first or not send.done:
@@ -231,7 +276,7 @@ class _Look:
                 check.checked += 1
                 longest = max(longest, ended - since)
                 if ended - since > bound:
-                    check.violated(
+                    check.add_violation(
                         f"{send} was received {(ended - since) / _SECOND:.3g} s after the fault had ended; at most "
                         f"{self._how.bound:g} s are allowed"
                     )
@@ -240,7 +285,7 @@ class _Look:
 
 
 def _fitting(send: Send, receives: Sequence[Iterable[Receive]]) -> Receive | None:
-    """One of the receives that may get it."""
+    """Find a receive that fits the message."""
     if not 0 <= send.peer < len(receives):
         return None
     return next((receive for receive in receives[send.peer] if receive.fits(send)), None)

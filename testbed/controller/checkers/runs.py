@@ -1,84 +1,94 @@
-"""The checks of a run: of each repetition, however it ends, and once more from its folder."""
+"""Check a run: each repetition, however it ends, and again from its folder."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from testbed.controller.checkers.disturbances import Disturbance
+from testbed import json_text
+from testbed.controller.checkers.check_report import Report
+from testbed.controller.checkers.disturbances import CRASH, Disturbance
 from testbed.controller.checkers.histories import read_histories
-from testbed.controller.checkers.promises import BOUND, Circumstances, Ending, checked
-from testbed.controller.checkers.report import Report
-from testbed.controller.executing import Execution
-from testbed.controller.folders import Part
-from testbed.controller.recording import KeptFolder
-from testbed.controller.verdicts import verdict_of
-from testbed.errors import NotFoundError, TestbedError, reason_of
-from testbed.observe.recorded import Recorded
-from testbed.runtime.journal import UnwritableError
-from testbed.runtime.nodes.run import StuckError
+from testbed.controller.checkers.promises import BOUND, Circumstances, Ending, check_histories
+from testbed.controller.runs.execution import Execution
+from testbed.controller.runs.folders import Part
+from testbed.controller.runs.run_recorder import KeptFolder
+from testbed.controller.verdict.verdicts import Finding, verdict_of
+from testbed.errors import NotFoundError
+from testbed.observe.recorded import Recorded, read_document, read_layout
+from testbed.runtime.journal import BrokenFileError, UnwritableError, write_whole
+from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.sim.simulation import StalledError
-from testbed.spec.layout_json import from_json
+
+T = TypeVar("T")
 
 CHECKS = "checks.json"
-"""In a repetition's folder: a report, and the circumstances by which it came about."""
+"""File in a repetition's folder: a report, and the circumstances it is based on."""
 
 
 @runtime_checkable
 class Disturbing(Protocol):
-    """What happens beside programs, such as a scenario, and can say how it disturbed them in the repetition that is over."""
+    """A companion of programs, such as a scenario, that reports how it disturbed them in the last repetition."""
 
     def disturbances(self) -> Iterable[Disturbance]: ...
 
 
 class Checking:
-    """reports: of the repetitions until now."""
+    """Checker of a run's repetitions. reports: of the repetitions until now."""
 
     def __init__(
         self, folder: KeptFolder, names: Sequence[str], patience: float | None, beside: Iterable[object]
     ) -> None:
-        """folder: the run's, whose result tells what was found. names: of the nodes, by rank. patience: as for `run`.
-        beside: of which some may be `Disturbing`."""
+        """folder: the run's, whose result gets a summary. names: of the nodes, by rank. patience: as for `run`. beside:
+        companions of the programs, of which some may be `Disturbing`."""
         self.reports: list[Report] = []
         self._folder = folder
         self._names = names
         self._patience = patience
-        self._beside = [one for one in beside if isinstance(one, Disturbing)]
+        self._beside = [companion for companion in beside if isinstance(companion, Disturbing)]
+        self._watched: list[Disturbing] = []
 
     @contextmanager
-    def of(self, part: Part) -> Iterator[None]:
-        """Check the repetition that is carried out in the block."""
+    def check_repetition(self, part: Part, watched: Disturbing | None = None) -> Iterator[None]:
+        """Check the repetition that is carried out in the block. watched: outages of the tool's own processes."""
+        self._watched = [watched] if watched is not None else []
         try:
             yield
         except Exception as error:
-            with suppress(UnwritableError):  # then what ended it is more worth telling
-                self._check(part, *_ending(error))
+            with suppress(UnwritableError):  # the error that ended the repetition is raised instead
+                self._check(part, *_ending(error), *_deaths(error))
             raise
-        self._check(part, Ending.DONE, -1)
+        self._check(part, Ending.DONE, -1, False)
 
-    def joined(self, execution: Execution) -> Execution:
-        """With what was found in it."""
+    def findings(self) -> list[Finding]:
+        """Return the findings of the last repetition that was checked."""
+        return self.reports[-1].findings() if self.reports else []
+
+    def add_to(self, execution: Execution) -> Execution:
+        """Add the last report to an execution and its findings to its verdict."""
         report, verdict = self.reports[-1], execution.verdict
         whole = verdict_of([*verdict.findings, *report.findings()], verdict.notes, verdict.seconds, verdict.slow)
         return replace(execution, verdict=whole, checks=report)
 
-    def _check(self, part: Part, ending: Ending, end: int) -> None:
-        disturbances = tuple(one for beside in self._beside for one in beside.disturbances())
+    def _check(self, part: Part, ending: Ending, end: int, settled: bool, *more: Disturbance) -> None:
+        disturbances = (
+            *(disturbance for beside in [*self._beside, *self._watched] for disturbance in beside.disturbances()),
+            *more,
+        )
         bound = BOUND if self._patience is None or ending is Ending.DONE else min(BOUND, self._patience)
-        circumstances = Circumstances(ending, end, disturbances, bound)
-        report = checked(read_histories(part.history, self._names), circumstances)
+        circumstances = Circumstances(ending, end, disturbances, bound, settled=settled)
+        report = check_histories(read_histories(part.history, self._names), circumstances)
         self.reports.append(report)
-        self._folder.say(checks=[_in_short(one) for one in self.reports])
-        text = json.dumps({**report.to_json(), "circumstances": _told(circumstances)}, ensure_ascii=False, indent=1)
-        try:
-            (part.folder / CHECKS).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UnwritableError(f"{part.folder / CHECKS} cannot be written: {reason_of(error)}") from error
+        self._folder.say(checks=[_summary(each) for each in self.reports])
+        text = json.dumps(
+            {**report.to_json(), "circumstances": _circumstances_to_json(circumstances)}, ensure_ascii=False, indent=1
+        )
+        write_whole(part.folder / CHECKS, text + "\n")
         for check in report.checks.values():
             if check.failed:
                 row = {"check": check.name, "checked": check.checked, "failed": check.failed}
@@ -86,67 +96,103 @@ class Checking:
 
 
 def check_again(run: Recorded) -> list[Report]:
-    """From a run's folder, each repetition. Raises NotFoundError where no history was written, TestbedError for a broken
-    one."""
+    """Check each repetition in a run's folder again. Raises NotFoundError where no history was written, TestbedError
+    for a broken one."""
     folders = _folders(run, "history")
     if not folders:
         raise NotFoundError(f"{run.folder} has no history: 'testbed run --check' and '--history' write one")
-    try:
-        layout = from_json(json.loads((run.folder / "cluster.json").read_text(encoding="utf-8")))
-        names = [node.name for node in layout.nodes]
-        return [checked(read_histories(one / "history", names), _remembered(one, run.status)) for one in folders]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise TestbedError(f"{run.folder} cannot be understood: {type(error).__name__}: {error}") from error
+    names = [node.name for node in read_layout(run.folder).nodes]
+    return [
+        check_histories(read_histories(folder / "history", names), _read_circumstances(folder, run.status))
+        for folder in folders
+    ]
 
 
 def written_reports(run: Recorded) -> list[Report]:
-    """Those that were written with the run, of each repetition that was checked. Raises TestbedError for a broken one."""
+    """Read the reports written with the run, of each repetition that was checked. Raises TestbedError for a broken
+    one."""
+    return [_read_as(folder / CHECKS, Report.from_json) for folder in _folders(run, CHECKS)]
+
+
+def _read_as(path: Path, make: Callable[[Mapping[str, Any]], T]) -> T:
+    """Read a file's document and convert it. Raises BrokenFileError."""
+    document = read_document(path)
     try:
-        files = [folder / CHECKS for folder in _folders(run, CHECKS)]
-        return [Report.from_json(json.loads(file.read_text(encoding="utf-8"))) for file in files]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise TestbedError(f"{run.folder} cannot be understood: {type(error).__name__}: {error}") from error
+        return make(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BrokenFileError(
+            f"{path} cannot be understood ({type(error).__name__}: {error}): it is damaged"
+        ) from error
 
 
 def _folders(run: Recorded, what: str) -> list[Path]:
-    """Of the repetitions that have this."""
-    found = sorted((one.parent for one in run.folder.glob(f"repeat-*/{what}")), key=lambda one: int(one.name[7:]))
-    return [*found, run.folder] if (run.folder / what).exists() else found
+    """Return the folders of the repetitions that contain a file of this name."""
+    folders = sorted((path.parent for path in run.folder.glob(f"repeat-*/{what}")), key=lambda path: int(path.name[7:]))
+    return [*folders, run.folder] if (run.folder / what).exists() else folders
 
 
-def _ending(error: Exception) -> tuple[Ending, int]:
-    """How a run has ended, and when; -1: with the last event."""
+def _ending(error: Exception) -> tuple[Ending, int, bool]:
+    """Return how a run ended, when (-1: with the last event), and whether it was settled: see `Circumstances`."""
     if isinstance(error, StalledError):
-        return (Ending.STUCK if error.final else Ending.BROKEN_OFF), error.when
+        return (Ending.STUCK if error.final else Ending.BROKEN_OFF), error.when, True
     if isinstance(error, StuckError):
-        return Ending.BROKEN_OFF, time.monotonic_ns()
-    return Ending.BROKEN_OFF, -1
+        return Ending.BROKEN_OFF, time.monotonic_ns(), False
+    if isinstance(error, ProgramError):
+        return Ending.BROKEN_OFF, error.when, error.when >= 0
+    return Ending.BROKEN_OFF, -1, False
 
 
-def _in_short(report: Report) -> Mapping[str, object]:
+def _deaths(error: Exception) -> Iterable[Disturbance]:
+    """Yield unintended deaths of node processes that ended a run."""
+    if isinstance(error, NodeDiedError):
+        yield Disturbance(CRASH, 0, nodes=frozenset(error.nodes), what=str(error).partition("\n")[0])
+
+
+def _summary(report: Report) -> Mapping[str, object]:
     return {"passed": report.passed, "failed": list(report.failed), "ambiguous": len(report.ambiguities)}
 
 
-def _told(circumstances: Circumstances) -> Mapping[str, object]:
+def _circumstances_to_json(circumstances: Circumstances) -> Mapping[str, object]:
     return {
         "ending": circumstances.ending.value,
         "end_ns": circumstances.end,
         "bound_s": circumstances.bound,
+        "settled": circumstances.settled,
         "disturbances": [
-            {"kind": one.kind, "begin_ns": one.begin, "end_ns": one.end, "nodes": sorted(one.nodes), "what": one.what}
-            for one in circumstances.disturbances
+            {
+                "kind": disturbance.kind,
+                "begin_ns": disturbance.begin,
+                "end_ns": disturbance.end,
+                "nodes": sorted(disturbance.nodes),
+                "what": disturbance.what,
+            }
+            for disturbance in circumstances.disturbances
         ],
     }
 
 
-def _remembered(folder: Path, status: str) -> Circumstances:
-    """As they were written when the run was checked; otherwise as its status says."""
+def _read_circumstances(folder: Path, status: str) -> Circumstances:
+    """Read the circumstances written when the run was checked; otherwise derive them from its status."""
     path = folder / CHECKS
     if not path.exists():
         return Circumstances(Ending.DONE if status == "done" else Ending.BROKEN_OFF)
-    told: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))["circumstances"]
+    return _read_as(path, _circumstances_from_json)
+
+
+def _circumstances_from_json(document: Mapping[str, Any]) -> Circumstances:
+    entries = document["circumstances"]
     disturbances = tuple(
-        Disturbance(one["kind"], one["begin_ns"], one["end_ns"], frozenset(one["nodes"]), one["what"])
-        for one in told["disturbances"]
+        Disturbance(entry["kind"], entry["begin_ns"], entry["end_ns"], frozenset(entry["nodes"]), entry["what"])
+        for entry in entries["disturbances"]
     )
-    return Circumstances(Ending(told["ending"]), told["end_ns"], disturbances, told["bound_s"])
+    settled = entries.get("settled", False)  # missing in older runs' files
+    circumstances = Circumstances(
+        Ending(entries["ending"]), entries["end_ns"], disturbances, entries["bound_s"], settled=settled
+    )
+    json_text.check(circumstances.end, int, "end_ns")
+    json_text.check(circumstances.bound, float, "bound_s")
+    json_text.check(settled, bool, "settled")
+    for disturbance in disturbances:
+        json_text.check((disturbance.begin, disturbance.end), tuple[int, int], "disturbances")
+        json_text.check((disturbance.kind, disturbance.what, *disturbance.nodes), tuple[str, ...], "disturbances")
+    return circumstances

@@ -1,1 +1,1 @@
-"""Scenarios beside a run: what goes wrong, when and where, carried out in the simulation and in namespaces."""
+"""Scenarios beside a run: faults at given times and places, carried out in the simulation and in namespaces."""

@@ -1,4 +1,4 @@
-"""What both ways of carrying out faults have in common: a fault in force, what it has done, and its end."""
+"""Active faults and the interfaces of their stage and programs, common to the simulation and namespaces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from testbed.controller.scenarios.timeline import Occurrence
+from testbed.controller.scenarios.moments import Occurrence
 
 Counts = Mapping[str, int]
 
@@ -15,8 +15,9 @@ Counts = Mapping[str, int]
 class Active:
     """A fault in force.
 
-    counted: what it has done since its beginning, by name. needed: of which counters one must have moved; empty: any. lift
-    takes it out of force; over: because the run is over, and not at its own end. reason: why it could do nothing.
+    counted: its counters since its beginning, by name. needed: the counters of which one must have moved; empty: any.
+    lift takes it out of force; its argument says whether the run is over before the fault's own end. reason: why it
+    could have no effect.
     """
 
     occurrence: Occurrence
@@ -26,21 +27,21 @@ class Active:
     reason: str = ""
 
     def moved(self, counts: Counts) -> bool:
-        """Whether it has happened."""
+        """Whether the fault had an effect."""
         return any(counts.get(name, 0) for name in self.needed or counts)
 
 
 class Programs(Protocol):
-    """What runs on nodes: node processes (`runtime.nodes.run.Run`) or commands."""
+    """Programs on nodes: node processes (`runtime.nodes.node_run.Run`) or commands."""
 
     @property
     def begun(self) -> int:
-        """When all had begun, monotonic nanoseconds."""
+        """When all programs had begun, monotonic nanoseconds."""
         ...
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """A process of each node, by node."""
+        """Process IDs, one for each node, by node."""
         ...
 
     def at(self, when: int, act: Callable[[], object]) -> None: ...
@@ -52,10 +53,10 @@ class Programs(Protocol):
 
 
 class Stage(Protocol):
-    """Where faults are carried out."""
+    """A mode's implementation of faults."""
 
     def begin(self, occurrence: Occurrence) -> Active:
-        """Put it in force. Raises TestbedError where that cannot be."""
+        """Put a fault in force. Raises TestbedError where that is impossible."""
         ...
 
 
@@ -66,4 +67,4 @@ NOTHING_PRICED: Final = (
 )
 
 HOLD: Final = "drop eth.type == 0xffff"
-"""A rule that no frame meets. Only the relay knows rules: it carries the links that have one."""
+"""A rule that matches no frame. Only the relay knows rules: it carries the links that have one."""

@@ -1,4 +1,4 @@
-"""Faults in namespaces: by the operations that inject and heal, and by what the run can do to its node processes."""
+"""Faults in namespaces: by injecting and healing on links, and by signals to node processes."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from testbed.cluster import carrying, injecting
-from testbed.cluster.injections import BOTH, Injection, Place
-from testbed.cluster.state import State, Store
-from testbed.cluster.status import links
-from testbed.controller.accounts import account, scheduled
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.faults.injections import BOTH, Injection, Place
+from testbed.cluster.records.state import State, Store
+from testbed.cluster.records.status import links
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.cluster.services import relay_client
 from testbed.controller.scenarios.active import GONE, HOLD, Active, Counts, Programs
+from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
-from testbed.controller.scenarios.timeline import Occurrence
+from testbed.controller.verdict.accounts import schedstat, take_account
 from testbed.errors import KernelError, UnsupportedError
-from testbed.spec.faults import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
+from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
 from testbed.spec.scenario import Scenario
-
-if TYPE_CHECKING:
-    from testbed.cluster.running import RunningCluster
 
 _CLASSIFIED = ("loss", "gemodel", "loss_pattern")
 
 _SOON = 0.2
-"""Seconds for processes to stop that have been told to."""
+"""Seconds for signalled processes to stop."""
 
 _LOOK_AGAIN = 0.001  # seconds
 
@@ -37,14 +36,14 @@ _ON_PROGRAMS = (Crash, Restart, Reset, Pause)
 """Faults that leave the cluster as it is."""
 
 _GRACE = 5.0
-"""Seconds after which what nobody has lifted ends by itself."""
+"""Seconds after which a fault that was not lifted ends by itself."""
 
 
 @contextlib.contextmanager
 def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterator[None]:
-    """Have the relay carry, from before a run until after it, the links on which faults will be laid: none changes hands
-    while programs talk, which would cost frames that nobody asked to lose. And whoever heals what is left behind is there
-    until then, and need not begin anew with each fault. seconds: that it may take."""
+    """Keep the links with faults on the relay from before a run until after it: a link that changed its datapath while
+    programs talk would lose frames that no fault asks for. The process that heals expired faults runs for the whole
+    block, too. seconds: that the run may take."""
     store, state = Store(), cluster.state
     places = _held(state, scenario) if state.asked in ("auto", "relay") else []
     if not (places or scenario.random or any(not isinstance(fault, _ON_PROGRAMS) for fault in scenario.faults)):
@@ -53,7 +52,7 @@ def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterato
     rules = tuple((place, HOLD) for place in places)
     until = time.monotonic_ns() + round((seconds + _GRACE) * 1e9)
     holding = Injection(0, f"links held for {scenario.name}", rules=rules, until=until)
-    done = injecting.lay(store, cluster.name, holding)
+    done = fault_injection.lay(store, cluster.name, holding)
     try:
         yield
     finally:
@@ -78,17 +77,19 @@ def _held(state: State, scenario: Scenario) -> list[Place]:
 
 
 def _heal(store: Store, name: str, numbers: Collection[int]) -> None:
-    """Those that are still in force: somebody may have healed them."""
+    """Heal those injections that are still in force: a user may have healed some."""
     state = store.read(name)
-    left = [one.number for one in state.injected if one.number in numbers] if state is not None else []
+    left = (
+        [injection.number for injection in state.injected if injection.number in numbers] if state is not None else []
+    )
     if left:
-        injecting.heal(store, name, left)
+        fault_injection.heal(store, name, left)
 
 
 class LiveStage:
     def __init__(self, cluster: RunningCluster, run: Programs, seconds: float) -> None:
-        """seconds: that the run may take. What is in force ends by itself some time after its end, or after that: then
-        whoever would lift it has been killed."""
+        """seconds: that the run may take. Faults in force end by themselves some time after that, or after their own
+        end, in case this process is killed before it lifts them."""
         self._store = Store()
         self._last = run.begun + round(seconds * 1e9)
         self._name = cluster.name
@@ -112,7 +113,7 @@ class LiveStage:
             senders, rate = senders_of(self._layout, fault), self._rate(fault)
             return self._load(
                 occurrence,
-                [partial(injecting.load_link, self._store, self._name, senders, fault.receiver, rate)],
+                [partial(fault_injection.load_link, self._store, self._name, senders, fault.receiver, rate)],
             )
         raise UnsupportedError(f"{fault.kind} cannot be had in namespaces")
 
@@ -123,7 +124,7 @@ class LiveStage:
         return fault.rate
 
     def _moment(self, when: int) -> int:
-        """Monotonic nanoseconds, of a time since the programs go."""
+        """Convert a time since the programs began to monotonic nanoseconds."""
         return self._run.begun + when
 
     # On links
@@ -131,7 +132,7 @@ class LiveStage:
     def _lay(self, occurrence: Occurrence, injection: Injection) -> Active:
         needed = measured_by(occurrence.fault)
         until = self._until(occurrence)
-        done = injecting.lay(self._store, self._name, replace(injection, until=until))
+        done = fault_injection.lay(self._store, self._name, replace(injection, until=until))
         number = done.injection.number
         before = self._count(done.state, injection.places)
 
@@ -151,7 +152,7 @@ class LiveStage:
         return Active(occurrence, counted, lambda _over: self._heal([number]), needed)
 
     def _until(self, occurrence: Occurrence) -> int:
-        """Monotonic nanoseconds at which it ends by itself."""
+        """Return when a fault ends by itself, monotonic nanoseconds."""
         end = self._last if occurrence.end is None else self._moment(occurrence.end)
         return max(end, time.monotonic_ns()) + round(_GRACE * 1e9)
 
@@ -162,34 +163,34 @@ class LiveStage:
         _heal(self._store, self._name, numbers)
 
     def _count(self, state: State, places: Collection[Place]) -> Mapping[str, int]:
-        """What directions have counted until now: by the kernel, by the relay and by classifiers."""
-        found: Counter[str] = Counter()
+        """Sum the counters of these directions until now: the kernel's, the relay's and the classifiers'."""
+        counts: Counter[str] = Counter()
         if not places:
-            return found
+            return counts
         for link in links(state, {link for link, _ in places}):
-            for direction, said in zip(BOTH, (link.forward, link.backward), strict=True):
+            for direction, traffic in zip(BOTH, (link.forward, link.backward), strict=True):
                 if (link.link.name, direction) in places:
-                    found["frames"] += said.frames
-        told = account(self._store, state)
+                    counts["frames"] += traffic.frames
+        taken = take_account(self._store, state)
         for place in places:
-            if place in told.classifiers:
+            if place in taken.classifiers:
                 for name in _CLASSIFIED:
-                    found[name] += getattr(told.classifiers[place], name)
-            counters = _of_relay(told.relay, place).get("counters")
+                    counts[name] += getattr(taken.classifiers[place], name)
+            counters = _of_relay(taken.relay, place).get("counters")
             for name, count in (counters or {}).items():
-                found[name] += count
-        return found
+                counts[name] += count
+        return counts
 
     def _decided(self, state: State, number: int) -> int:
-        """Fates that an injection's rules have decided."""
-        said = None
+        """Return how many fates an injection's rules have decided."""
+        report = None
         with contextlib.suppress(KernelError):
-            said = carrying.report(self._store, state)
-        if said is None:
+            report = relay_client.report(self._store, state)
+        if report is None:
             return 0
         return sum(
             rule["decided"]
-            for link in said["links"].values()
+            for link in report["links"].values()
             for direction in link.values()
             for name, rule in direction["rules"].items()
             if name.partition(".")[0] == str(number)
@@ -213,7 +214,7 @@ class LiveStage:
             if not over and returns and not at_once:
                 self._start_again(names)
 
-        counts = {"processes": len(names)}  # `crash` has seen them end
+        counts = {"processes": len(names)}  # `crash` has waited for their end
         return Active(occurrence, lambda: counts, lift, reason="" if names else GONE)
 
     def _start_again(self, names: Collection[str]) -> None:
@@ -244,34 +245,33 @@ class LiveStage:
             time.sleep(_LOOK_AGAIN)
         return Active(occurrence, counted, lift, reason="" if names else GONE)
 
-    def _burn(self, node: str, share: float, seconds: float) -> injecting.Injected:
-        return injecting.load_processor(self._store, self._name, node, share, seconds)
+    def _burn(self, node: str, share: float, seconds: float) -> fault_injection.Injected:
+        return fault_injection.load_processor(self._store, self._name, node, share, seconds)
 
-    def _load(self, occurrence: Occurrence, start: Sequence[Callable[[float], injecting.Injected]]) -> Active:
-        """Programs that use up something: what they do costs their processors' time. start: each is told after how many
-        seconds it ends by itself."""
+    def _load(self, occurrence: Occurrence, start: Sequence[Callable[[float], fault_injection.Injected]]) -> Active:
+        """Start loads, measured by their processor time. start: each gets the seconds after which it ends by itself."""
         begun: list[Injection] = []
 
         def lift(_over: bool) -> None:
-            self._heal([one.number for one in begun])
+            self._heal([injection.number for injection in begun])
 
         try:
-            for one in start:
-                begun.append(one((self._until(occurrence) - time.monotonic_ns()) / 1e9).injection)
+            for begin in start:
+                begun.append(begin((self._until(occurrence) - time.monotonic_ns()) / 1e9).injection)
         except BaseException:
             lift(True)
             raise
 
         def counted() -> Counts:
-            return {"cpu_ns": sum(scheduled(program.pid)[0] for one in begun for program in one.programs)}
+            return {"cpu_ns": sum(schedstat(program.pid)[0] for injection in begun for program in injection.programs)}
 
         return Active(occurrence, counted, lift)
 
 
 def _of_relay(report: Mapping[str, Any] | None, place: Place) -> Mapping[str, Any]:
     link, direction = place
-    found: Mapping[str, Any] = (report or {}).get("links", {}).get(link, {}).get(direction, {})
-    return found
+    counters: Mapping[str, Any] = (report or {}).get("links", {}).get(link, {}).get(direction, {})
+    return counters
 
 
 def _is_stopped(pid: int) -> bool:

@@ -1,7 +1,7 @@
-"""Contention in the simulation: who fills a node's links, and who takes what comes of that.
+"""Load on links in the simulation: talkers that fill a sender's links, and the receiver's sink.
 
-As in namespaces (`testbed.cluster.contention`): datagrams go to UDP's discard service (RFC 863) and never come to a NIC's
-firmware.
+As in namespaces (`testbed.cluster.faults.background_load`), datagrams go to UDP's discard service (RFC 863) and never reach
+a NIC's firmware.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import ipaddress
 from typing import Final
 
 from testbed.engine.loop import Loop
-from testbed.sim.myrinet import AnyWay
-from testbed.sim.node import SimNode
-from testbed.spec.layout import Node
+from testbed.sim.network import Network
+from testbed.sim.sim_network import AnyWay
+from testbed.sim.sim_node import SimNode
+from testbed.spec.layout import End, Node
 
 _SECOND: Final = 1_000_000_000
 _FRAME: Final = 1514  # bytes of a full Ethernet frame
@@ -22,7 +23,7 @@ _MARK: Final = b"\x08\x00"  # IPv4's EtherType
 
 
 class Talker:
-    """Sends one frame again and again. rate: bit/s. sent: frames."""
+    """Sender of one frame at a constant rate. rate: bit/s. sent: frames."""
 
     __slots__ = ("_each", "_frame", "_goes_on", "_loop", "_way", "sent")
 
@@ -46,18 +47,19 @@ class Talker:
 
 
 class Sink:
-    """Stands before a NIC and takes datagrams to the discard service. taken: how many."""
+    """Receiver in front of a NIC that discards datagrams to the discard service. taken: how many."""
 
-    __slots__ = ("_node", "_way", "taken")
+    __slots__ = ("_end", "_network", "_node", "taken")
 
-    def __init__(self, way: AnyWay, node: SimNode) -> None:
-        self._way = way
+    def __init__(self, network: Network, end: End, node: SimNode) -> None:
+        self._network = network
+        self._end = end
         self._node = node
         self.taken = 0
 
     def listen(self) -> None:
-        """Again, after the NIC has started again."""
-        self._way.lead_to(self._receive)
+        """Receive the frames of its direction; to be repeated after the NIC was restarted."""
+        self._network.lead_to(self._end, self._receive)
 
     def _receive(self, now: int, frame: bytes) -> None:
         if frame[12:14] == _MARK:
@@ -67,7 +69,7 @@ class Sink:
 
 
 def datagram(sender: Node, receiver: Node) -> bytes:
-    """A full frame for the receiver's discard service, from first NIC to first NIC. Nobody looks at checksums."""
+    """Build a full frame to the receiver's discard service, from first NIC to first NIC. Checksums are not verified."""
     size = min(_FRAME, sender.nics[0].mtu + 14, receiver.nics[0].mtu + 14)
     macs = [bytes.fromhex(node.nics[0].mac.replace(":", "")) for node in (receiver, sender)]
     addresses = [_ipv4(node.address) for node in (sender, receiver)]

@@ -1,32 +1,30 @@
-"""Faults in the simulation: at their very times, and counted by the model itself."""
+"""Faults in the simulation: at exact times, counted by the model itself."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from testbed.cluster.injections import BOTH, Injection, Place, in_force, is_down
+from testbed.cluster.faults.injections import BOTH, Injection, Place, in_force, is_down
 from testbed.controller.scenarios.active import GONE, NOTHING_PRICED, Active, Counts
 from testbed.controller.scenarios.loads import Sink, Talker, datagram
+from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
-from testbed.controller.scenarios.timeline import Occurrence
+from testbed.engine.server import Burner
 from testbed.errors import UnsupportedError
-from testbed.sim.burner import Burner
-from testbed.spec.faults import Cpu, Crash, Fault, Incast, Pause, Reset, Restart, Slow, Traffic
+from testbed.fates.conditions import And, InDirection, OnLink, Or
+from testbed.fates.rules import Handle, Rule, RuleSet
+from testbed.nic.immediate import ImmediateNic
+from testbed.sim.simulation import Simulation
+from testbed.spec.fault_models import Cpu, Crash, Fault, Incast, Pause, Reset, Restart, Slow, Traffic
 from testbed.spec.layout import End, Node
-from testbed.spec.selecting import node_of
-from testbed.wire.conditions import And, InDirection, OnLink, Or
-from testbed.wire.rules import Handle, Rule, RuleSet
-
-if TYPE_CHECKING:
-    from testbed.sim.nic import SimNic
-    from testbed.sim.simulation import Simulation
+from testbed.spec.selection import node_of
 
 
 class SimulatedStage:
-    """files: path -> text of the files that faults name."""
+    """Stage of faults in the simulation. Implements `active.Stage`. files: path -> text of the files that faults
+    name."""
 
     def __init__(self, simulation: Simulation, rules: RuleSet, files: Mapping[str, str]) -> None:
         self._simulation = simulation
@@ -38,7 +36,7 @@ class SimulatedStage:
         self._injected: list[Injection] = []
         self._issued = 0
         self._sinks: dict[str, Sink] = {}
-        self._pauses: Counter[SimNic] = Counter()  # in force on each NIC
+        self._pauses: Counter[ImmediateNic] = Counter()  # in force on each NIC
 
     def begin(self, occurrence: Occurrence) -> Active:
         fault = occurrence.fault
@@ -62,7 +60,9 @@ class SimulatedStage:
     def _lay(self, occurrence: Occurrence, injection: Injection) -> Active:
         self._issued += 1
         injection = replace(injection, number=self._issued)
-        places = dict.fromkeys([*injection.places, *((link, one) for link in injection.down for one in BOTH)])
+        places = dict.fromkeys(
+            [*injection.places, *((link, direction) for link in injection.down for direction in BOTH)]
+        )
         before = {place: self._count(place) for place in places}
         self._injected.append(injection)
         self._settle(injection)
@@ -87,7 +87,7 @@ class SimulatedStage:
         return Active(occurrence, counted, lift, needed)
 
     def _settle(self, injection: Injection) -> None:
-        """Let the links that it concerns do what is in force now."""
+        """Apply to its links what is in force now."""
         simulation = self._simulation
         for link, direction in injection.places:
             impairment = in_force(self._links[link], direction, self._injected).impairment
@@ -101,16 +101,16 @@ class SimulatedStage:
         return {**way.counters.by_name(), "frames": way.counters.offered, "lost": way.lost}
 
     def _placed(self, injection: Injection) -> list[Rule]:
-        """Its rules, each with the places where it counts."""
+        """Parse its rules, each restricted to the places where it applies."""
         places: dict[str, list[Place]] = {}
         for place, text in injection.rules:
             places.setdefault(text, []).append(place)
-        found = []
+        rules = []
         for text, where in places.items():
             rule = Rule.parse(text, self._rules.fields, self._links)
             there = Or(tuple(And((OnLink((link,)), InDirection(direction))) for link, direction in where))
-            found.append(replace(rule, when=And((there, rule.when))))
-        return found
+            rules.append(replace(rule, when=And((there, rule.when))))
+        return rules
 
     # On nodes
 
@@ -204,7 +204,7 @@ class SimulatedStage:
         network, loop = self._simulation.network, self._simulation.loop
         receiver = self._nodes[node_of(self._layout, fault.receiver)]
         if receiver.name not in self._sinks:
-            self._sinks[receiver.name] = Sink(network.arriving(_end(receiver)), self._simulation.nodes[receiver.name])
+            self._sinks[receiver.name] = Sink(network, _end(receiver), self._simulation.nodes[receiver.name])
         self._sinks[receiver.name].listen()
         talkers = [
             Talker(loop, network.leaving(_end(sender)), datagram(sender, receiver), fault.rate)

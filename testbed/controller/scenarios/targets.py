@@ -1,19 +1,19 @@
-"""What a fault's words mean on one cluster: nodes, and what is laid on links, alike in both modes."""
+"""Targets of a fault on a cluster: nodes, and injections on links, alike in both modes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from testbed.cluster.injections import Injection, Place, links_of, places
-from testbed.cluster.partitions import deaf_across, rules_between
+from testbed.cluster.faults.injections import Injection, Place, links_of, places
+from testbed.cluster.faults.partitions import deaf_across, rules_between
 from testbed.engine.sources import source
-from testbed.spec.faults import Down, Fault, Impair, Incast, OnLinks, OnNodes, Partition, Rule, Traffic
+from testbed.spec.fault_models import Down, Fault, Impair, Incast, OnLinks, OnNodes, Partition, Rule, Traffic
 from testbed.spec.layout import Layout
-from testbed.spec.selecting import expanded, node_of, nodes_of
+from testbed.spec.selection import expand_tags, node_of, nodes_of
 
 
 def touched_nodes(layout: Layout, fault: Fault) -> list[str]:
-    """The nodes to which the fault does something. NotFoundError."""
+    """Return the nodes that the fault touches. Raises NotFoundError."""
     if isinstance(fault, OnNodes):
         return nodes_of(layout, fault.on)
     if isinstance(fault, Traffic):
@@ -24,7 +24,7 @@ def touched_nodes(layout: Layout, fault: Fault) -> list[str]:
 
 
 def senders_of(layout: Layout, fault: Traffic | Incast) -> list[str]:
-    """Who sends what loads links. NotFoundError."""
+    """Return the nodes that send a load. Raises NotFoundError."""
     if isinstance(fault, Traffic):
         return nodes_of(layout, fault.senders)
     receiver = node_of(layout, fault.receiver)
@@ -32,20 +32,20 @@ def senders_of(layout: Layout, fault: Traffic | Incast) -> list[str]:
 
 
 def candidates(layout: Layout, fault: OnNodes | OnLinks) -> list[str]:
-    """What 'on' means, one by one: nodes, or links and what they are at. NotFoundError."""
+    """Expand 'on': nodes, or links and targets of links. Raises NotFoundError."""
     if isinstance(fault, OnNodes):
         return nodes_of(layout, fault.on)
     if "all" in fault.on:
         return [link.name for link in layout.links]
     for target in fault.on:
         links_of(layout, target)
-    return expanded(layout, fault.on)
+    return expand_tags(layout, fault.on)
 
 
 def injection_of(fault: Fault, layout: Layout) -> Injection | None:
-    """What the fault lays on links; None for one that is about nodes. Raises NotFoundError for what there is not."""
+    """Return the fault's injection on links; None for a fault of nodes. Raises NotFoundError for an unknown name."""
     if isinstance(fault, Impair):
-        keys = fault.said()
+        keys = fault.explicit()
         rules = keys.pop("rules", ())
         places = _places(layout, fault.on, fault.direction)
         return Injection(0, fault.what, places if keys else (), keys, _placed(places, rules))
@@ -68,7 +68,7 @@ def _placed(places: Sequence[Place], rules: Sequence[str]) -> tuple[tuple[Place,
 
 
 def deaf_nodes(fault: Partition, layout: Layout) -> Mapping[str, Sequence[str]]:
-    """Who does not hear whom. NotFoundError."""
+    """Return, by node, the nodes that it does not hear. Raises NotFoundError."""
     names = [node.name for node in layout.nodes]
     if fault.shape == "ring-majority":
         return _ring(_drawn(names, fault))
@@ -98,8 +98,8 @@ def _drawn(names: Sequence[str], fault: Partition) -> list[str]:
 
 
 def _ring(order: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Each hears itself and its neighbours on a ring, a majority together, and no two the same one. (Jepsen's
-    "majorities ring" partition.)"""
+    """Partition so that each node hears itself and its neighbours on a ring, a majority together, and no two hear the
+    same one (Jepsen's "majorities ring" partition)."""
     count = len(order)
     heard = count // 2 + 1
     deaf: dict[str, Sequence[str]] = {}
@@ -111,16 +111,16 @@ def _ring(order: Sequence[str]) -> Mapping[str, Sequence[str]]:
 
 
 def measured_by(fault: Fault) -> tuple[str, ...]:
-    """The counters of a direction of which one must have moved; a frame that passed is enough for what every frame meets.
-    Empty: any that there is."""
+    """Return the counters of a direction, one of which must have moved for the fault to have had an effect; "frames"
+    for impairments that every frame meets. Empty: any counter."""
     if not isinstance(fault, Impair):
         return ()
     decisive = {
         "loss": "loss", "gemodel": "gemodel", "loss_pattern": "loss_pattern", "corrupt": "corrupted",
         "duplicate": "duplicated", "reorder": "reordered", "rules": "decided",
     }  # fmt: skip
-    said = fault.said()
-    found = [decisive[key] for key in said if key in decisive and said[key]]
-    if any(key not in (*decisive, "corrupt_bits") or not said[key] for key in said):
-        found.append("frames")
-    return tuple(found)
+    explicit = fault.explicit()
+    counters = [decisive[key] for key in explicit if key in decisive and explicit[key]]
+    if any(key not in (*decisive, "corrupt_bits") or not explicit[key] for key in explicit):
+        counters.append("frames")
+    return tuple(counters)

@@ -1,1 +1,1 @@
-"""Whether one run is better or worse than another, or than a paper: ratios of measures, with what chance leaves open."""
+"""Comparison of a run with another run or with a paper: ratios of measures and their confidence intervals."""

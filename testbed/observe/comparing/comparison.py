@@ -1,7 +1,7 @@
-"""Two sets of runs, measure by measure: what is worse, what is better, and what the samples do not tell.
+"""Comparison of two sets of runs, measure by measure: worse, better, or not decided by the samples.
 
-All intervals hold together: the risk that any of them misses is divided among them (Bonferroni), so that a run that is as
-good as another is called worse once in twenty comparisons at most, however many measures there are.
+All intervals hold together: the risk that any of them misses is divided among them (Bonferroni), so that an equally
+good run is called worse in one comparison of twenty at most, however many measures there are.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from testbed.observe.comparing.gathering import Gathered, NotComparableError, Point, gather
-from testbed.observe.comparing.ratios import Ratio, enough, independent, paired
-from testbed.observe.quantities import Sense, cell, heading, sense_of
+from testbed.observe.comparing.ratios import Ratio, independent, min_samples, paired
+from testbed.observe.comparing.run_samples import NotComparableError, Point, RunSamples, read_samples
+from testbed.observe.format.quantities import Sense, format_value, heading, sense_of
 
 RISK: Final = 0.05
-"""That any of the intervals misses."""
+"""Probability that any of the intervals misses."""
 
 THRESHOLD: Final = 0.05
-"""By what share a measure must be worse to matter, if nothing else is said."""
+"""Default fraction by which a measure must differ to matter."""
 
-_ASKED: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics", "dilate")
+_PARAMETERS: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics", "dilate")
 
 
 class Judgement(Enum):
-    """Of a measure."""
+    """Judgement on a measure."""
 
     WORSE = "worse"
     BETTER = "better"
@@ -37,8 +37,8 @@ class Judgement(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A measure at a point. ours, theirs: medians. samples: of each side."""
+class ComparedMeasure:
+    """A measure at a point, compared. ours, theirs: medians. samples: their numbers on each side."""
 
     point: Point
     measure: str
@@ -50,23 +50,25 @@ class Measured:
 
     @property
     def where(self) -> str:
-        """``n1, size 64 B``; a row of a paper by its name."""
+        """The point as text: ``n1, size 64 B``; a paper's row by its name."""
         return ", ".join(
-            str(value) if isinstance(value, str) else f"{heading(key)} {cell(key, value)}" for key, value in self.point
+            str(value) if isinstance(value, str) else f"{heading(key)} {format_value(key, value)}"
+            for key, value in self.point
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """measured: the worst first. differences: what was asked for differently, in words. notes: sentences."""
+    """Result of a comparison. measured: the worst first. differences: of the runs' parameters, as text. notes:
+    sentences."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[ComparedMeasure, ...]
     threshold: float
     differences: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def judged(self, judgement: Judgement) -> list[Measured]:
-        return [one for one in self.measured if one.judgement is judgement]
+    def judged(self, judgement: Judgement) -> list[ComparedMeasure]:
+        return [measure for measure in self.measured if measure.judgement is judgement]
 
     @property
     def worse(self) -> bool:
@@ -74,44 +76,46 @@ class Comparison:
 
 
 def compare(ours: Path, theirs: Path, threshold: float = THRESHOLD, measures: Sequence[str] = ()) -> Comparison:
-    """Theirs against ours: a run's folder, or one with runs of the same kind. measures: only these keys.
+    """Compare theirs with ours; each is a run's folder or a folder of runs of one kind. measures: compare only these
+    keys.
 
-    Raises NotComparableError for different workloads, and where they have nothing in common; and what reading does.
+    Raises NotComparableError for different workloads and for runs without a common measure, and the errors of reading.
     """
-    one, other = gather(ours), gather(theirs)
-    workloads = one.said("workload"), other.said("workload")
+    our_samples, their_samples = read_samples(ours), read_samples(theirs)
+    workloads = our_samples.parameter("workload"), their_samples.parameter("workload")
     if workloads[0] != workloads[1]:
         raise NotComparableError(
-            f"{ours} is of {workloads[0]}, {theirs} of {workloads[1]}: different things do not compare"
+            f"{ours} is of {workloads[0]}, {theirs} of {workloads[1]}: different workloads cannot be compared"
         )
-    shared = [key for key in one.values if key in other.values]
-    differences = _differences(one, other)
+    shared = [key for key in our_samples.values if key in their_samples.values]
+    differences = _differences(our_samples, their_samples)
     if not shared:
         because = f"; they differ in {', '.join(differences)}" if differences else ""
-        raise NotComparableError(f"{ours} and {theirs} have measured nothing that is the same{because}")
-    shared = chosen(shared, measures)
+        raise NotComparableError(f"{ours} and {theirs} have no measure in common{because}")
+    shared = select_measures(shared, measures)
     risk = RISK / len(shared)
-    found = [_measured(key, one, other, threshold, risk) for key in shared]
-    notes = [*one.notes, *other.notes, *_alone(one, other)]
-    if any(result.judgement is Judgement.UNDECIDED for result in found):
+    compared = [_measured(key, our_samples, their_samples, threshold, risk) for key in shared]
+    notes = [*our_samples.notes, *their_samples.notes, *_one_sided_note(our_samples, their_samples)]
+    if any(result.judgement is Judgement.UNDECIDED for result in compared):
+        needed = min_samples(risk)
         notes.append(
-            f"undecided: too few repetitions to tell a difference from chance; of {enough(risk)} on each side that are all "
-            f"worse it can be told (run --repeat {enough(risk)}, or compare fewer measures)"
+            f"undecided: too few repetitions to tell a difference from chance; of {needed} on each side that are all "
+            f"worse it can be told (run --repeat {needed}, or compare fewer measures)"
         )
-    return Comparison(tuple(sort(found)), threshold, tuple(differences), tuple(notes))
+    return Comparison(tuple(sort_by_judgement(compared)), threshold, tuple(differences), tuple(notes))
 
 
-def chosen(keys: Sequence[tuple[Point, str]], measures: Sequence[str]) -> list[tuple[Point, str]]:
-    """Those of the measures that somebody asked for, by key or as tables call it. Raises NotComparableError."""
-    there = dict.fromkeys(measure for _, measure in keys)
+def select_measures(keys: Sequence[tuple[Point, str]], measures: Sequence[str]) -> list[tuple[Point, str]]:
+    """Select measures by key or by column heading. Raises NotComparableError for an unknown one."""
+    known = dict.fromkeys(measure for _, measure in keys)
     for wanted in measures:
-        if not any(wanted in (measure, heading(measure)) for measure in there):
-            raise NotComparableError(f"there is no measure {wanted!r} in both; there are {', '.join(there)}")
+        if not any(wanted in (measure, heading(measure)) for measure in known):
+            raise NotComparableError(f"there is no measure {wanted!r} in both; there are {', '.join(known)}")
     return [key for key in keys if not measures or {key[1], heading(key[1])} & set(measures)]
 
 
 def judge(ratio: Ratio, sense: Sense, threshold: float) -> Judgement:
-    """Beyond the threshold, and not by chance."""
+    """Judge a ratio: it matters if it is beyond the threshold and not explained by chance."""
     if sense is Sense.NONE or 1 - threshold <= ratio.value <= 1 + threshold:
         return Judgement.SAME
     if ratio.low is None:
@@ -121,38 +125,46 @@ def judge(ratio: Ratio, sense: Sense, threshold: float) -> Judgement:
     return Judgement.WORSE if (ratio.value > 1) is (sense is Sense.LESS) else Judgement.BETTER
 
 
-def sort(found: Iterable[Measured]) -> list[Measured]:
-    """The worst first; what is alike stays in its order."""
-    return sorted(found, key=lambda one: list(Judgement).index(one.judgement))
+def sort_by_judgement(compared: Iterable[ComparedMeasure]) -> list[ComparedMeasure]:
+    """Sort by judgement, the worst first; equal ones keep their order."""
+    return sorted(compared, key=lambda measure: list(Judgement).index(measure.judgement))
 
 
-def _measured(key: tuple[Point, str], one: Gathered, other: Gathered, threshold: float, risk: float) -> Measured:
-    ours, theirs = one.values[key], other.values[key]
-    same_seeds = list(one.seeds[key]) == list(other.seeds[key])
-    # Simulations repeat exactly: under the same seeds they differ by what was changed, and by nothing else.
-    ratio = (paired if one.exact and other.exact and same_seeds else independent)(ours, theirs, risk)
+def _measured(
+    key: tuple[Point, str], ours: RunSamples, theirs: RunSamples, threshold: float, risk: float
+) -> ComparedMeasure:
+    our_values, their_values = ours.values[key], theirs.values[key]
+    same_seeds = list(ours.seeds[key]) == list(theirs.seeds[key])
+    # Simulations are exact: with equal seeds they differ only by what was changed.
+    ratio = (paired if ours.exact and theirs.exact and same_seeds else independent)(our_values, their_values, risk)
     point, measure = key
-    counts = len(ours), len(theirs)
-    return Measured(
-        point, measure, median(ours), median(theirs), counts, ratio, judge(ratio, sense_of(measure), threshold)
+    counts = len(our_values), len(their_values)
+    return ComparedMeasure(
+        point,
+        measure,
+        median(our_values),
+        median(their_values),
+        counts,
+        ratio,
+        judge(ratio, sense_of(measure), threshold),
     )
 
 
-def _differences(one: Gathered, other: Gathered) -> list[str]:
-    def differing(kind: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-        keys = dict.fromkeys([*ours, *theirs])
+def _differences(ours: RunSamples, theirs: RunSamples) -> list[str]:
+    def differing(kind: str, left: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
+        keys = dict.fromkeys([*left, *right])
         return [
-            f"{kind}{key} ({ours.get(key) or 'none'}, {theirs.get(key) or 'none'})"
+            f"{kind}{key} ({left.get(key) or 'none'}, {right.get(key) or 'none'})"
             for key in keys
-            if ours.get(key) != theirs.get(key)
+            if left.get(key) != right.get(key)
         ]
 
-    asked = {key: one.said(key) for key in _ASKED}, {key: other.said(key) for key in _ASKED}
-    return [*differing("", *asked), *differing("setting ", one.settings, other.settings)]
+    parameters = {key: ours.parameter(key) for key in _PARAMETERS}, {key: theirs.parameter(key) for key in _PARAMETERS}
+    return [*differing("", *parameters), *differing("setting ", ours.settings, theirs.settings)]
 
 
-def _alone(one: Gathered, other: Gathered) -> list[str]:
-    """What only one side has measured."""
-    ours, theirs = ({point for point, _ in side.values} for side in (one, other))
-    missing = len(ours ^ theirs)
+def _one_sided_note(ours: RunSamples, theirs: RunSamples) -> list[str]:
+    """Note on points that only one side has measured."""
+    our_points, their_points = ({point for point, _ in side.values} for side in (ours, theirs))
+    missing = len(our_points ^ their_points)
     return [f"{missing} points were measured on one side only, and are left out"] if missing else []

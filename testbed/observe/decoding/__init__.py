@@ -1,1 +1,1 @@
-"""Captures decoded: read, filtered, told frame by frame, or as what became of each message."""
+"""Decoding of captures: reading, filtering, and output frame by frame or message by message."""

@@ -1,1 +1,1 @@
-"""A dissector for Wireshark, in Lua, made of the Scapy layers of all registered protocols."""
+"""Wireshark dissector in Lua, generated from the Scapy layers of all registered protocols."""

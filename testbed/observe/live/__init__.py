@@ -1,1 +1,1 @@
-"""A running cluster as it looks at one moment, gathered every second at little cost."""
+"""Snapshots of a running cluster, taken every second at little cost."""

@@ -1,6 +1,6 @@
-"""What a running cluster looks like at one moment: plain data, from which a screen, a document or a picture can be made.
+"""State of a running cluster at one moment: plain data for a screen, a document or a picture.
 
-Rates are per second over the time since the look before; of the first look they are 0.
+Rates are per second since the previous look; of the first look they are 0.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from testbed.observe.telling import Told
+from testbed.observe.format.event_format import FormattedEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A process in a node. cpu: of one processor, 0.5 is half; memory: bytes that are resident."""
+    """A process in a node. cpu: in processors, 0.5 is half of one; memory: resident bytes."""
 
     pid: int
     name: str
@@ -23,11 +23,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One direction of a link: frames and bytes since it was made, what was dropped by cause, and what is in force.
+    """One direction of a link: frames and bytes since it was made, drops by cause, and impairments in force.
 
-    Causes: those of `wire.counters`, "kernel", and "queue" where a queueing discipline of the kernel's dropped. met: what
-    else was done to frames, as counted there. rate in frames/s, bits in bit/s, drop_rate in frames/s. declared and injected:
-    in words, empty for nothing.
+    Causes: those of `fates.fate_counters`, "kernel", and "queue" where a queueing discipline of the kernel dropped.
+    met: other fates, as counted there. rate in frames/s, bits in bit/s, drop_rate in frames/s. declared and injected:
+    as text, empty for none.
     """
 
     frames: int = 0
@@ -42,13 +42,13 @@ class Direction:
 
     @property
     def drops(self) -> int:
-        """For whatever cause."""
+        """Drops of all causes."""
         return sum(self.dropped.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """forward is from a to b. state: "up", "down" or "GONE". datapath: who carries it."""
+    """A link; forward is from a to b. state: "up", "down" or "GONE". datapath: what forwards it."""
 
     name: str
     a: str
@@ -62,8 +62,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A node's interface. out and back: the directions of its link, from here and to here. agent: what the firmware that is
-    shared on it has counted, by name; empty where there is none."""
+    """A node's interface. out and back: the directions of its link, from here and to here. agent: counters of the
+    firmware that is shared on it, by name; empty where there is none."""
 
     name: str
     mac: str
@@ -76,7 +76,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """state: "up" or "GONE"."""
+    """A node. state: "up" or "GONE"."""
 
     name: str
     state: str
@@ -87,7 +87,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is injected. seconds_left: until it heals by itself; None: never."""
+    """An injected fault. seconds_left: until it heals by itself; None: never."""
 
     number: int
     what: str
@@ -97,9 +97,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """time: nanoseconds of the epoch. age: seconds since the cluster came up. span: seconds that the rates are of. summary:
-    "4 nodes, 1 switch, 4 links". warning: what is wrong with the cluster as a whole, a sentence. carriers: the processes
-    beside it, such as its relay's. events: the last ones, the oldest first."""
+    """A cluster at one moment. time: nanoseconds of the epoch. age: seconds since the cluster came up. span: seconds
+    that the rates cover. summary: "4 nodes, 1 switch, 4 links". warning: a sentence on what is wrong with the cluster
+    as a whole. carriers: the cluster's own processes, such as its relay's. events: the last ones, the oldest first."""
 
     cluster: str
     origin: str
@@ -113,11 +113,11 @@ class Snapshot:
     links: tuple[Link, ...] = ()
     faults: tuple[Fault, ...] = ()
     carriers: tuple[Program, ...] = ()
-    events: tuple[Told, ...] = ()
+    events: tuple[FormattedEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """There is nothing to look at. why: a sentence."""
+    """No cluster to look at. why: a sentence."""
 
     why: str

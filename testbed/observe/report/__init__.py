@@ -1,1 +1,1 @@
-"""The report of runs: one HTML file that holds all it shows, made from their folders and nothing else."""
+"""Report of runs: one self-contained HTML file, made from their folders only."""

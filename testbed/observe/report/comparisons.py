@@ -1,4 +1,4 @@
-"""Each run of a report beside the first one, in figures: what is worse, what is better, and what cannot be told."""
+"""Comparison section of the report: each run against the first one."""
 
 from __future__ import annotations
 
@@ -7,52 +7,53 @@ from html import escape
 from typing import Final
 
 from testbed.errors import TestbedError
-from testbed.observe.comparing.comparison import Comparison, Judgement, Measured, compare
-from testbed.observe.quantities import cell, heading
+from testbed.observe.comparing.comparison import ComparedMeasure, Comparison, Judgement, compare
+from testbed.observe.format.quantities import format_value, heading
 from testbed.observe.report.markup import Table, details, table
-from testbed.observe.report.telling import Told
+from testbed.observe.report.run_summary import RunSummary
 
-_MOST_ROWS: Final = 50_000
-"""Rows of two runs above which their samples are not gone through here: `testbed compare` does it."""
+_MAX_ROWS: Final = 50_000
+"""Rows of two runs above which their samples are not compared here; `testbed compare` does it."""
 
 _SHOWN: Final = 100
 
 
-def comparisons(runs: Sequence[Told]) -> Iterator[str]:
-    """Of each run but the first with the first; nothing where they have nothing in common."""
-    for place, told in enumerate(runs[1:], 1):
-        if sum(kind.count for one in (runs[0], told) for kind in one.kinds) > _MOST_ROWS:
+def comparisons(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Compare each further run with the first one; a reason where they are not comparable."""
+    for place, run in enumerate(runs[1:], 1):
+        if sum(kind.count for summary in (runs[0], run) for kind in summary.kinds) > _MAX_ROWS:
             continue
         try:
-            found = compare(runs[0].run.folder, told.run.folder)
+            comparison = compare(runs[0].record.folder, run.record.folder)
         except TestbedError as error:
-            yield f"<h3>{told.label} against {runs[0].label}</h3><p>Not comparable: {escape(str(error))}.</p>"
+            yield f"<h3>{run.label} against {runs[0].label}</h3><p>Not comparable: {escape(str(error))}.</p>"
             continue
-        yield f"<h3>{told.label} against {runs[0].label}</h3><p>{escape(_in_short(found))}</p>"
-        notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
-        of = _table(found, runs[0].label, told.label)
+        yield f"<h3>{run.label} against {runs[0].label}</h3><p>{escape(_in_short(comparison))}</p>"
+        notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
+        of = _table(comparison, runs[0].label, run.label)
         content = table(of, f"comparison-{place}") + (f"<ul>{notes}</ul>" if notes else "")
-        yield details("Measure by measure", content, opened=found.worse)
+        yield details("Measure by measure", content, opened=comparison.worse)
 
 
-def _in_short(found: Comparison) -> str:
-    counts = ((len(found.judged(one)), one.value) for one in Judgement)
+def _in_short(comparison: Comparison) -> str:
+    counts = ((len(comparison.judged(judgement)), judgement.value) for judgement in Judgement)
     words = ", ".join(f"{count} {word}" for count, word in counts if count)
-    return f"{len(found.measured)} measures, where less than {found.threshold:.0%} is no difference: {words}."
+    return f"{len(comparison.measured)} measures, where less than {comparison.threshold:.0%} is no difference: {words}."
 
 
-def _table(found: Comparison, ours: str, theirs: str) -> Table:
+def _table(comparison: Comparison, ours: str, theirs: str) -> Table:
     rows = [
-        [one.where, heading(one.measure), cell(one.measure, one.ours), cell(one.measure, one.theirs),
-         f"{one.ratio.value:.3f}", _interval(one), one.judgement.value]
-        for one in found.measured[:_SHOWN]
+        [compared.where, heading(compared.measure), format_value(compared.measure, compared.ours),
+         format_value(compared.measure, compared.theirs),
+         f"{compared.ratio.value:.3f}", _interval(compared), compared.judgement.value]
+        for compared in comparison.measured[:_SHOWN]
     ]  # fmt: skip
     headings = ["where", "measure", ours, theirs, f"{theirs} / {ours}", "interval", "judgement"]
-    note = f"The first {_SHOWN} of {len(found.measured):,}." if len(found.measured) > _SHOWN else ""
+    note = f"The first {_SHOWN} of {len(comparison.measured):,}." if len(comparison.measured) > _SHOWN else ""
     return Table(f"{theirs} against {ours}, the worst first", headings, rows, frozenset({0, 1, 5, 6}), note=note)
 
 
-def _interval(one: Measured) -> str:
-    if one.ratio.low is None or one.ratio.high is None:
+def _interval(measure: ComparedMeasure) -> str:
+    if measure.ratio.low is None or measure.ratio.high is None:
         return "open"
-    return f"{one.ratio.low:.3f} to {one.ratio.high:.3f}"
+    return f"{measure.ratio.low:.3f} to {measure.ratio.high:.3f}"

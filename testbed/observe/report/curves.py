@@ -1,4 +1,4 @@
-"""What came out against what it was measured at: latency and bandwidth against size, and what else workloads vary."""
+"""Plots of results against conditions: latency and bandwidth against size, and what else workloads vary."""
 
 from __future__ import annotations
 
@@ -8,29 +8,65 @@ from typing import Final
 
 import numpy
 
-from testbed.observe.quantities import cell, heading
+from testbed.errors import TestbedError
+from testbed.observe.format.quantities import format_value, heading
+from testbed.observe.papers import UNITS, paper_of
 from testbed.observe.report.columns import Kind
 from testbed.observe.report.markup import Table
-from testbed.observe.report.plotting import (
+from testbed.observe.report.plots import (
     INK,
     LINES,
     MARKERS,
     PAPER,
     SERIES,
     Plot,
-    at,
-    drawing,
-    scale,
-    svg_of,
-    tick,
+    format_tick,
+    new_figure,
+    set_ticks,
+    set_up_axis,
+    to_svg,
 )
-from testbed.observe.report.published import Published, published
-from testbed.observe.report.telling import Told
+from testbed.observe.report.run_summary import RunSummary
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPoints:
+    """A paper's points. points: in the units of rows. words: a description for people who do not see them. source: the
+    paper."""
+
+    points: tuple[tuple[float, float], ...]
+    words: str
+    source: str
+
+
+def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoints | None:
+    """Points for these keys, of the first run whose protocol's paper has any."""
+    for protocol, workload in dict.fromkeys(
+        (str(run.asked.get("protocol", "")), str(run.asked.get("form", ""))) for run in runs
+    ):
+        try:
+            paper = paper_of(protocol)
+        except TestbedError:  # no paper, or the protocol is not installed
+            continue
+        rows = [
+            row
+            for row in paper.rows
+            if row.take == y and x in row.where and not (row.sum or row.less_than or row.of)
+            and paper.runs[row.run].workload == workload
+            and not (paper.runs[row.run].profile or paper.runs[row.run].firmware)
+        ]  # fmt: skip
+        if rows:
+            points = tuple(sorted((float(row.where[x]), row.paper / UNITS[row.unit] * row.per) for row in rows))
+            words = ", ".join(
+                f"{format_value(y, value)} at {format_value(x, round(x_value))}" for x_value, value in points
+            )
+            return PublishedPoints(points, f"{words}.", f"{paper.authors}, {paper.published}")
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One plot of a workload's rows: the value `y` against `x`, a line for each value of `by`. band: a lower and an upper
+    """A plot of a workload's rows: `y` against `x`, one line for each value of `by`. band: keys of a lower and an upper
     value around each. log: the axes with a logarithmic scale."""
 
     name: str
@@ -62,12 +98,12 @@ CURVES: Final = (
           log="x", axes=("destinations", "messages per second")),
 )  # fmt: skip
 
-_MOST_LINES: Final = 8
+_MAX_LINES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points in the order of x: the median of those rows that have the same. run: its place among the runs."""
+    """A line of a plot: points sorted by x, each the median of the rows with that x. run: index of the run."""
 
     run: int
     label: str
@@ -76,54 +112,54 @@ class Line:
     band: Sequence[tuple[float, float]] = ()
 
 
-def curves(runs: Sequence[Told]) -> list[Plot]:
-    """Those that the runs' rows are enough for: two values of x at least."""
+def curves(runs: Sequence[RunSummary]) -> list[Plot]:
+    """Plots for which the runs' rows have at least two values of x."""
     plots = []
     for curve in CURVES:
-        lines = [line for place, one in enumerate(runs) for line in _lines(curve, place, one, len(runs) > 1)]
-        lines = [line for line in lines if len(line.points) > 1][: _MOST_LINES * len(runs)]
+        lines = [line for place, run in enumerate(runs) for line in _lines(curve, place, run, len(runs) > 1)]
+        lines = [line for line in lines if len(line.points) > 1][: _MAX_LINES * len(runs)]
         if lines:
-            plots.append(_plot(curve, lines, published(runs, curve.x, curve.y)))
+            plots.append(_plot(curve, lines, published_points(runs, curve.x, curve.y)))
     return plots
 
 
-def _lines(curve: Curve, place: int, told: Told, several: bool) -> list[Line]:
-    found = []
-    for kind in told.kinds:
-        if not (kind.numeric(curve.x) and kind.numeric(curve.y)):
+def _lines(curve: Curve, place: int, run: RunSummary, several: bool) -> list[Line]:
+    lines = []
+    for kind in run.kinds:
+        if not (kind.is_numeric(curve.x) and kind.is_numeric(curve.y)):
             continue
-        splits: Sequence[float | str] = kind.distinct(curve.by) if kind.splits(curve.by) else [""]
-        for value in splits[:_MOST_LINES]:
+        groups: Sequence[float | str] = kind.distinct(curve.by) if kind.can_split(curve.by) else [""]
+        for value in groups[:_MAX_LINES]:
             by = (
                 ""
                 if value == ""
                 else value
                 if isinstance(value, str)
-                else f"{heading(curve.by)} {tick(curve.by, value)}"
+                else f"{heading(curve.by)} {format_tick(curve.by, value)}"
             )
-            label = " ".join(part for part in (told.label if several else "", by) if part)
-            found.append(_line(curve, place, kind, value, label, by))
-    return found
+            label = " ".join(part for part in (run.label if several else "", by) if part)
+            lines.append(_line(curve, place, kind, value, label, by))
+    return lines
 
 
 def _line(curve: Curve, place: int, kind: Kind, value: float | str, label: str, by: str) -> Line:
     chosen = kind.where(**{curve.by: value}) if value != "" else kind.where()
     x, y = kind.column(curve.x)[chosen], kind.column(curve.y)[chosen]
-    if "y" in curve.log:  # what takes no time, or carries nothing, has no place there
+    if "y" in curve.log:  # a logarithmic axis cannot show 0
         chosen = chosen & (kind.column(curve.y) > 0)
         x, y = x[y > 0], y[y > 0]
     band: list[tuple[float, float]] = []
-    xs = [float(one) for one in numpy.unique(x)]
-    if curve.band is not None and all(kind.numeric(key) for key in curve.band):
+    xs = [float(at_x) for at_x in numpy.unique(x)]
+    if curve.band is not None and all(kind.is_numeric(key) for key in curve.band):
         low, high = (kind.column(key)[chosen] for key in curve.band)
-        band = [(float(low[x == one].min()), float(numpy.median(high[x == one]))) for one in xs]
-    return Line(place, label, by, [(one, float(numpy.median(y[x == one]))) for one in xs], band)
+        band = [(float(low[x == at_x].min()), float(numpy.median(high[x == at_x]))) for at_x in xs]
+    return Line(place, label, by, [(at_x, float(numpy.median(y[x == at_x]))) for at_x in xs], band)
 
 
-def _plot(curve: Curve, lines: Sequence[Line], paper: Published | None) -> Plot:
-    told = [f"{line.label or curve.axes[1]}: {_ends(curve, line)}" for line in lines]
+def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) -> Plot:
+    descriptions = [f"{line.label or curve.axes[1]}: {_ends(curve, line)}" for line in lines]
     paper_words = f" The paper's values: {paper.words}" if paper is not None else ""
-    alternative = f"{curve.title}. {'; '.join(told)}.{paper_words}"
+    alternative = f"{curve.title}. {'; '.join(descriptions)}.{paper_words}"
     caption = f"{curve.axes[1].capitalize()}, of all rows with the same {curve.axes[0]} the median."
     if any(line.band for line in lines):
         caption += " The band reaches from the shortest to the 99th percentile."
@@ -131,12 +167,12 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: Published | None) -> Plot:
         caption += f" Hollow diamonds are the paper's own values, on its hardware: {paper.source}."
     by = list(dict.fromkeys(line.by for line in lines))
     alone = len({line.run for line in lines}) == 1
-    with drawing(3.5) as figure:
+    with new_figure(3.5) as figure:
         axes = figure.add_subplot()
         zero = any(x == 0 for line in lines for x, _ in line.points)
-        scale(axes, "x", curve.x, log="x" in curve.log, zero=zero and "x" in curve.log)
+        set_up_axis(axes, "x", curve.x, log="x" in curve.log, zero=zero and "x" in curve.log)
         ys = [y for line in lines for _, y in line.points]
-        scale(axes, "y", curve.y, log="y" in curve.log, narrow=max(ys) < 15 * min(ys))
+        set_up_axis(axes, "y", curve.y, log="y" in curve.log, narrow=max(ys) < 15 * min(ys))
         for line in lines:
             colour = SERIES[(by.index(line.by) if alone else line.run) % len(SERIES)]
             xs = [x for x, _ in line.points]
@@ -153,25 +189,25 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: Published | None) -> Plot:
                       label="the paper's values")  # fmt: skip
         values = sorted({x for line in lines for x, _ in line.points})
         if "x" in curve.log:
-            at(axes, values, curve.x)
+            set_ticks(axes, values, curve.x)
         if curve.log != "xy":
             axes.set_ylim(bottom=0)
         axes.set_xlabel(curve.axes[0])
         axes.set_title(curve.axes[1])
         if any(line.label for line in lines) or paper is not None:
             axes.legend(labelcolor=INK)
-        drawn = svg_of(figure, curve.name, alternative)
+        drawn = to_svg(figure, curve.name, alternative)
     return Plot(curve.name, curve.title, drawn, caption, alternative, _table(curve, lines, paper))
 
 
 def _ends(curve: Curve, line: Line) -> str:
-    (first_x, first), (last_x, last) = line.points[0], line.points[-1]
-    return f"{cell(curve.y, first)} at {tick(curve.x, first_x)}, {cell(curve.y, last)} at {tick(curve.x, last_x)}"
+    ends = (line.points[0], line.points[-1])
+    return ", ".join(f"{format_value(curve.y, y)} at {format_tick(curve.x, x)}" for x, y in ends)
 
 
-def _table(curve: Curve, lines: Sequence[Line], paper: Published | None) -> Table:
+def _table(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) -> Table:
     values = sorted({x for line in lines for x, _ in line.points} | {x for x, _ in (paper.points if paper else ())})
     columns = [dict(line.points) for line in lines] + ([dict(paper.points)] if paper else [])
     names = [line.label or curve.axes[1] for line in lines] + (["the paper's"] if paper else [])
-    rows = [[tick(curve.x, x), *(cell(curve.y, column.get(x)) for column in columns)] for x in values]
+    rows = [[format_tick(curve.x, x), *(format_value(curve.y, column.get(x)) for column in columns)] for x in values]
     return Table(f"{curve.title}, in figures", [curve.axes[0], *names], rows)

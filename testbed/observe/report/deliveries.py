@@ -1,7 +1,7 @@
-"""When messages were delivered, how long each took and how long it was: from the histories of a run's programs.
+"""Deliveries of messages, with their times and sizes, from the histories of a run's programs.
 
-MPI keeps the order of messages of one sender under one context and tag: the n-th that was sent to a receiver is what the
-n-th receive of these was given, in the order in which receives began.
+MPI keeps the order of messages of one sender under one context and tag: the n-th message sent to a receiver matches its
+n-th such receive, in the order in which receives began.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from pathlib import Path
 import numpy
 
 from testbed.observe.report.columns import Numbers, read_chunks
+from testbed.runtime.journal import broken_line, read_numbered
+from testbed.workloads.history import check_event
 
 _Way = tuple[int, int, int, int]  # sender, receiver, context, tag
 
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Of messages, in the order in which they were delivered. at: the clock then, ns. took: since the send began, ns. moved:
+    """Delivered messages, in order of delivery. at: the clock then, ns. took: since the send began, ns. moved:
     bytes."""
 
     at: Numbers
@@ -29,9 +31,27 @@ class Deliveries:
 
 
 def read_deliveries(history: Path, names: Sequence[str]) -> Deliveries | None:
-    """Of all nodes' histories in a folder; None where there is none. names: by rank."""
+    """Read the histories of all nodes in a folder; None where there is none. names: by rank. Raises BrokenFileError
+    naming the line that is no event of a history."""
     if not history.is_dir():
         return None
+    try:
+        return _read(history, names)
+    except (KeyError, TypeError, OverflowError):  # checked only now: checking a million events takes long
+        for name in names:
+            _check_file(history / f"{name}.jsonl")
+        raise
+
+
+def _check_file(file: Path) -> None:
+    for number, event in read_numbered(file):
+        try:
+            check_event(event)
+        except ValueError as error:
+            raise broken_line(file, number, error) from error
+
+
+def _read(history: Path, names: Sequence[str]) -> Deliveries | None:
     sent: dict[_Way, list[tuple[int, int]]] = {}
     received: dict[_Way, list[tuple[int, int, int, int]]] = {}
     for rank, name in enumerate(names):
@@ -40,7 +60,7 @@ def read_deliveries(history: Path, names: Sequence[str]) -> Deliveries | None:
     for way, arrivals in received.items():
         arrivals.sort()
         for (begun, size), (_, _, clock, came) in zip(sent.get(way, ()), arrivals, strict=False):
-            if size == came and clock >= begun:  # else something was lost before it, and who answers whom is not known
+            if size == came and clock >= begun:  # else an earlier message was lost, and the match is unknown
                 at.append(clock)
                 took.append(clock - begun)
                 moved.append(size)
@@ -56,21 +76,18 @@ def _read_node(
     sent: dict[_Way, list[tuple[int, int]]],
     received: dict[_Way, list[tuple[int, int, int, int]]],
 ) -> None:
-    life = last = 0  # a program that was started again numbers its transfers from 1 again
+    life = last = 0  # a restarted program numbers its transfers from 1
     for events in read_chunks(file, without=b'"what": "sent"'):
         for event in events:
-            try:
-                what, number = event["what"], event["n"]
-                if what == "received":
-                    way = event["peer"], rank, event["context"], event["tag"]
-                    received.setdefault(way, []).append((life, number, event["clock_ns"], event["bytes"]))
-                    continue
-                if what == "send":
-                    way = rank, event["peer"], event["context"], event["tag"]
-                    sent.setdefault(way, []).append((event["clock_ns"], event["bytes"]))
-                elif what != "receive":
-                    continue
-            except KeyError:  # no event of a history
+            what, number = event["what"], event["n"]
+            if what == "received":
+                way = event["peer"], rank, event["context"], event["tag"]
+                received.setdefault(way, []).append((life, number, event["clock_ns"], event["bytes"]))
+                continue
+            if what == "send":
+                way = rank, event["peer"], event["context"], event["tag"]
+                sent.setdefault(way, []).append((event["clock_ns"], event["bytes"]))
+            elif what != "receive":
                 continue
             if number <= last:
                 life += 1

@@ -1,4 +1,4 @@
-"""The parts of a page as HTML, so that whoever has no pointer, no colours or no eyes for them can read them, too."""
+"""Parts of an HTML page, accessible without a pointer, without colours and by screen readers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from html import escape
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """caption: what it tells. rows: the first cell of each is its heading, where `headed`. left: columns of text."""
+    """A table. caption: its subject. headed: the first cell of each row is its heading. left: columns of text, aligned
+    left."""
 
     caption: str
     headings: Sequence[str]
@@ -20,7 +21,7 @@ class Table:
 
 
 def table(of: Table, name: str) -> str:
-    """It scrolls where it is wide, and the keyboard reaches it. name: unique in the page."""
+    """Render a table that scrolls where it is wide, also by keyboard. name: unique in the page."""
 
     def cells(row: Sequence[str]) -> str:
         return "".join(
@@ -44,7 +45,7 @@ def table(of: Table, name: str) -> str:
 
 
 def details(summary: str, content: str, *, opened: bool = False) -> str:
-    """What is shown when somebody asks for it."""
+    """Render content that is hidden until opened."""
     return f"<details{' open' if opened else ''}><summary>{escape(summary)}</summary>{content}</details>"
 
 
@@ -62,6 +63,10 @@ def preformatted(text: str, label: str) -> str:
     )
 
 
-def pairs(of: Iterable[tuple[str, str]]) -> str:
-    """Terms and what they are."""
-    return "<dl>" + "".join(f"<div><dt>{escape(term)}</dt><dd>{escape(said)}</dd></div>" for term, said in of) + "</dl>"
+def description_list(items: Iterable[tuple[str, str]]) -> str:
+    """Render terms and their descriptions."""
+    return (
+        "<dl>"
+        + "".join(f"<div><dt>{escape(term)}</dt><dd>{escape(description)}</dd></div>" for term, description in items)
+        + "</dl>"
+    )

@@ -1,4 +1,4 @@
-"""What the report says of a run in words and tables: its verdict with the reasons, its figures, how to repeat it."""
+"""Sections of the report as text and tables: a run's verdict with the reasons, its figures, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import numpy
 
-from testbed.observe.quantities import LABELS, cell, heading
-from testbed.observe.report.columns import MOST_SHOWN, Kind
-from testbed.observe.report.markup import Table, details, pairs, preformatted, table
-from testbed.observe.report.telling import Told
+from testbed.observe.format.quantities import LABELS, format_value, heading
+from testbed.observe.report.columns import MAX_SHOWN, Kind
+from testbed.observe.report.markup import Table, description_list, details, preformatted, table
+from testbed.observe.report.run_summary import RunSummary
 
 _MARKS: Final = {"trusted": "✓", "degraded": "!", "invalid": "✕", "failed": "✕", "interrupted": "■", "unfinished": "…"}
 _MEANING: Final = {
@@ -26,101 +26,109 @@ _MEANING: Final = {
 }
 _BROKE_OFF: Final = "The run broke off: what was measured until then is shown."
 _BAD: Final = ("degraded", "invalid", "failed")
-_MOST_REASONS: Final = 8
-_MOST_ROWS: Final = 60
+_MAX_REASONS: Final = 8
+_MAX_ROWS: Final = 60
 _FEW_ROWS: Final = 40
-_ASKED: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics", "dilate", "seed", "repeat")
+_PARAMETERS: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics", "dilate", "seed", "repeat")
 
 
-def verdict(told: Told, place: int) -> str:
-    """The card at the top. place: of the run among those in the report, from 0."""
-    grade = told.grade if told.run.status in ("done", "unfinished") else told.run.status
-    reasons = list(_reasons(told))
-    more = len(reasons) - _MOST_REASONS
-    listed = "".join(f"<li>{escape(one)}</li>" for one in reasons[:_MOST_REASONS])
+def verdict(run: RunSummary, place: int) -> str:
+    """Card at the top. place: index of the run in the report."""
+    grade = run.grade if run.record.status in ("done", "unfinished") else run.record.status
+    reasons = list(_reasons(run))
+    more = len(reasons) - _MAX_REASONS
+    listed = "".join(f"<li>{escape(reason)}</li>" for reason in reasons[:_MAX_REASONS])
     rest = f"<li>and {more:,} more, in the table of findings</li>" if more > 0 else ""
     mark = _MARKS.get(grade, "?")
-    name = f"run-{place}" if told.label else "verdict-title"
-    label = f'<span class="label series-{place + 1}">{escape(told.label)}</span>'
-    title = f'<h3 id="{name}">{label} {escape(told.title)}</h3>' if told.label else ""
+    name = f"run-{place}" if run.label else "verdict-title"
+    label = f'<span class="label series-{place + 1}">{escape(run.label)}</span>'
+    title = f'<h3 id="{name}">{label} {escape(run.title)}</h3>' if run.label else ""
     return (
         f'<article class="card {escape(grade)}" aria-labelledby="{name}">{title}'
         f'<p class="grade"><span class="mark" aria-hidden="true">{mark}</span> {escape(grade)}</p>'
-        f"<p>{escape(_BROKE_OFF if told.run.status == 'failed' else _MEANING.get(grade, ''))}</p>"
-        f"{f'<ul>{listed}{rest}</ul>' if reasons else ''}{_headline(told)}"
-        f'<p class="facts">{escape(_facts(told))}</p></article>'
+        f"<p>{escape(_BROKE_OFF if run.record.status == 'failed' else _MEANING.get(grade, ''))}</p>"
+        f"{f'<ul>{listed}{rest}</ul>' if reasons else ''}{_headline(run)}"
+        f'<p class="facts">{escape(_facts(run))}</p></article>'
     )
 
 
-def _reasons(told: Told) -> Iterator[str]:
-    if error := told.run.result.get("error"):
+def _reasons(run: RunSummary) -> Iterator[str]:
+    if error := run.record.result.get("error"):
         yield str(error)
-    yield from told.missing
-    said = told.run.result.get("verdict") or {}
-    for one in said.get("findings", ()):
-        if one.get("grade") in _BAD:
-            where = " ".join(part for part in (one.get("link"), one.get("direction")) if part)
-            measured = "" if one.get("measured") is None else f": {one['measured']:.4g} {one.get('unit', '')}"
-            reason = f" ({one['reason']})" if one.get("reason") else ""
-            yield f"{one['what']}{' on ' + where if where else ''}{measured}{reason}: {one['grade']}"
-    for one in told.run.result.get("checks") or ():
-        if one.get("passed"):
+    yield from run.missing
+    document = run.record.result.get("verdict") or {}
+    for finding in document.get("findings", ()):
+        if finding.get("grade") in _BAD:
+            where = " ".join(part for part in (finding.get("link"), finding.get("direction")) if part)
+            measured = (
+                "" if finding.get("measured") is None else f": {finding['measured']:.4g} {finding.get('unit', '')}"
+            )
+            reason = f" ({finding['reason']})" if finding.get("reason") else ""
+            yield f"{finding['what']}{' on ' + where if where else ''}{measured}{reason}: {finding['grade']}"
+    for check in run.record.result.get("checks") or ():
+        if check.get("passed"):
             yield "Histories were looked through: nothing lost, nothing twice, in order, unchanged."
-    yield from (str(note)[:1].upper() + str(note)[1:] for note in said.get("notes", ()))
+    yield from (str(note)[:1].upper() + str(note)[1:] for note in document.get("notes", ()))
 
 
-def _headline(told: Told) -> str:
-    """The few figures that one looks for first; none of an invalid run."""
-    found: list[tuple[str, str]] = []
-    for kind in () if told.grade == "invalid" else told.kinds:
-        sizes = kind.column("size_bytes") if kind.numeric("size_bytes") else None
-        if sizes is not None and kind.numeric("p50_ns"):
+def _headline(run: RunSummary) -> str:
+    """The main figures; none for an invalid run."""
+    tiles_shown: list[tuple[str, str]] = []
+    for kind in () if run.grade == "invalid" else run.kinds:
+        sizes = kind.column("size_bytes") if kind.is_numeric("size_bytes") else None
+        if sizes is not None and kind.is_numeric("p50_ns"):
             least = float(sizes.min())
             middle = float(numpy.median(kind.column("p50_ns")[sizes == least]))
-            found.append((cell("p50_ns", middle), f"median at {cell('size_bytes', round(least))}"))
-        if kind.numeric("L_ns"):
+            tiles_shown.append(
+                (format_value("p50_ns", middle), f"median at {format_value('size_bytes', round(least))}")
+            )
+        if kind.is_numeric("L_ns"):
             named = (
                 ("L_ns", "L, latency"),
                 ("o_s_ns", "o, of sending"),
                 ("o_r_ns", "o, of receiving"),
                 ("g_ns", "g, gap"),
             )
-            found += [(cell(key, float(kind.column(key)[0])), words) for key, words in named if kind.numeric(key)]
+            tiles_shown += [
+                (format_value(key, float(kind.column(key)[0])), words) for key, words in named if kind.is_numeric(key)
+            ]
         for key in ("bandwidth_bit_s", "aggregate_bit_s", "messages_per_s", "answered_per_s", "keys_per_s"):
-            if kind.numeric(key):
-                found.append((cell(key, float(kind.column(key).max())), f"{heading(key)}, at most"))
-    if told.deliveries is not None and told.grade != "invalid":
-        found.append((f"{told.deliveries.at.size:,}", "messages delivered"))
-        found.append((cell("took_ns", float(numpy.median(told.deliveries.took))), "median of a message"))
-    if told.fates:
-        found.append((f"{sum(told.fates.values()):,}", "frames met a fate"))
-    tiles = "".join(f"<div><dt>{escape(words)}</dt><dd>{escape(value)}</dd></div>" for value, words in found[:4])
+            if kind.is_numeric(key):
+                tiles_shown.append((format_value(key, float(kind.column(key).max())), f"{heading(key)}, at most"))
+    if run.deliveries is not None and run.grade != "invalid":
+        tiles_shown.append((f"{run.deliveries.at.size:,}", "messages delivered"))
+        tiles_shown.append((format_value("took_ns", float(numpy.median(run.deliveries.took))), "median of a message"))
+    if run.fates:
+        tiles_shown.append((f"{sum(run.fates.values()):,}", "frames met a fate"))
+    tiles = "".join(f"<div><dt>{escape(words)}</dt><dd>{escape(value)}</dd></div>" for value, words in tiles_shown[:4])
     return f'<dl class="headline">{tiles}</dl>' if tiles else ""
 
 
-def _facts(told: Told) -> str:
-    asked = told.asked
-    began = asked.get("began")
+def _facts(run: RunSummary) -> str:
+    parameters = run.asked
+    began = parameters.get("began")
     parts = [
-        str(asked.get("protocol", "")),
+        str(parameters.get("protocol", "")),
         {"sim": "in the simulation", "live": "on real frames", "dilated": "on real frames, slowed"}.get(
-            str(asked.get("mode")), ""
+            str(parameters.get("mode")), ""
         ),
-        f"profile {_asked(asked, 'profile')}" if _asked(asked, "profile") not in ("", "ideal") else "",
-        f"seed {asked['seed']}" if "seed" in asked else "",
-        f"{told.of} repetitions" if told.of > 1 else "",
-        f"{told.run.result['seconds']:.3g} s" if "seconds" in told.run.result else "",
+        f"profile {_parameter(parameters, 'profile')}"
+        if _parameter(parameters, "profile") not in ("", "ideal")
+        else "",
+        f"seed {parameters['seed']}" if "seed" in parameters else "",
+        f"{run.of} repetitions" if run.of > 1 else "",
+        f"{run.record.result['seconds']:.3g} s" if "seconds" in run.record.result else "",
         time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(began)) if isinstance(began, int | float) else "",
     ]
     return " · ".join(part for part in parts if part)
 
 
-def figures(told: Told, place: int) -> Iterator[str]:
-    """The run's rows, one table for each kind."""
-    if not told.kinds:
+def figures(run: RunSummary, place: int) -> Iterator[str]:
+    """Tables of the run's rows, one for each kind."""
+    if not run.kinds:
         yield '<p class="note">There are no rows: nothing was measured, or nothing was told.</p>'
-    for number, kind in enumerate(told.kinds):
-        rows = table(_rows(kind, told.label), f"rows-{place}-{number}")
+    for number, kind in enumerate(run.kinds):
+        rows = table(_rows(kind, run.label), f"rows-{place}-{number}")
         yield rows if kind.count <= _FEW_ROWS else details(f"{kind.count:,} rows, of the same keys", rows)
 
 
@@ -128,59 +136,62 @@ def _rows(kind: Kind, label: str) -> Table:
     keys = [key for key in kind.keys if key not in LABELS or key == "node"]
     if "repeat" in kind.keys:
         keys = ["repeat", *keys]
-    shown = min(kind.count, _MOST_ROWS if kind.count > MOST_SHOWN else MOST_SHOWN)
-    rows = [[cell(key, row.get(key)) for key in keys] for row in kind.first[:shown]]
+    shown = min(kind.count, _MAX_ROWS if kind.count > MAX_SHOWN else MAX_SHOWN)
+    rows = [[format_value(key, row.get(key)) for key in keys] for row in kind.first[:shown]]
     note = f"The first {shown} of {kind.count:,}; all are in rows.jsonl." if kind.count > shown else ""
-    left = frozenset(place for place, key in enumerate(keys) if not kind.numeric(key))
+    left = frozenset(place for place, key in enumerate(keys) if not kind.is_numeric(key))
     caption = f"Rows of {label}, {kind.count:,}" if label else f"Rows, {kind.count:,}"
     return Table(caption, [heading(key) for key in keys], rows, left, headed=False, note=note)
 
 
-def evidence(told: Told, place: int) -> Iterator[str]:
-    """What stands behind the verdict, and what was counted."""
-    result = told.run.result
+def evidence(run: RunSummary, place: int) -> Iterator[str]:
+    """Findings behind the verdict, and counters."""
+    result = run.record.result
     findings = (result.get("verdict") or {}).get("findings") or []
     if findings:
         of = Table(
             "Findings: what was asked for, and what was measured",
             ["what", "where", "asked", "measured", "unit", "grade", "reason"],
             [
-                [str(one.get("what")), " ".join(filter(None, (one.get("link"), one.get("direction")))) or "machine",
-                 _figure(one.get("asked")), _figure(one.get("measured")), str(one.get("unit", "")), str(one.get("grade")),
-                 str(one.get("reason", ""))]
-                for one in findings[:MOST_SHOWN]
+                [str(finding.get("what")),
+                 " ".join(filter(None, (finding.get("link"), finding.get("direction")))) or "machine",
+                 _figure(finding.get("asked")), _figure(finding.get("measured")), str(finding.get("unit", "")),
+                 str(finding.get("grade")), str(finding.get("reason", ""))]
+                for finding in findings[:MAX_SHOWN]
             ],
             frozenset({0, 1, 4, 5, 6}),
-            note=f"The first {MOST_SHOWN} of {len(findings):,}." if len(findings) > MOST_SHOWN else "",
+            note=f"The first {MAX_SHOWN} of {len(findings):,}." if len(findings) > MAX_SHOWN else "",
         )  # fmt: skip
         yield details(f"Findings ({len(findings):,})", table(of, f"findings-{place}"))
-    if told.fates:
+    if run.fates:
         rows = [
             [link, direction, cause, f"{count:,}"]
-            for (link, direction, cause), count in told.fates.most_common(MOST_SHOWN)
+            for (link, direction, cause), count in run.fates.most_common(MAX_SHOWN)
         ]
         of = Table("Frames that met a fate, by link and cause", ["link", "direction", "cause", "frames"], rows,
                    frozenset({0, 1, 2}))  # fmt: skip
-        yield details(f"Fates of frames ({sum(told.fates.values()):,})", table(of, f"fates-{place}"))
-    yield from _by_node(result.get("counted"), "What NICs counted", f"counted-{place}", lambda value: cell("", value))
+        yield details(f"Fates of frames ({sum(run.fates.values()):,})", table(of, f"fates-{place}"))
     yield from _by_node(
-        [{node: {part: one["share"] for part, one in parts.items()} for node, parts in first.items()}
+        result.get("counted"), "What NICs counted", f"counted-{place}", lambda value: format_value("", value)
+    )
+    yield from _by_node(
+        [{node: {part: finding["share"] for part, finding in parts.items()} for node, parts in first.items()}
          for first in (result.get("used") or ())[:1]],
         "How busy the parts of NICs and hosts were", f"used-{place}", lambda value: f"{value:.1%}",
     )  # fmt: skip
-    for name, text in told.logs.items():
+    for name, text in run.logs.items():
         yield details(f"What {name} printed last", preformatted(text, f"log of {name}"))
 
 
-def _by_node(counted: Any, title: str, name: str, said: Any) -> Iterator[str]:
-    """Of the first repetition: a row for each thing that any node has, a column for each node; nothing where all is 0."""
+def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator[str]:
+    """Table of the first repetition: a row for each node, a column for each counter; nothing where all are 0."""
     nodes: Mapping[str, Mapping[str, float]] = (counted or [{}])[0] or {}
     keys = dict.fromkeys(key for values in nodes.values() for key in values)
     keys = {key: None for key in keys if any(values.get(key) for values in nodes.values())}
     if not keys:
         return
-    shown = list(nodes)[:MOST_SHOWN]
-    rows = [[node, *(said(nodes[node].get(key, 0)) for key in keys)] for node in shown]
+    shown = list(nodes)[:MAX_SHOWN]
+    rows = [[node, *(format_count(nodes[node].get(key, 0)) for key in keys)] for node in shown]
     note = f"The first {len(shown)} of {len(nodes):,} nodes." if len(nodes) > len(shown) else ""
     of = Table(title, ["node", *(heading(key) for key in keys)], rows, note=note)
     yield details(title, table(of, name))
@@ -190,39 +201,39 @@ def _figure(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else ""
 
 
-def origin(told: Told) -> Iterator[str]:
-    """What is needed to repeat it."""
-    asked = told.asked
-    yield f"<h3>{escape(told.label)} {escape(told.title)}</h3>"
-    if command := asked.get("command"):
-        yield preformatted(str(command), f"command of {told.label}")
-    environment: Mapping[str, Any] = asked.get("environment") or {}
-    settings: Mapping[str, Any] = asked.get("settings") or {}
+def origin(run: RunSummary) -> Iterator[str]:
+    """Everything needed to repeat the run."""
+    parameters = run.asked
+    yield f"<h3>{escape(run.label)} {escape(run.title)}</h3>"
+    if command := parameters.get("command"):
+        yield preformatted(str(command), f"command of {run.label}")
+    environment: Mapping[str, Any] = parameters.get("environment") or {}
+    settings: Mapping[str, Any] = parameters.get("settings") or {}
     versions: Mapping[str, Any] = environment.get("versions") or {}
-    yield pairs(
+    yield description_list(
         [
-            ("folder", str(told.run.folder)),
-            ("files", ", ".join(_files(told.run.folder))),
+            ("folder", str(run.record.folder)),
+            ("files", ", ".join(_files(run.record.folder))),
             *(
-                (key, str(asked[key]))
+                (key, str(parameters[key]))
                 for key in ("cluster", "protocol", "mode", "codec", "nics", "seed", "repeat")
-                if key in asked
+                if key in parameters
             ),
-            ("settings", ", ".join(f"{key}={_setting(value)}" for key, value in settings.items()) or "none"),
+            ("settings", ", ".join(f"{key}={_format_setting(value)}" for key, value in settings.items()) or "none"),
             *((key, str(environment[key])) for key in ("kernel", "cpu", "cpus") if key in environment),
             ("python", str(environment.get("python", "")).partition(" ")[0]),
             ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ]
     )
     for name in ("cluster.toml", "scenario.toml"):
-        file = told.run.folder / name
+        file = run.record.folder / name
         if file.is_file():
             text = file.read_text(encoding="utf-8", errors="replace")
-            yield details(name, preformatted(text[:20_000], f"{name} of {told.label}"))
+            yield details(name, preformatted(text[:20_000], f"{name} of {run.label}"))
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """What else is there to be looked at, with its size; `testbed decode` prints captures."""
+    """Further files, with their sizes; `testbed decode` prints captures."""
     for file in sorted(folder.iterdir()):
         if file.is_file() and not file.name.startswith("."):
             yield f"{file.name} ({file.stat().st_size / 1000:,.1f} kB)"
@@ -230,23 +241,27 @@ def _files(folder: Path) -> Iterator[str]:
             yield f"{file.name}/"
 
 
-def _asked(asked: Mapping[str, Any], key: str) -> str:
-    """A profile by its name: its costs are in run.json."""
-    value = asked.get(key, "")
+def _parameter(parameters: Mapping[str, Any], key: str) -> str:
+    """A parameter as text; a profile by its name, since its costs are in run.json."""
+    value = parameters.get(key, "")
     return str(value.get("name", "")) if isinstance(value, dict) else str(value)
 
 
-def _setting(value: object) -> str:
+def _format_setting(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def differences(runs: Sequence[Told]) -> list[tuple[str, list[str]]]:
-    """What was asked for differently, by key."""
+def differences(runs: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
+    """Parameters that differ between the runs, by key."""
 
-    def asked(told: Told) -> dict[str, str]:
-        flat = {key: _asked(told.asked, key) for key in ("workload", *_ASKED)}
-        return flat | {f"setting {key}": _setting(value) for key, value in (told.asked.get("settings") or {}).items()}
+    def parameters(run: RunSummary) -> dict[str, str]:
+        flat = {key: _parameter(run.asked, key) for key in ("workload", *_PARAMETERS)}
+        return flat | {
+            f"setting {key}": _format_setting(value) for key, value in (run.asked.get("settings") or {}).items()
+        }
 
-    every = [asked(told) for told in runs]
-    keys = dict.fromkeys(key for one in every for key in one)
-    return [(key, values) for key in keys if len(set(values := [one.get(key, "") for one in every])) > 1]
+    every = [parameters(run) for run in runs]
+    keys = dict.fromkeys(key for values_of_run in every for key in values_of_run)
+    return [
+        (key, values) for key in keys if len(set(values := [values_of_run.get(key, "") for values_of_run in every])) > 1
+    ]

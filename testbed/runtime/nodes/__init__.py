@@ -1,1 +1,1 @@
-"""Node processes: each has one node's NIC, runs its firmware inline, and the node's host program beside it."""
+"""Node processes: each runs one node's host program, and the firmware of the node's NIC inline."""

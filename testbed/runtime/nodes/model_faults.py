@@ -1,4 +1,4 @@
-"""What a fault does to the model of a node where time is dilated: told to its process, which does it to NIC and core."""
+"""Faults of a node's model in a dilated run, which its process applies to NIC and core."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """NIC and host stand still. until: of the model's time, where that is known; None: until `Resume`."""
+    """NIC and host are paused. until: a model time; None: until `Resume`."""
 
     until: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The NIC goes on."""
+    """The NIC is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowed:
-    """The NIC takes so many times as long as its profile says; 1 ends it."""
+    """The NIC is slower than its profile by a factor; 1 ends it."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """Something takes such a share of the host's core."""
+    """A background load takes a share of the host's core."""
 
     share: float
 
 
 @dataclass(frozen=True, slots=True)
 class Unburn:
-    """It ends: the oldest one that takes this share."""
+    """The oldest background load of this share ends."""
 
     share: float
 

@@ -1,51 +1,51 @@
-"""How long a process that has nothing to do looks for a frame again and again before it sleeps.
+"""Adaptive spinning: how long an idle process polls for a frame before it sleeps.
 
-Falling asleep and being woken takes the processors of both sides some time, which a look that finds the frame saves: one
-that costs as much costs at most twice what the better of the two would have, whatever comes (competitive spinning: Karlin,
-Manasse, McGeoch, Owicki, SODA 1990). After looks in vain more and more waits begin asleep, so that processes whose frames
-come slowly, or whose peers cannot run while they look, hardly look at all. One frame that comes while it is looked for, and
-every wait begins with a look again.
+Sleeping and waking take the processors of both sides some time, which a successful spin saves: a spin as long as that time
+costs at most twice what the better choice would have, whatever comes (competitive spinning: Karlin, Manasse, McGeoch,
+Owicki, SODA 1990). After vain spins more and more waits begin asleep, so that processes whose frames come slowly, or whose
+peers cannot run while they spin, hardly spin at all. After one successful spin every wait begins with a spin again.
 
-That counts only one's own costs. A look also keeps waiting whoever else could run on the processor: where the processes of
-a run are more than the processors (`among`), nobody looks.
+This counts only a process's own costs. A spin also blocks other processes from the processor: where a run has more
+processes than processors (`among`), none spins.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from typing import ClassVar, Final
 
 _PROCESSORS: Final = len(os.sched_getaffinity(0))  # before a node's process is bound to one
 
-MOST: Final = 127
-"""Waits in a row that begin asleep, at most; then it is tried again."""
+MAX: Final = 127
+"""Maximum of consecutive waits that begin asleep; then a spin is tried again."""
 
 
 class Patience:
-    """Of one process. It asks for its `budget` when there is nothing, and says `in_vain` when it falls asleep.
+    """Spin budget of one process, which calls `budget` when it begins to wait, and `in_vain` when it falls asleep.
 
-    look: nanoseconds to look, at most; 0: sleep at once, always.
+    look: maximum of nanoseconds to spin; 0: always sleep at once.
     """
 
     __slots__ = ("_look", "_looks", "_next", "_without")
 
     LOOK: ClassVar[int] = 50_000
-    """Nanoseconds. Measured in a virtual machine: a round trip of EMP whose waits were slept through took 60 us more of each
-    side's processor, 25 of which went by in sending to an idle one."""
+    """Nanoseconds. Measured in a virtual machine: a round trip of EMP with sleeping waits took 60 us more processor time on
+    each side, 25 of them in sending to an idle processor."""
 
     def __init__(self, look: int) -> None:
         self._look = look
-        self._looks = False  # the last wait began with a look, which has not been in vain
-        self._without = 0  # so many more waits begin asleep
-        self._next = 0  # as many as began so after the last look in vain
+        self._looks = False  # the last wait began with a spin, which has not been in vain
+        self._without = 0  # waits to come that begin asleep
+        self._next = 0  # value of _without after the last vain spin
 
     @classmethod
     def among(cls, processes: int) -> Patience:
-        """That of each process of so many that run at the same time."""
+        """Make the patience of each of so many processes that run at the same time."""
         return cls(cls.LOOK if processes <= _PROCESSORS else 0)
 
     def budget(self) -> int:
-        """A wait begins: for how many nanoseconds to look."""
+        """Begin a wait; return for how many nanoseconds to spin."""
         if self._looks:
             self._next = 0
         elif self._without:
@@ -55,7 +55,48 @@ class Patience:
         return self._look
 
     def in_vain(self) -> None:
-        """Nothing has come: the wait goes on asleep."""
+        """End a spin without success: the wait continues asleep."""
         if self._looks:
             self._looks = False
-            self._without = self._next = min(2 * self._next + 1, MOST)
+            self._without = self._next = min(2 * self._next + 1, MAX)
+
+
+class PollPause:
+    """Sleep of a process in a vain poll, until something comes, but at most for a short time.
+
+    First it spins for as long as its `Patience` says, as in a wait. Then it sleeps in each vain poll: most of a millisecond
+    where the program does nothing but poll; for a moment, so that others can run, where it computes between its polls.
+    """
+
+    __slots__ = ("_look_until", "_patience", "_used")
+
+    IDLE: ClassVar[int] = 800_000
+    """Nanoseconds. Measured on a loaded machine: short sleeps cost their process its time slice, long ones do not."""
+    BUSY: ClassVar[int] = 50_000
+    """Nanoseconds: as long as sleeping and waking take, see `Patience`."""
+    COMPUTES: ClassVar[int] = 200_000
+    """Nanoseconds of processor time from one poll to the next, above which a program does more than poll."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._look_until = 0  # 0: the last poll was successful
+        self._used = 0  # processor time at the end of the last sleep; 0: there was none
+
+    def found(self) -> None:
+        """Note a successful poll."""
+        self._look_until = 0
+
+    def until(self, now: int) -> int | None:
+        """Note a vain poll; return until when to sleep in it; None: not at all."""
+        if not self._look_until:
+            self._look_until = now + self._patience.budget()
+            self._used = 0
+        if now < self._look_until:
+            return None
+        self._patience.in_vain()
+        computes = self._used and time.thread_time_ns() - self._used > self.COMPUTES
+        return now + (self.BUSY if computes else self.IDLE)
+
+    def slept(self) -> None:
+        """Note the end of the sleep, before the program runs again."""
+        self._used = time.thread_time_ns()

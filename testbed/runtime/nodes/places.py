@@ -1,4 +1,4 @@
-"""Who runs where: what a node process is told before it begins."""
+"""Orders of a run: nodes, NICs and programs, which the node processes get before they begin."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocols.core.apart import Apart
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import Profile
-from testbed.engine.awaiting import Awaited
+from protocols.core.split_memory import Apart
 from testbed.engine.loop import Loop
 from testbed.engine.server import Server
-from testbed.kernel.entering import Surroundings
+from testbed.engine.waitables import Awaited
 from testbed.kernel.offloads import Offloads
+from testbed.kernel.setns import Surroundings
 
 Program = Callable[..., Coroutine[Awaited | int, None, object]]
-"""A host program: ``async def program(endpoint, node)``. endpoint: what the protocol's library offers (`Agent.host`); node:
-the program's `Here`. What it returns goes back to whoever started it: plain data, 128 KiB at most."""
+"""A host program: ``async def program(endpoint, node)``. endpoint: of the protocol's library (`Agent.host`). node: the
+program's `Here`. Its result is plain data, 128 KiB at most, and is returned to the starting process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node, its NIC's interface, and who that NIC is. cpu: the processor that its process is bound to, or -1."""
+    """A node, its NIC's interface, and the NIC's adapter. cpu: the processor that its process is bound to, or -1."""
 
     name: str
     surroundings: Surroundings
@@ -33,8 +33,8 @@ class Place:
 
 
 class Model(Protocol):
-    """What a dilated run knows of a host. core: its one core. posted: when that has done what its program has asked of it
-    for the NIC."""
+    """Model of a host in a dilated run. core: its only core. posted: when the core has done the posts to the NIC that its
+    program has made."""
 
     core: Server
 
@@ -44,9 +44,9 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What a host program knows of where it runs. numbers: node name -> number. loop: its clock, its tasks:
-    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how often its
-    node has been started in this run."""
+    """The node on which a host program runs, for the program. numbers: node name -> number. loop: with its clock and tasks,
+    ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how often its node has
+    been started in this run."""
 
     name: str
     number: int
@@ -58,15 +58,15 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Dilation:
-    """How a run is slowed. factor: nanoseconds of this machine for one of the model's. profile: what NICs and hosts cost."""
+    """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts."""
 
     factor: int
     profile: Profile
 
 
 Offloading = Callable[[], AbstractContextManager[Mapping[str, Offloads]]]
-"""Gives, by node, the offloads that its NIC may have while no firmware is emulated on it, as it is when the run is over:
-links change. They may be switched on within its block."""
+"""Returns a context with the offloads, by node, that its NIC may have after the run, when no firmware is emulated on it;
+they depend on the links at that time. They may be switched on within the context."""
 
 
 def _none() -> AbstractContextManager[Mapping[str, Offloads]]:
@@ -75,9 +75,9 @@ def _none() -> AbstractContextManager[Mapping[str, Offloads]]:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the processes of one run are to do. spin: nanoseconds that they look for a frame before they sleep. offloading:
-    asked when they have ended. dilation: of a dilated run. shared: the NICs are, in processes of their own beside the
-    nodes'."""
+    """Orders for the processes of one run. spin: nanoseconds that they poll for a frame before sleeping. offloading: called
+    when they have ended. dilation: of a dilated run. shared: of shared NICs, which run in agents beside the node processes.
+    mtus: MAC address -> a node's name and its NIC's MTU, where the MTUs differ."""
 
     plug: Plug
     ethertype: int
@@ -88,3 +88,4 @@ class Orders:
     offloading: Offloading = _none
     dilation: Dilation | None = None
     shared: Apart | None = None
+    mtus: Mapping[bytes, tuple[str, int]] = field(default_factory=dict)

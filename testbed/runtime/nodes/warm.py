@@ -1,14 +1,13 @@
-"""The warm parent of a run's node processes: forked from the process that starts the run, with everything imported, it
-forks the nodes, sees each of them end at that moment, and ends with its last hearer.
+"""Warm parent of a run's node processes: forked from the process that starts the run, with everything imported, it forks
+the nodes, reports the end of each at once, and ends when its channel is closed.
 
-It stands between for what a test or a command cannot do for itself: it has one thread and no descriptor too many; its
-memory, set aside from garbage collection, stays shared with all that it forks; a cluster's user namespace is entered and
-a NIC's offloads are switched once, and put back however the nodes end. If it does not come to that, whoever started it
-puts them back.
+It does what a test or a command cannot do itself: it has one thread and no other descriptors; its memory, frozen for
+garbage collection, stays shared with its children; it enters a cluster's user namespace and switches the NICs' offloads
+off once, and restores them however the nodes end. If it dies before that, the starting process restores them.
 
-It tells "forked" with a node's name and process number, "ended" with its name and wait status. It is told "ask": have all
-nodes say what they wait for; with a name, "kill", "pause" and "resume"; and "restart", with a name and the node's new end,
-for one that has ended.
+It sends "forked" with a node's name and pid, and "ended" with its name and wait status. It receives "ask": let all nodes
+report what they wait for; with a name, "kill", "pause" and "resume"; and "restart", with the name of a node that has ended
+and its new end of a channel.
 """
 
 from __future__ import annotations
@@ -27,17 +26,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from protocols.core.apart import Apart
+from protocols.core.split_memory import Apart
 from testbed.errors import KernelError, TestbedError, reason_of
 from testbed.kernel import daemons, offloads, processes, syscalls
-from testbed.kernel.entering import enter_keeper, is_inside
 from testbed.kernel.offloads import Offloads
-from testbed.runtime import events
-from testbed.runtime.nodes.channel import Channel
-from testbed.runtime.nodes.node import QUESTION, asked, live, made
+from testbed.kernel.setns import enter_keeper, is_inside
+from testbed.runtime import event_log
+from testbed.runtime.nodes.control_channel import Channel
+from testbed.runtime.nodes.inline_driver import Driver
+from testbed.runtime.nodes.node_process import QUESTION, answer_question, build_nic, run_node
 from testbed.runtime.nodes.places import Orders, Place
-from testbed.runtime.nodes.progress import Progress
-from testbed.runtime.shared import serving
+from testbed.runtime.nodes.run_progress import Progress
+from testbed.runtime.shared import node_agents
 
 NAME: Final = "testbed-nodes"
 LOG: Final = "warm.log"
@@ -46,14 +46,17 @@ _SIGNALS: Final = {
     "ask": QUESTION, "kill": signal.SIGKILL, "pause": signal.SIGSTOP, "resume": signal.SIGCONT,
 }  # fmt: skip
 
-# Of CPython's allocator: objects of at most so many bytes lie side by side by their size in such steps; bytes have a head.
-# Above that, they are of libc's, which cuts them from what is free.
+# CPython's allocator pools objects of at most _SMALL bytes by size, in steps of _STEP; larger ones are libc's, which cuts
+# them from free memory. A bytes object has a header of _HEAD bytes.
 _SMALL: Final = 512
 _STEP: Final = 16
 _LARGE: Final = 4096
 _CUT: Final = 128
 _HEAD: Final = 33
 _FILL: Final = 1 << 18  # bytes for each size
+
+_REHEARSALS: Final = 20
+"""Empty programs to run, after which the interpreter has specialised the loop's code, which it does by writing into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class _Child:
     agent: bool = False
 
 
-class _Warm:
+class _WarmParent:
     def __init__(
         self, orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path, progress: Progress
     ) -> None:
@@ -74,23 +77,24 @@ class _Warm:
         self._channel = channel
         self._ends = dict(ends)
         self._logs = logs
-        self._log = f"{str(logs).replace('%', '%%')}/%s.log"  # a path's own operations would cost each node pages
+        self._log = f"{str(logs).replace('%', '%%')}/%s.log"  # operations of Path would cost each node pages
         self._told = told
         self._progress = progress
         self._starts: Counter[str] = Counter()  # of each node
         self._directory = os.getcwd()
         self._children: dict[int, _Child] = {}
         self._open = {channel.fileno(), *(end.fileno() for end in ends.values())}
-        """What no node may keep, unless it is its own."""
+        """Descriptors that a node must close, but for its own."""
         self._ready = select.poll()
 
     def prepare(self) -> None:
-        """Raises KernelError where a node or its NIC is not there."""
-        with contextlib.suppress(OSError):  # somebody has removed it
+        """Enter the cluster's user namespace, switch offloads off, and warm up. Raises KernelError where a node or its NIC
+        is missing."""
+        with contextlib.suppress(OSError):  # it was removed
             os.chdir(self._directory)
         self._orders = _entered(self._orders)
         try:
-            for place in self._orders.places if self._orders.ethertype else ():  # the kernel's own protocols keep them
+            for place in self._orders.places if self._orders.ethertype else ():  # the kernel's protocols use offloads
                 _switch_off(place)
             self._warm_up()
         except BaseException:
@@ -98,29 +102,35 @@ class _Warm:
             raise
         gc.collect()
         gc.freeze()
-        self._filled = _filled()
+        self._filler = _filler()
 
     def _warm_up(self) -> None:
-        """Have done once what every node does: what it leaves in memory is shared."""
+        """Do once what every node does, so that the memory it touches is shared."""
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         try:
-            self._rehearsed = made(self._orders, "lo", self._orders.places[0].adapter)
-        except Exception as error:  # a protocol may raise anything; told as every TestbedError is
+            self._rehearsed = build_nic(self._orders, "lo", self._orders.places[0].adapter)
+            driver = self._rehearsed[-1]
+            if isinstance(driver, Driver):
+                for _ in range(_REHEARSALS):
+                    driver.loop.complete(_empty_program())
+        except Exception as error:  # a protocol may raise anything
             raise TestbedError(f"no NIC can be built:\n{traceback.format_exc()}") from error
 
     def stay(self) -> None:
-        signal.signal(QUESTION, asked)
+        signal.signal(QUESTION, answer_question)
         try:
             if self._orders.shared is not None:
-                self._begin_agents(self._orders.shared)
+                self._fork_agents(self._orders.shared)
             places = enumerate(self._orders.places)
             for name, pid in [(place.name, self._fork(number, place.name)) for number, place in places]:
-                self._forked(name, pid)
+                self._register(name, pid)
             self._ready.register(self._channel.fileno(), select.POLLIN)
             while self._turn():
                 pass
         finally:
+            for child in [child for child in self._children.values() if processes.is_ending(child.pid)]:
+                self._reap(child)  # a death that others noticed first is reported all the same
             for child in self._children.values():
                 signal.pidfd_send_signal(child.handle, signal.SIGKILL)
             for child in self._children.values():
@@ -132,28 +142,27 @@ class _Warm:
         pid = os.fork()
         if not pid:
             own = self._ends[name]
-            for descriptor in self._open - {own.fileno()}:  # by number: to look at each object would cost pages
+            for descriptor in self._open - {own.fileno()}:  # by number: touching each object would cost pages
                 os.close(descriptor)
-            live(self._orders, number, own, self._log % name, self._progress, self._starts[name])
+            run_node(self._orders, number, own, self._log % name, self._progress, self._starts[name])
         return pid
 
-    def _forked(self, name: str, pid: int) -> None:
-        """See to a node process. Not between the forks of several: what is written here, each that was forked before has to
-        itself from then on."""
+    def _register(self, name: str, pid: int) -> None:
+        """Register a forked node process, only after all forks: every page written here is copied by those forked before."""
         self._open.remove(self._ends[name].fileno())
         self._ends[name].close()
         self._watch(_Child(name, pid, os.pidfd_open(pid)))
         self._tell("forked", (name, pid))
 
-    def _begin_agents(self, apart: Apart) -> None:
-        """Of shared NICs; all of them listen when this returns. One that does not is found out by its node process."""
-        begun = []
+    def _fork_agents(self, apart: Apart) -> None:
+        """Fork the agents of shared NICs and wait until they listen. Its node process notices one that does not."""
+        waiting = []
         for place in self._orders.places:
-            pid, ready = serving.begin(self._orders, apart, place, _go_to, self._logs / f"{place.name}.nic.log")
+            pid, ready = node_agents.begin(self._orders, apart, place, _go_to, self._logs / f"{place.name}.nic.log")
             self._watch(_Child(place.name, pid, os.pidfd_open(pid), agent=True))
-            begun.append(ready)
-        for ready in begun:
-            serving.listens(ready)
+            waiting.append(ready)
+        for ready in waiting:
+            node_agents.listens(ready)
 
     def _watch(self, child: _Child) -> None:
         self._open.add(child.handle)
@@ -161,32 +170,32 @@ class _Warm:
         self._ready.register(child.handle, select.POLLIN)
 
     def _turn(self) -> bool:
-        """Wait for something and do it; whether anybody wants us still."""
+        """Wait for events and process them; return False when the channel is closed."""
         for descriptor, _ in self._ready.poll():
             child = self._children.get(descriptor)
             if child is not None:
-                self._bury(child)
+                self._reap(child)
                 continue
-            said, end = self._channel.hear_with()
-            if said is None:
+            message, end = self._channel.hear_with()
+            if message is None:
                 return False
-            word, name = said
+            word, name = message
             if word == "restart" and end is not None:
                 self._restart(str(name), end)
                 continue
-            for other in self._children.values():
-                if (word == "ask" or other.name == name) and not other.agent:
-                    signal.pidfd_send_signal(other.handle, _SIGNALS[word])
+            for node in self._children.values():
+                if (word == "ask" or node.name == name) and not node.agent:
+                    signal.pidfd_send_signal(node.handle, _SIGNALS[word])
         return True
 
     def _restart(self, name: str, end: Channel) -> None:
-        """A node that has ended begins again."""
+        """Fork the process of a node that has ended again."""
         self._ends[name] = end
         self._open.add(end.fileno())
         number = [place.name for place in self._orders.places].index(name)
-        self._forked(name, self._fork(number, name))
+        self._register(name, self._fork(number, name))
 
-    def _bury(self, child: _Child) -> None:
+    def _reap(self, child: _Child) -> None:
         _, status = os.waitpid(child.pid, 0)
         self._ready.unregister(child.handle)
         os.close(child.handle)
@@ -194,10 +203,10 @@ class _Warm:
         del self._children[child.handle]
         code = os.waitstatus_to_exitcode(status)
         if child.agent:
-            events.record(self._told, "NIC agent died", node=child.name, pid=child.pid, code=code)
+            event_log.record(self._told, "NIC agent died", node=child.name, pid=child.pid, code=code)
             return
         if status:
-            events.record(self._told, "node process died", node=child.name, pid=child.pid, code=code)
+            event_log.record(self._told, "node process died", node=child.name, pid=child.pid, code=code)
         self._tell("ended", (child.name, status))
 
     def _tell(self, word: str, data: object) -> None:
@@ -205,10 +214,14 @@ class _Warm:
             self._channel.tell(word, data)
 
 
-def _filled() -> list[bytes]:
-    """What fills the holes in this process's memory, as long as it is kept. Else each child would put its first objects into
-    holes all over it, and have every page that has one to itself: 4 % of a node's memory, twice that where this process
-    has had modules to compile."""
+async def _empty_program() -> None:
+    """An empty program."""
+
+
+def _filler() -> list[bytes]:
+    """Allocate objects that fill the holes in this process's memory, to be kept. Else each child would put its first objects
+    into holes all over it, and copy every page that has one: 4 % of a node's memory, twice that where this process has had
+    to compile modules."""
     sizes = [*range(_LARGE, _SMALL, -_CUT), *range(_SMALL, 2 * _STEP, -_STEP)]
     return [bytes(size - _HEAD) for size in sizes for _ in range(_FILL // size)]
 
@@ -216,29 +229,29 @@ def _filled() -> list[bytes]:
 def start(
     orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path, progress: Progress
 ) -> processes.Identity:
-    """Fork the warm parent; it forks the nodes. channel: its end of what it hears by; ends: the nodes' ends, by name. logs:
-    the directory of the nodes' output. told: the cluster's directory, for events. KernelError."""
-    warm = _Warm(orders, channel, ends, logs, told, progress)
+    """Fork the warm parent, which forks the nodes. channel: the parent's end. ends: the nodes' ends, by name. logs: the
+    directory of the nodes' output. told: the cluster's directory, for events. KernelError."""
+    warm = _WarmParent(orders, channel, ends, logs, told, progress)
     kept = [channel.fileno(), *(end.fileno() for end in ends.values())]
     return daemons.start(NAME, kept, warm.prepare, warm.stay, str(logs / LOG))
 
 
 def put_back(orders: Orders, told: Path) -> None:
-    """Let the nodes' NICs have offloads again, where links allow it by now. For a process of one thread that need not come
-    back to its namespaces. What cannot be put back is an event; 'testbed up' does it then."""
+    """Restore the offloads of the nodes' NICs, as far as the links allow it now. The process must have one thread and does
+    not return to its namespaces. A failure is recorded as an event; 'testbed up' restores them then."""
     try:
         entered = _entered(orders)
         with orders.offloading() as wanted:
             for place in entered.places:
                 if place.name in wanted:
-                    _raise(place, wanted[place.name])
+                    _restore(place, wanted[place.name])
     except (TestbedError, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
-        events.record(told, "offloads left off", nodes=[place.name for place in orders.places], reason=reason)
+        event_log.record(told, "offloads left off", nodes=[place.name for place in orders.places], reason=reason)
 
 
 def _entered(orders: Orders) -> Orders:
-    """Be inside the cluster's user namespace, where it has one. The same places, as they are seen from there."""
+    """Enter the cluster's user namespace, if it has one; return the orders with the places as seen from there."""
     keeper = orders.places[0].surroundings.keeper
     if not keeper:
         return orders
@@ -249,24 +262,24 @@ def _entered(orders: Orders) -> Orders:
 
 
 def _switch_off(place: Place) -> None:
-    """A NIC's offloads: the kernel's frames on its interface are whole, as the firmware's are."""
+    """Switch a NIC's offloads off, so that the kernel's frames on its interface are complete, as the firmware's are."""
     try:
         _go_to(place)
-        if _taken(place):
+        if _offloads_of(place):
             offloads.allow(place.device, Offloads.NONE)
     except OSError as error:
         raise KernelError(f"{place.name}: its NIC {place.device} cannot be had: {reason_of(error)}") from error
 
 
-def _raise(place: Place, wanted: Offloads) -> None:
+def _restore(place: Place, wanted: Offloads) -> None:
     with contextlib.suppress(OSError):  # the node is gone, and its NIC with it
         _go_to(place)
-        taken = _taken(place)
+        taken = _offloads_of(place)
         if taken is not None and taken < wanted:
             offloads.allow(place.device, wanted)
 
 
-def _taken(place: Place) -> Offloads | None:
+def _offloads_of(place: Place) -> Offloads | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
         return offloads.taken(opened.fileno(), place.device)
 

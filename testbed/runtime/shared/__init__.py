@@ -1,1 +1,1 @@
-"""Shared NICs: a process for each NIC that serves several host processes through memory that it shares with each of them."""
+"""Shared NICs: an agent process for each NIC, which serves several host processes through memory shared with each."""

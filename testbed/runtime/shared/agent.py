@@ -1,17 +1,18 @@
-"""The agent of a shared NIC: a process of its own, which drives the firmware of all functions of one interface.
+"""Agent of a shared NIC: a process that drives the firmware of all functions of one interface.
 
-Its turn: some frames that came, some between its functions, some doorbells of every host process that is awake, then what
-may be sent later. Every share is bounded, so that nobody who floods keeps the others waiting for long.
+A turn takes some received frames, some frames between its functions, some doorbells of every host process that is awake,
+and sends the frames that may be sent later. Every share is bounded, so that no flood delays the others for long.
 
-A host that rings nothing for a while is not looked at any more, until it wakes the agent: who is attached and idle costs
-nothing. When nobody has anything the agent spins for its budget and then sleeps.
+A host that rings no doorbell for a while is not polled any more until it wakes the agent: an attached idle host costs
+nothing. When there is nothing to do the agent spins for its budget and then sleeps.
 
-Nothing that a host process does may end the agent or touch another. What no library of ours does (`MisconductError`) ends
-the attachment, as its death does: the function is vacant then, and the peers are told so by their protocol.
+No host process can end the agent or affect another one. Behaviour that no library of ours shows (`MisconductError`) ends
+the attachment, as the host's death does: the function is vacant then, and its protocol tells the peers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -19,45 +20,47 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from protocols.core.apart import Apart
 from protocols.core.firmware import Adapter
-from testbed.kernel.frame_socket import DOWN, FrameSocket
-from testbed.kernel.sealed_memory import sealed
-from testbed.kernel.waiting import Waiter
+from protocols.core.split_memory import Apart
+from testbed.engine.failures import failure
+from testbed.errors import FirmwareError
+from testbed.kernel.carrier import DOWN
+from testbed.kernel.sealed_memory import make_sealed
+from testbed.kernel.waiter import Waiter
 from testbed.runtime import calls
-from testbed.runtime.holding import routed_socket
 from testbed.runtime.incarnations import incarnation
+from testbed.runtime.nodes.veth_port import port_on, socket_on
 from testbed.runtime.shared import introduction
-from testbed.runtime.shared.functions import MOST, Attached, Function, Wire
+from testbed.runtime.shared.functions import MAX, Attached, Function, Wire
 from testbed.runtime.shared.region import Layout, Region
 from testbed.runtime.shared.rings import ORDERED, MisconductError
-from testbed.runtime.shared.routed import RoutedWire
 
 HEAP: Final = 512 << 20
-"""Bytes of pinned memory that a host process may have: above the longest message. What it never uses is never there."""
+"""Bytes of pinned memory of a host process: above the longest message. Unused pages take no memory."""
 
 _DONTWAIT: Final = socket.MSG_DONTWAIT
 _FRAMES: Final = 8  # from the wire, and between functions, in a turn
 _DOORBELLS: Final = 8  # of one host, in a turn
-_LOOK: Final = 200_000  # ns of turns in a row after which deadlines and other descriptors are looked at
-_QUIET: Final = 64  # turns in which a host has rung nothing, after which it has to wake us
+_LOOK: Final = 200_000  # ns of busy turns after which deadlines and other descriptors are checked
+_QUIET: Final = 64  # turns without a doorbell after which a host has to wake us
 _SPUN: Final = 64  # empty turns between two looks at other descriptors
+_SAID: Final = 50  # sentences of what a NIC waits for
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_BELL: Final = select.EPOLLIN | select.EPOLLET  # it is never read: each ring is one event
+_BELL: Final = select.EPOLLIN | select.EPOLLET  # edge-triggered, since it is never read
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a NIC offers. adapters: of its functions; their incarnations are the agent's to give. hosts: host processes of
-    each function, as far as its protocol has places for them. spin:
-    nanoseconds to look for something before sleeping, letting others run in between. asked: where it answers by its file
-    system's name, besides; who asks there does not attach."""
+    """Configuration of a shared NIC. adapters: of its functions; the agent sets their incarnations. hosts: host processes of
+    each function, at most as many as its protocol supports. heap: bytes for each host. spin: nanoseconds to poll before
+    sleeping, yielding in between. asked: path of a further socket that answers queries, without attaching. mtus: see
+    `nodes.places.Orders`."""
 
     apart: Apart
     ethertype: int
@@ -67,14 +70,15 @@ class Offer:
     spin: int = 0
     heap: int = HEAP
     asked: Path | None = None
+    mtus: Mapping[bytes, tuple[str, int]] = field(default_factory=dict)
 
 
 class SharedAgent:
-    """On an interface of this process's network namespace. OSError, ValueError."""
+    """The agent of an interface of this process's network namespace. Its construction raises OSError, ValueError."""
 
     def __init__(self, offer: Offer) -> None:
-        if not 1 <= len(offer.adapters) <= MOST:
-            raise ValueError(f"{len(offer.adapters)} functions of a NIC: 1 to {MOST}")
+        if not 1 <= len(offer.adapters) <= MAX:
+            raise ValueError(f"{len(offer.adapters)} functions of a NIC: 1 to {MAX}")
         if not 1 <= offer.hosts <= offer.apart.hosts:
             raise ValueError(f"{offer.hosts} host processes of one function: 1 to {offer.apart.hosts}")
         if not ORDERED:
@@ -82,11 +86,12 @@ class SharedAgent:
         self._offer = offer
         self._layout = Layout(1 << (offer.apart.most - 1).bit_length(), offer.apart.descriptors, offer.heap)
         self._routed = offer.adapters[0].routed
-        kind = routed_socket if self._routed else FrameSocket
-        self._socket = kind(offer.device, offer.ethertype, offer.adapters[0].mtu)
+        self._socket = socket_on(offer.device, offer.ethertype, offer.adapters[0].mtu, holding=self._routed)
+        if offer.mtus:
+            self._socket.note_lengths(offer.mtus)
         addresses = [adapter.address for adapter in offer.adapters]
         head = addresses[0] + offer.ethertype.to_bytes(2, "big")
-        self._wire = RoutedWire(self._socket, head) if self._routed else Wire(self._socket, frozenset(addresses))
+        self._wire = Wire(port_on(self._socket, head if self._routed else b""), frozenset(addresses))
         began = incarnation()
         self._suspects: list[Attached] = []
         self._functions = [
@@ -94,37 +99,37 @@ class SharedAgent:
             for adapter in offer.adapters
         ]
         self._turns_of: Counter[int] = Counter()
-        """How often each slot has had a host."""
+        """Number of hosts that each slot has had."""
         self._slots = [(function, place) for function in self._functions for place in range(offer.hosts)]
         self._by_address = dict(zip(addresses, self._functions, strict=True))
         self._awake: list[Attached] = []
         self._touched: set[Function] = set()
         self._due: int | None = None
-        self._known: int | None = None  # of deadlines, the one that the kernel knows
+        self._known: int | None = None  # the deadline that is set in the kernel
         self._turns = 0
         self._waiter = Waiter(0)
-        self._strangers = 0  # connections of whom nothing is known yet
+        self._strangers = 0  # connections that have not attached yet
         self._handlers: dict[int, Callable[[], object]] = {}
-        self._frames = select.epoll()  # to ask costs half of what poll does
+        self._frames = select.epoll()  # costs half of what poll does
         self._frames.register(self._socket.fileno(), select.EPOLLIN)
-        self._bells = select.epoll()  # of its own, and within the other: an event of an edge is told once
+        self._bells = select.epoll()  # separate, and watched by the other: an edge is reported once
         self._ringers: dict[int, Attached] = {}
         self.strangers = 0
         """Frames for none of the functions."""
         self.refused = 0
-        """Host processes that were detached for what they did."""
+        """Host processes that were detached for misconduct."""
         self._listening = introduction.listening(offer.device)
-        self._watch(self._socket.fileno(), lambda: None)
-        self._watch(self._listening.fileno(), partial(self._accept, self._listening))
+        self.watch(self._socket.fileno(), lambda: None)
+        self.watch(self._listening.fileno(), partial(self._accept, self._listening))
         if offer.asked is not None:
             self._asked = calls.listening(offer.asked)
-            self._watch(self._asked.fileno(), partial(self._accept, self._asked))
-        self._watch(self._bells.fileno(), self._listen)
+            self.watch(self._asked.fileno(), partial(self._accept, self._asked))
+        self.watch(self._bells.fileno(), self._on_bell)
 
     # The loop
 
     def run(self) -> None:
-        """For ever."""
+        """Run the loop for ever."""
         now, spin, give_way = time.monotonic_ns, self._offer.spin, os.sched_yield
         looked = until = now()
         spun = 0
@@ -138,7 +143,7 @@ class SharedAgent:
                     looked = moment
                     self._look(moment)
                 if spin:
-                    give_way()  # to whom something has just been given, where it has this processor, too
+                    give_way()  # to a host that has just got something, if it shares this processor
                 continue
             moment = now()
             if self._touched:
@@ -152,7 +157,7 @@ class SharedAgent:
                     self._look(moment)
                 give_way()
                 continue
-            if not gave_way:  # a host that was woken, or that woke us, may be about to ring
+            if not gave_way:  # a host that was woken, or that woke us, may be about to ring a doorbell
                 gave_way = True
                 give_way()
                 continue
@@ -162,26 +167,26 @@ class SharedAgent:
                 gave_way = False
 
     def _wake_by(self) -> int | None:
-        """When the kernel shall wake us: at the next deadline, or at an earlier one that it knows of already. Most are put
-        off before they come, and to tell it each time would cost more than to wake once for nothing."""
+        """Return when the kernel shall wake us: at the next deadline, or at an earlier one that is set already. Most are put
+        off before they come, and setting each would cost more than one useless wake-up."""
         known, due = self._known, self._due
         if known is None or known <= time.monotonic_ns() or (due is not None and due < known):
             self._known = known = due
         return known
 
     def _turn(self) -> bool:
-        """Something of everybody's; whether there was anything."""
+        """Do a bounded share of everything that is pending; return whether there was anything."""
         receive, longest, local = self._socket.socket.recv, self._socket.longest, self._wire.local
         busy = False
-        there = self._frames.poll
+        has_frame = self._frames.poll
         for _ in range(_FRAMES):
-            if not there(0):  # cheaper than the exception that there is none
+            if not has_frame(0):  # cheaper than BlockingIOError
                 break
             try:
                 frame = receive(longest, _DONTWAIT)
             except BlockingIOError:
                 break
-            except OSError as error:  # told once to a socket whose interface was set down
+            except OSError as error:  # reported once by a socket whose interface was set down
                 if error.errno not in DOWN:
                     raise
                 break
@@ -203,8 +208,11 @@ class SharedAgent:
                 host.heard = turns
                 self._touched.add(host.function)
                 ring = host.ring
-                for index in rung:
-                    ring(time.monotonic_ns(), index)
+                try:
+                    for index in rung:
+                        ring(time.monotonic_ns(), index)
+                except Exception as error:
+                    raise self._failed(error, host.function) from error
         if self._suspects:
             self._refuse_suspects()
         if self._wire.later:
@@ -214,17 +222,20 @@ class SharedAgent:
     def _deliver(self, frame: bytes) -> None:
         function = self._by_address.get(frame[:6])
         if function is None:
-            if self._wire.hear(frame):
+            if self._wire.port.hear(frame):
                 return
             if not (self._routed and frame[0] & 1):
                 self.strangers += 1
                 return
-            function = self._functions[0]  # a route leads to a NIC, whatever address a frame has
+            function = self._functions[0]  # a source route leads to the NIC, whatever address a frame has
         self._touched.add(function)
-        function.nic.firmware.receive(time.monotonic_ns(), frame)
+        try:
+            function.nic.firmware.receive(time.monotonic_ns(), frame)
+        except Exception as error:
+            raise self._failed(error, function) from error
 
     def _look(self, moment: int) -> None:
-        """At what turns do not: deadlines, other descriptors, and who has become quiet."""
+        """Check what turns do not: deadlines, other descriptors, and hosts that have become quiet."""
         if self._touched:
             self._ask_for_deadlines()
         if self._due is not None and self._due <= moment:
@@ -238,7 +249,7 @@ class SharedAgent:
         return host.awake
 
     def _doze(self) -> bool:
-        """Say to everybody that we sleep; whether we may."""
+        """Tell all hosts that we sleep; return whether we may."""
         still = []
         for host in self._awake:
             if host.doorbells.doze():
@@ -248,13 +259,13 @@ class SharedAgent:
         self._awake = still
         return not still
 
-    def _listen(self) -> None:
-        """Somebody has rung."""
+    def _on_bell(self) -> None:
+        """Wake the hosts whose bell was rung."""
         for bell, _ in self._bells.poll(0):
             self._wake(self._ringers[bell])
 
     def _wake(self, host: Attached) -> None:
-        """It has rung while we did not look."""
+        """Poll a host's doorbells again."""
         if not host.awake:
             host.doorbells.rise()
             host.awake = True
@@ -274,14 +285,27 @@ class SharedAgent:
         for function in self._functions:
             if function.due is not None and function.due <= moment:
                 self._touched.add(function)
-                function.nic.firmware.tick(moment)
+                try:
+                    function.nic.firmware.tick(moment)
+                    function.ticks.check(function.nic.firmware, moment)
+                except Exception as error:
+                    raise self._failed(error, function) from error
         if self._suspects:
             self._refuse_suspects()
         self._wire.tick(moment)
         self._ask_for_deadlines()
         self._wire.flush()
 
-    def _watch(self, descriptor: int, handler: Callable[[], object]) -> None:
+    def _failed(self, error: Exception, function: Function) -> FirmwareError:
+        """Make the error that ends this process from one of a function's firmware, and send it to the function's hosts."""
+        failed = failure(error, function.nic.firmware, None, time.monotonic_ns())
+        for host in function.hosts:
+            if host is not None:
+                with contextlib.suppress(OSError):  # it is gone
+                    introduction.tell(host.connection, {"failed": failed.what, "when": failed.when})
+        return failed
+
+    def watch(self, descriptor: int, handler: Callable[[], object]) -> None:
         self._handlers[descriptor] = handler
         self._waiter.watch(descriptor)
 
@@ -290,8 +314,8 @@ class SharedAgent:
         self._waiter.unwatch(descriptor)
 
     def _handle(self, deadline: int | None) -> None:
-        """Wait for descriptors, until then at the latest, and do what they ask for."""
-        # All handlers first: one of them may close a descriptor, whose number another one gets at once.
+        """Wait for descriptors until the deadline, and call their handlers."""
+        # Handlers are looked up first: one of them may close a descriptor, whose number another one gets at once.
         for handler in [self._handlers[descriptor] for descriptor in self._waiter.wait(deadline)]:
             handler()
 
@@ -305,39 +329,42 @@ class SharedAgent:
         pid, user, _ = _CREDENTIALS.unpack(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
-        if user not in (0, os.geteuid()) or self._strangers >= MOST:
+        if user not in (0, os.geteuid()) or self._strangers >= MAX:
             connection.close()
             return
         self._strangers += 1
-        self._watch(connection.fileno(), lambda: self._hear_stranger(connection, pid))
+        self.watch(connection.fileno(), lambda: self._serve_stranger(connection, pid))
 
-    def _hear_stranger(self, connection: socket.socket, pid: int) -> None:
-        """Who has not attached yet."""
+    def _serve_stranger(self, connection: socket.socket, pid: int) -> None:
+        """Process the request of a connection that has not attached yet."""
         self._unwatch(connection.fileno())
         self._strangers -= 1
         try:
-            said, handed = introduction.hear(connection, _DONTWAIT)
+            request, handed = introduction.hear(connection, _DONTWAIT)
             for descriptor in handed:
                 os.close(descriptor)
-            if said is None:
+            if request is None:
                 connection.close()
-            elif said.get("do") == "report":
-                introduction.tell(connection, {**self._of_all(), "hosts": self._hosts(), "counted": self._counted()})
+            elif request.get("do") == "report":
+                introduction.tell(
+                    connection, {**self._nic_counts(), "hosts": self._hosts(), "counted": self._counted()}
+                )
                 connection.close()
             else:
-                self._attach(connection, pid, said)
+                self._attach(connection, pid, request)
         except (OSError, ValueError):
             connection.close()
 
-    def _attach(self, connection: socket.socket, pid: int, said: dict[str, Any]) -> None:
-        offer, place = self._offer, said.get("function")
+    def _attach(self, connection: socket.socket, pid: int, request: dict[str, Any]) -> None:
+        offer, place = self._offer, request.get("function")
         wrong = ""
-        if said.get("version") != introduction.VERSION or said.get("do") != "attach":
+        if request.get("version") != introduction.VERSION or request.get("do") != "attach":
             wrong = "this agent speaks another version"
-        elif said.get("ethertype") != offer.ethertype:
+        elif request.get("ethertype") != offer.ethertype:
             wrong = f"this NIC's frames have EtherType 0x{offer.ethertype:04x}"
         elif place is None:
-            place = next((slot for slot, (one, host) in enumerate(self._slots) if one.hosts[host] is None), None)
+            slots = enumerate(self._slots)
+            place = next((slot for slot, (function, host) in slots if function.hosts[host] is None), None)
             if place is None:
                 wrong = f"all {len(self._slots)} functions of this NIC have a host process"
         elif not isinstance(place, int) or not 0 <= place < len(self._slots):
@@ -352,14 +379,14 @@ class SharedAgent:
         self._begin(place, connection, pid)
 
     def _begin(self, slot: int, connection: socket.socket, pid: int) -> None:
-        """OSError when it is gone already."""
+        """Attach a host process to a slot. OSError when it is gone already."""
         layout = self._layout
         handle = os.pidfd_open(pid)
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         function, place = self._slots[slot]
         self._turns_of[slot] += 1
-        memory = sealed(f"nic {self._offer.device} function {slot}", layout.size)
+        memory = make_sealed(f"nic {self._offer.device} function {slot}", layout.size)
         host = Attached(Region(memory, layout), connection, pid, handle, bell, writing)
         adapter = function.nic.adapter
         try:
@@ -382,56 +409,59 @@ class SharedAgent:
             os.close(reading)
         function.attach(time.monotonic_ns(), host, place)
         self._touched.add(function)
-        self._watch(connection.fileno(), lambda: self._hear(host))
-        self._watch(handle, lambda: self._detach(host))
+        self.watch(connection.fileno(), lambda: self._serve_host(host))
+        self.watch(handle, lambda: self._detach(host))
         self._ringers[bell] = host
         self._bells.register(bell, _BELL)
         self._wake(host)
 
-    def _hear(self, host: Attached) -> None:
-        """A host that has attached asks something, or is gone."""
+    def _serve_host(self, host: Attached) -> None:
+        """Process a query of an attached host, or its end."""
         function = host.function
         if function.hosts[host.place] is not host:
             return
         try:
-            said, handed = introduction.hear(host.connection, _DONTWAIT)
+            query, handed = introduction.hear(host.connection, _DONTWAIT)
             for descriptor in handed:
                 os.close(descriptor)
-            if said is None:
+            if query is None:
                 self._detach(host)
-            elif said.get("do") == "report":
+            elif query.get("do") == "report":
                 introduction.tell(host.connection, self._report(function))
-            elif said.get("do") == "waiting":
-                introduction.tell(host.connection, {"waiting": function.nic.firmware.waiting()[:50]})
+            elif query.get("do") == "waiting":
+                introduction.tell(host.connection, {"waiting": self._waiting(function)})
             else:
                 raise ValueError("no question")
         except (OSError, ValueError) as error:
             self._refuse(host, f"it asks what cannot be answered: {error}")
 
+    def _waiting(self, function: Function) -> list[str]:
+        return [*function.nic.firmware.waiting()[:_SAID], *self._socket.lost()[:_SAID]]
+
     def _report(self, function: Function) -> dict[str, Any]:
-        """Of one function, and of all together."""
-        return {"counted": dict(function.nic.firmware.counted()), **self._of_all()}
+        """Make the report of one function, with the counts of the whole NIC."""
+        return {"counted": dict(function.nic.firmware.counted()), **self._nic_counts()}
 
     def _counted(self) -> dict[str, int]:
-        """By the firmware, of all functions together."""
-        whole: Counter[str] = Counter()
+        """Sum the firmware's counters over all functions."""
+        totals: Counter[str] = Counter()
         for function in self._functions:
-            whole.update(function.nic.firmware.counted())
-        return dict(whole)
+            totals.update(function.nic.firmware.counted())
+        return dict(totals)
 
     def _hosts(self) -> dict[str, int]:
-        """By function, the number of the process that has it."""
+        """Return the pid of each slot's host process."""
         hosts = [function.hosts[place] for function, place in self._slots]
         return {str(slot): host.pid for slot, host in enumerate(hosts) if host is not None}
 
-    def _of_all(self) -> dict[str, int]:
-        """What became of frames, and what it cost."""
+    def _nic_counts(self) -> dict[str, int]:
+        """Return the counts of frames, and the processor time, of the whole NIC."""
         self._socket.look()
         return {
             "pid": os.getpid(), "taken": self._socket.taken, "dropped": self._socket.dropped,
-            "unsent": self._wire.unsent, "down": self._wire.down, "cpu": time.process_time_ns(),
+            "unsent": self._wire.port.unsent, "down": self._wire.port.down, "cpu": time.process_time_ns(),
             "strangers": self.strangers, "refused": self.refused, "overflowed": self._wire.overflowed,
-            "kept": self._wire.kept,
+            "kept": self._wire.port.kept,
         }  # fmt: skip
 
     def _refuse_suspects(self) -> None:
@@ -450,7 +480,7 @@ class SharedAgent:
         self._detach(host)
 
     def _detach(self, host: Attached) -> None:
-        """A host process is gone, or shall be: what it had is freed, and its peers are told."""
+        """Detach a host process: free its resources, and let the firmware tell its peers."""
         function = host.function
         if function.hosts[host.place] is not host:
             return
@@ -466,5 +496,5 @@ class SharedAgent:
 
 
 def _later(former: int) -> int:
-    """An incarnation after that one: the time, as for any, or one more where that is later."""
+    """Return an incarnation after that one: by the time, as any, or one more if that is later."""
     return max(incarnation(), former % 0xFFFF_FFFF + 1)

@@ -1,8 +1,8 @@
-"""A NIC's functions: what each host process that attaches has for a NIC of its own, as PCI calls it.
+"""Functions of a NIC, as in PCI: each is a NIC of its own to the host process that attaches to it.
 
 EMP's NIC serves one application (its paper's section 5). So each host process gets a function with firmware, MAC address and
-number of its own; they share the interface. Frames between two functions of one NIC never reach a wire, whose switch would
-not send them back: they are handed on here. Firmware that serves several host processes is one function, with places.
+number of its own; they share the interface. Frames between two functions of one NIC are passed on here: a switch would not
+send them back. Firmware that serves several host processes is one function, with a place for each.
 """
 
 from __future__ import annotations
@@ -10,69 +10,70 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from protocols.core.apart import Apart, Ring
 from protocols.core.firmware import Adapter, Buffer
-from testbed.kernel.frame_socket import DOWN, FrameSocket
+from protocols.core.split_memory import Apart, Ring
+from testbed.engine.failures import TickCount
+from testbed.fabric.stop_go import AGAIN
+from testbed.runtime.nodes.veth_port import HoldingPort, VethPort
 from testbed.runtime.shared.heap import ReachedMemory
 from testbed.runtime.shared.region import Region
 from testbed.runtime.shared.rings import MisconductError, Reader, Writer
 
 _LOCAL: Final = 4_096
-"""Frames between functions that may wait; what is more is dropped, as a switch drops it."""
+"""Frames between functions that may wait; further ones are dropped, as by a switch."""
 
 
 def address_of(node: bytes, function: int) -> bytes:
-    """The MAC address of a NIC's function, from its own: the first byte's upper six bits, of which locally administered
-    addresses use none, count on. Function 0 has the NIC's own."""
+    """Return the MAC address of a NIC's function: the NIC's with the function added to the first byte's upper six bits,
+    which locally administered addresses leave free. Function 0 has the NIC's own."""
     if not function:
         return node
     return bytes([((node[0] + 4 * function) & 0xFC) | 2]) + node[1:]
 
 
-MOST: Final = 64
-"""Functions of one NIC."""
+MAX: Final = 64
+"""Maximum of functions of one NIC."""
 
 
 class Wire:
-    """The interface that the functions share, on the way out. Frames as in `InlineNic`."""
+    """The sending side of the interface that the functions share. port: sends frames. due: when to call `tick`."""
 
-    __slots__ = ("_own", "_send", "_wire", "down", "later", "local", "overflowed", "unsent")
+    __slots__ = ("_own", "_send", "due", "later", "local", "overflowed", "port")
 
-    def __init__(self, wire: FrameSocket, own: frozenset[bytes]) -> None:
-        """own: the functions' addresses."""
+    def __init__(self, port: VethPort, own: frozenset[bytes]) -> None:
+        """own: the functions' addresses. In a network with back-pressure frames between functions go through it, too, since
+        only it has the routes."""
+        self.port: Final = port
+        self.due: int | None = None
         self.local: deque[Buffer] = deque()
         """Frames from one function to another."""
         self.later: list[Buffer] = []
-        """Frames that nobody is in a hurry for."""
-        self.unsent = 0
-        self.down = 0
+        """Frames that may be sent later."""
         self.overflowed = 0
         """Frames between functions for which there was no room."""
         self._own = own
-        self._wire = wire
-        self._send = wire.socket.send
-
-    @property
-    def due(self) -> int | None:
-        """When `tick` is to be called."""
-        return None
-
-    @property
-    def kept(self) -> int:
-        """Frames that wait until the network takes them."""
-        return 0
-
-    def hear(self, frame: bytes) -> bool:  # noqa: ARG002
-        """A frame has come that is for no function; whether it is for this."""
-        return False
+        self._send = port.send
+        if isinstance(port, HoldingPort):
+            self._own = frozenset()
+            port.on_hold = self._hold
+            if port.kept:
+                self._hold()
 
     def tick(self, now: int) -> None:
-        """The time has come."""
+        """Let a port that holds frames back ask again, if that is due."""
+        if self.due is not None and self.due <= now:
+            assert isinstance(self.port, HoldingPort)
+            self.due = now + AGAIN if self.port.again() else None
+
+    def _hold(self) -> None:
+        if self.due is None:
+            self.due = time.monotonic_ns() + AGAIN
 
     def send(self, frame: Buffer) -> None:
         if frame[:6] in self._own:
@@ -81,31 +82,21 @@ class Wire:
             else:
                 self.overflowed += 1
             return
-        self.put(frame)
-
-    def put(self, frame: Buffer) -> bool:
-        """Give a frame to the kernel; whether it has taken it."""
-        try:
-            self._send(frame)
-        except OSError as error:
-            if error.errno in DOWN or not self._wire.has_carrier():
-                self.down += 1
-            else:
-                self.unsent += 1
-            return False
-        return True
+        self._send(frame)
 
     def flush(self) -> None:
-        """Send what has waited."""
+        """Send the frames that have waited."""
         for frame in self.later:
             self.send(frame)
         self.later.clear()
 
 
 class Attached:
-    """A host process, as the agent has it: its region, what wakes it, and by what its death is seen. All of it is freed with
-    this. function, place: where it is attached; ring: what its doorbells are for. awake: the agent looks at them by itself.
-    suspect: why it shall not be trusted any more, or empty."""
+    """A host process in the agent: its region, and the descriptors that wake it and report its death, all freed by `close`.
+
+    function, place: where it is attached. ring: called with its doorbells. awake: the agent polls its doorbells. suspect:
+    why it is not trusted any more, or empty.
+    """
 
     __slots__ = (
         "awake", "bell", "completions", "connection", "doorbells", "function", "handle", "heard", "pid", "pipe", "place",
@@ -123,7 +114,7 @@ class Attached:
         self.doorbells = Reader(region.doorbells.words, region.doorbells.numbers)
         self.completions = Writer(region.completions.words, region.completions.numbers, partial(_wake, pipe))
         self.awake = False
-        self.heard = 0  # in which turn of the agent something came last
+        self.heard = 0  # the agent's turn in which it rang last
         self.suspect = ""
         self.function: Function
         self.place: int
@@ -139,23 +130,24 @@ def _wake(pipe: int) -> None:
     try:
         os.write(pipe, b"\1")
     except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EPIPE):  # it has not read what woke it before; or it is ending
+        if error.errno not in (errno.EAGAIN, errno.EPIPE):  # an earlier wake-up is unread; it is ending
             raise
 
 
 class Function:
-    """One of a NIC's functions: its firmware, which tells peers who is here also when no host process is attached. Is the
+    """One of a NIC's functions: its firmware, which answers peers even when no host process is attached. Implements the
     firmware's `SharedActions`."""
 
-    __slots__ = ("_later", "_suspects", "due", "fetch", "hosts", "nic", "send")
+    __slots__ = ("_later", "_suspects", "due", "fetch", "hosts", "nic", "send", "ticks")
 
     def __init__(self, adapter: Adapter, wire: Wire, apart: Apart, suspects: list[Attached]) -> None:
-        """suspects: host processes of which the firmware has found that they shall be detached; it goes on till then."""
+        """suspects: gets the host processes to be detached for misconduct; the firmware continues until then."""
         self.hosts: Final[list[Attached | None]] = [None] * apart.hosts
         self.due: int | None = None
-        """The firmware's deadline, when it was looked at last."""
+        """The firmware's deadline when it was read last."""
         self.fetch = b"".join
         self.send = wire.send
+        self.ticks: Final = TickCount()
         self._later = wire.later
         self._suspects = suspects
         self.nic: Final = apart.nic(adapter, self)
@@ -179,19 +171,20 @@ class Function:
         self.suspect(attached, why)
 
     def suspect(self, host: Attached, why: str) -> None:
-        """It shall be detached, when nothing is being done any more."""
+        """Mark a host to be detached after the present turn."""
         if not host.suspect:
-            host.suspect = why  # not the error: that would keep what it has gone through, and with that its region
+            host.suspect = why  # not the error: its traceback would keep the host's region alive
             self._suspects.append(host)
 
     def attach(self, now: int, host: Attached, place: int) -> None:
-        """A host process begins."""
+        """Attach a host process."""
         host.function, host.place = self, place
         self.hosts[place] = host
         host.ring = self.nic.attach(now, place, ReachedMemory(host.region.heap), host.region.descriptors)
 
     def detach(self, now: int, host: Attached, incarnation: int) -> None:
-        """It is gone, or no longer trusted: nothing of its region is looked at any more. incarnation: see `SharedNic`."""
+        """Detach a host process that is gone or not trusted; its region is not read any more. incarnation: see
+        `SharedNic`."""
         self.hosts[host.place] = None
         host.close()
         self.nic.detach(now, host.place, incarnation)

@@ -1,10 +1,10 @@
-"""A host's pinned memory, when its NIC is another process: a heap in the region that both share. An address is an offset.
+"""Pinned memory of a host whose NIC is another process: a heap in the region that both share. An address is an offset.
 
-A program's buffer that lies in the heap (`Heap.allocate`) is used where it is. Any other is copied: in, before it is sent;
-out, as far as a message has filled it.
+A program's buffer in the heap (`Heap.allocate`) is used in place. Any other is copied: in, before it is sent; out, as far
+as a message has filled it.
 
-Pages are given out from the end that was given back last, so that few of them are ever touched, and so take memory. Longer
-pieces are whole pages in a row, the first that fits.
+The page that was freed last is allocated first, so that few pages are ever touched and take memory. Longer buffers are
+consecutive pages, allocated first-fit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocols.core.memory import PAGE, Page, UnpinnedError
 
 
 class ReachedMemory:
-    """A host's heap, as the agent of its NIC reaches it: nothing else of the region, wherever a descriptor points."""
+    """A host's heap for the agent of its NIC, which can reach nothing else of the region, wherever a descriptor points."""
 
     __slots__ = ("_fence", "_heap", "_size")
 
@@ -32,25 +32,25 @@ class ReachedMemory:
             pass
 
     def view(self, address: int, length: int) -> memoryview:
-        """Raises UnpinnedError."""
+        """Return a view of the heap. Raises UnpinnedError outside of it."""
         if address + length > self._size:
             raise UnpinnedError(f"{length} bytes at 0x{address:x} are outside the heap of {self._size}")
         return self._heap[address : address + length]
 
 
 class Heap:
-    """The host's side of it. Is `Allocating`."""
+    """A heap for its host. Implements `Allocating`."""
 
     def __init__(self, heap: memoryview) -> None:
         self._heap = heap
         self._begin: Final = ctypes.addressof(ctypes.c_char.from_buffer(heap))
         self._size = len(heap)
-        self._single: list[int] = []  # pages that were given back, by address
-        self._gaps = [(PAGE, len(heap) // PAGE * PAGE)]  # begin, end; by address, never touching one another
-        # Nothing is at address 0: a host library may say by it that something is nowhere.
+        self._single: list[int] = []  # addresses of freed pages
+        self._gaps = [(PAGE, len(heap) // PAGE * PAGE)]  # begin, end; sorted, never adjacent
+        # Address 0 is never allocated: a host library may use it as null.
         self._pinned: dict[int, tuple[memoryview | None, int]] = {}
-        """By address: a buffer elsewhere that is to be filled (else None), and how much is to be given back (or 0)."""
-        self._own: dict[int, int] = {}  # what programs have allocated: address -> bytes of pages
+        """By address: a buffer elsewhere that is to be filled (else None), and the bytes to be freed (or 0)."""
+        self._own: dict[int, int] = {}  # programs' allocations: address -> bytes
         self._in_place = 0
         self._fence = threading.Lock()
 
@@ -59,17 +59,17 @@ class Heap:
 
     @property
     def free(self) -> int:
-        """Bytes."""
+        """Free bytes."""
         return sum(end - begin for begin, end in self._gaps) + PAGE * len(self._single)
 
     def allocate(self, size: int) -> memoryview:
-        """Memory that the NIC uses where it is, all zero or what was there before. MemoryError."""
+        """Allocate memory that the NIC uses in place; its content is 0 or that of a former buffer. MemoryError."""
         address = self._take(size)
         self._own[address] = size
         return self._heap[address : address + size]
 
     def release(self, buffer: memoryview) -> None:
-        """What `allocate` has given is not used any more, nor any view of it."""
+        """Free a buffer of `allocate`, of which no view is used any more."""
         address = self._where(buffer)
         self._give_back(address, self._own.pop(address))
 
@@ -78,7 +78,7 @@ class Heap:
             pass
 
     def has(self, buffer: memoryview) -> bool:
-        """Whether it lies in the heap."""
+        """Whether a buffer lies in the heap."""
         return len(buffer) > 0 and buffer.obj is self._heap.obj
 
     def pin(self, buffer: memoryview, receive: int = 0) -> list[Page]:
@@ -113,11 +113,11 @@ class Heap:
         self._give_back(address, pinned[1])
 
     def _where(self, buffer: memoryview) -> int:
-        """Its address; it lies in the heap."""
+        """Return the address of a buffer in the heap."""
         return ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._begin
 
     def _take(self, size: int) -> int:
-        """Pages in a row. MemoryError."""
+        """Allocate consecutive pages for `size` bytes; return the address. MemoryError."""
         size = max(PAGE, (size + PAGE - 1) // PAGE * PAGE)
         for again in (False, True):
             for place, (begin, end) in enumerate(self._gaps):
@@ -142,7 +142,7 @@ class Heap:
             self._fill(address, (size + PAGE - 1) // PAGE * PAGE)
 
     def _fill(self, begin: int, size: int) -> None:
-        """These pages are free, and one with the gaps beside them."""
+        """Add free pages to the gaps, merged with adjacent ones."""
         gaps, end = self._gaps, begin + size
         place = bisect_left(gaps, (begin, 0))
         if place < len(gaps) and gaps[place][0] == end:

@@ -1,13 +1,14 @@
-"""What a host process and the agent of its NIC say to each other on a Unix socket: one JSON object a packet.
+"""Protocol between a host process and the agent of its NIC on a Unix socket: one JSON object a packet.
 
-The host asks "attach", and is given the region's layout, who it is on the network, and three descriptors: of the region's
+The host requests "attach", and gets the region's layout, its adapter on the network, and three descriptors: the region's
 memory; an eventfd by which it wakes the agent; the reading end of a pipe by which the agent wakes it. The socket stays open
-as long as both live: its end is the other's death. Later the host may ask for "report" and "waiting".
+as long as both live: end of file is the other's death. Later the host may request "report" and "waiting".
 
-Why not eventfds both ways: a descriptor that is handed over shares its flags with ours. A host could let the agent's next
-write to it wait for ever. The writing end of a pipe is the agent's alone; and the host's eventfd it never reads nor writes.
+There are no eventfds both ways, because a descriptor that is handed over shares its flags with ours: a host could make the
+agent's next write block for ever. Only the agent has the writing end of the pipe, and it never reads or writes the host's
+eventfd.
 
-The name is abstract: it belongs to the node's network namespace, needs no file, and ends with the agent.
+The socket's name is abstract: it belongs to the node's network namespace, needs no file, and ends with the agent.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from typing import Any, Final
 from testbed.errors import TestbedError
 
 VERSION: Final = 2
-_MOST: Final = 64 * 1024  # bytes of a packet; addresses of a thousand NICs have room
+_MAX: Final = 64 * 1024  # bytes of a packet; addresses of a thousand NICs have room
 _DESCRIPTORS: Final = 3
 
 
 class AttachError(TestbedError):
-    """There is no NIC to attach to, or it does not take this process."""
+    """There is no NIC to attach to, or it refuses this process."""
 
 
 class NoAgentError(AttachError):
@@ -33,16 +34,16 @@ class NoAgentError(AttachError):
 
 
 class NicGoneError(TestbedError):
-    """The agent of the NIC has ended, or has refused this host process for what it did."""
+    """The agent of the NIC has ended, or has detached this host process for misconduct."""
 
 
 def name_of(device: str) -> str:
-    """Of the socket on which the agent of this interface listens."""
+    """Return the name of the socket on which the agent of an interface listens."""
     return f"\0testbed/nic/{device}/agent"
 
 
 def listening(device: str) -> socket.socket:
-    """OSError where the interface has an agent already."""
+    """Open the listening socket of an interface's agent. OSError where it has one already."""
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         opened.bind(name_of(device))
@@ -54,7 +55,7 @@ def listening(device: str) -> socket.socket:
 
 
 def connected(device: str) -> socket.socket:
-    """Raises NoAgentError."""
+    """Connect to the agent of an interface. Raises NoAgentError."""
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
         opened.connect(name_of(device))
@@ -64,25 +65,25 @@ def connected(device: str) -> socket.socket:
     return opened
 
 
-def tell(end: socket.socket, said: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
-    """Without waiting. OSError when the other end is gone, or takes nothing any more."""
+def tell(end: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+    """Send a message without blocking. OSError when the other end is gone, or its buffer is full."""
     flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-    socket.send_fds(end, [json.dumps(said).encode()], list(descriptors), flags)
+    socket.send_fds(end, [json.dumps(message).encode()], list(descriptors), flags)
 
 
 def hear(end: socket.socket, flags: int = 0) -> tuple[dict[str, Any] | None, list[int]]:
-    """The next object, None when the other end is gone, and what descriptors came with it. Raises BlockingIOError with
-    MSG_DONTWAIT, ValueError for what is no object."""
+    """Receive the next message, None when the other end is gone, and its descriptors. Raises BlockingIOError with
+    MSG_DONTWAIT, ValueError for a packet that is no JSON object."""
     try:
-        packet, handed, _, _ = socket.recv_fds(end, _MOST, _DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC)
+        packet, handed, _, _ = socket.recv_fds(end, _MAX, _DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         return None, []
     try:
-        said = json.loads(packet) if packet else None
-        if said is not None and not isinstance(said, dict):
+        message = json.loads(packet) if packet else None
+        if message is not None and not isinstance(message, dict):
             raise ValueError("not an object")
     except (ValueError, RecursionError) as error:
         for descriptor in handed:
             os.close(descriptor)
         raise ValueError(f"what was said makes no sense: {error}") from error
-    return said, handed
+    return message, handed

@@ -1,12 +1,12 @@
-"""The memory that one host process shares with the agent of its NIC, and nobody else: where is what.
+"""Shared region: the memory that one host process shares with the agent of its NIC, and its layout.
 
     control words of the doorbells' ring (host -> agent), then of the completions' (agent -> host)
     the numbers of both rings
     descriptors: the NIC's memory that the host reaches by programmed output
     heap: the host's pinned memory; a descriptor's address is an offset here
 
-The agent makes it and hands it over with what wakes either side. The host may write anywhere at any time; so whatever the
-agent decides by it keeps in memory of its own.
+The agent makes it and hands it over with the descriptors for wake-ups. The host may write anywhere at any time; so the
+agent keeps the state of its decisions in memory of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _CONTROL: Final = 2 * rings.SIZE
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """entries: numbers that a ring has room for, a power of two. descriptors, heap: bytes. ValueError for what cannot be."""
+    """Layout of a region. entries: capacity of each ring, a power of two. descriptors, heap: bytes. ValueError for invalid
+    values."""
 
     entries: int
     descriptors: int
@@ -32,23 +33,24 @@ class Layout:
     def __post_init__(self) -> None:
         if self.entries < 1 or self.entries & (self.entries - 1):
             raise ValueError(f"a ring of {self.entries} numbers: a power of two")
-        if self.descriptors < 0 or self.heap < 0:
-            raise ValueError("memory of less than nothing")
+        for size in (self.descriptors, self.heap):
+            if size < 0:
+                raise ValueError(f"region size must be 0 or more, got {size}")
 
     @property
     def heap_begins(self) -> int:
-        """Bytes from the region's beginning, at a page."""
+        """Offset of the heap in the region, page-aligned."""
         behind = _CONTROL + 2 * self.entries * rings.WORD + self.descriptors
         return (behind + _PAGE - 1) // _PAGE * _PAGE
 
     @property
     def size(self) -> int:
-        """Bytes of all."""
+        """Bytes of the region."""
         return self.heap_begins + self.heap
 
 
 class Ring:
-    """The words and numbers of one ring, for whoever reads or writes it."""
+    """The words and numbers of one ring, for its reader and its writer."""
 
     __slots__ = ("numbers", "words")
 
@@ -58,12 +60,12 @@ class Ring:
 
 
 class Region:
-    """A mapping of it. It is gone when nothing refers to it or to a view of it."""
+    """A mapping of a region, which lasts until nothing refers to it or to a view of it."""
 
     __slots__ = ("completions", "descriptors", "doorbells", "heap", "layout")
 
     def __init__(self, descriptor: int, layout: Layout) -> None:
-        """descriptor: of memory so large; it can be closed afterwards."""
+        """descriptor: of memory of the layout's size; it can be closed afterwards."""
         self.layout = layout
         memory = memoryview(mmap.mmap(descriptor, layout.size))
         size = layout.entries * rings.WORD

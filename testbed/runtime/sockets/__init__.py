@@ -1,1 +1,1 @@
-"""MPI's point-to-point over the kernel's sockets, TCP and UDP: the base lines that protocols on NICs are compared with."""
+"""MPI point-to-point over the kernel's sockets, TCP and UDP: the baselines with which protocols on NICs are compared."""

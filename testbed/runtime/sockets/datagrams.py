@@ -1,4 +1,4 @@
-"""Messages as datagrams: one, or as many as a longer message takes, and whole messages from datagrams in any order."""
+"""Fragmentation of messages into datagrams, and their reassembly from datagrams in any order."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import struct
 from typing import Final, NamedTuple
 
 HEAD: Final = struct.Struct("!IIIII")  # context, tag, number of the message, its bytes, where this datagram's begin
-MOST: Final = 65_507 - HEAD.size
-"""Bytes of a message in one datagram: what IPv4 leaves of its 65,535."""
+MAX: Final = 65_507 - HEAD.size
+"""Maximum of bytes of a message in one datagram: IPv4's 65,535 without headers."""
 LONGEST: Final = 1 << 24
-"""Bytes of a message."""
+"""Maximum of bytes of a message."""
 UNFINISHED: Final = 64
-"""Messages of several datagrams that may be incomplete at a time; of more the oldest is given up."""
+"""Maximum of incomplete messages of several datagrams; for a further one the oldest is given up."""
 
 Pieces = list[tuple[bytes, memoryview]]
-"""Datagrams, the last one first: head and content."""
+"""Datagrams as head and content, the last one first."""
 
 
 class Message(NamedTuple):
-    """content: valid until the next datagram is taken."""
+    """A message. content: valid until the next datagram is taken."""
 
     context: int
     tag: int
@@ -26,18 +26,18 @@ class Message(NamedTuple):
 
 
 def split(context: int, tag: int, number: int, content: memoryview) -> Pieces:
-    """The datagrams of a message. number: another one than that of any message under way to the same receiver."""
+    """Split a message into datagrams. number: differs from that of any message under way to the same receiver."""
     length = len(content)
-    if length <= MOST:
+    if length <= MAX:
         return [(HEAD.pack(context, tag, number, length, 0), content)]
     return [
-        (HEAD.pack(context, tag, number, length, begin), content[begin : begin + MOST])
-        for begin in reversed(range(0, length, MOST))
+        (HEAD.pack(context, tag, number, length, begin), content[begin : begin + MAX])
+        for begin in reversed(range(0, length, MAX))
     ]
 
 
 class _Partial:
-    """A message of which some datagrams have come. begins: where those begin. missing: bytes."""
+    """A message of which some datagrams have come. begins: their offsets. missing: bytes."""
 
     __slots__ = ("begins", "content", "missing")
 
@@ -48,7 +48,7 @@ class _Partial:
 
 
 class Assembly:
-    """A receiver's. given_up: messages of which a datagram was lost."""
+    """Reassembly at a receiver. given_up: messages of which a datagram was lost."""
 
     __slots__ = ("_partial", "given_up")
 
@@ -62,7 +62,8 @@ class Assembly:
         return self.given_up + len(self._partial)
 
     def take(self, source: int, datagram: memoryview) -> Message | None:
-        """The message that is whole now; None where more of it is to come. Raises ValueError for no datagram of ours."""
+        """Take a datagram; return its message if that is complete now, else None. Raises ValueError for a datagram that is
+        not ours."""
         size = len(datagram) - HEAD.size
         if size < 0:
             raise ValueError("no head")
@@ -70,7 +71,7 @@ class Assembly:
         content = datagram[HEAD.size :]
         if size == length and not begin:
             return Message(context, tag, content)
-        if length > LONGEST or begin % MOST or size != min(MOST, length - begin):
+        if length > LONGEST or begin % MAX or size != min(MAX, length - begin):
             raise ValueError("no piece of a message")
         partial = self._partial.get((source, number))
         if partial is None or len(partial.content) != length:

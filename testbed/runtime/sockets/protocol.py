@@ -1,4 +1,4 @@
-"""Protocols of the kernel's own, which need no NIC's firmware: they run in namespaces only."""
+"""The kernel's own protocols, which need no NIC firmware and run in namespaces only."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from testbed.engine.loop import Loop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelProtocol(Protocol):
-    """ethertype: 0, for no frames. connect: awaited on every node, with its endpoint, its loop and all nodes' addresses by
-    rank, before its device is asked for. lossy: messages of a program's first communicator may be lost, come twice and
-    overtake each other, and nobody is told; those of the others may not."""
+    """A protocol of the kernel. ethertype: 0, for no frames. connect: awaited on every node, with its endpoint, its loop and
+    all nodes' addresses by rank, before its device is made. lossy: messages of a program's first communicator may be lost,
+    duplicated and reordered without notice; those of the others may not."""
 
     connect: Callable[[Any, Loop, Sequence[str]], Awaitable[object]]
     lossy: bool = False
 
 
 def is_lossy(protocol: Protocol) -> bool:
-    """Whether it may lose a workload's messages."""
+    """Whether a protocol may lose a workload's messages."""
     return isinstance(protocol, KernelProtocol) and protocol.lossy
 
 
 class NoFirmware:
-    """In the place of a NIC's: the kernel does it all. counted: what is told in the place of its counters."""
+    """Null firmware: the kernel does everything. counted: returns counters in place of the firmware's."""
 
     deadline = None
 
@@ -34,13 +34,13 @@ class NoFirmware:
         self.counted = counted
 
     def receive(self, now: int, frame: bytes) -> None:
-        """None comes."""
+        """Do nothing: no frame comes."""
 
     def ring(self, now: int, index: int) -> None:
-        """Nobody does."""
+        """Do nothing: no doorbell is rung."""
 
     def tick(self, now: int) -> None:
-        """There is no deadline."""
+        """Do nothing: there is no deadline."""
 
     def waiting(self) -> list[str]:
         return []

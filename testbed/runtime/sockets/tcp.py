@@ -1,7 +1,7 @@
-"""A node's side of TCP, as MPI wants it: one connection to every other node, matching in user space.
+"""TCP endpoint for MPI: one connection to every other node, matching in user space.
 
-A send is over when the kernel has taken all of it, so that its buffer may be used again. What comes and finds no receive is
-kept. Payload goes from the kernel straight into the receive's buffer where there is one. Implements `MatchingEndpoint`.
+A send is complete when the kernel has taken all of it, so that its buffer may be reused. Unexpected messages are kept.
+Payload goes from the kernel directly into the receive's buffer if there is one. Implements `MatchingEndpoint`.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from collections.abc import Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, Found, Receipt
-from protocols.mpi.errors import ERR_PROC_FAILED, Envelope, MPIError
+from protocols.mpi.device import Device, Dispatch, Found, Receipt
 from protocols.mpi.matching import MatchingByLibrary
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from testbed.engine.loop import Loop
-from testbed.runtime.sockets.connections import HEAD, Connection, connected
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
+from testbed.runtime.sockets.tcp_connections import HEAD, Connection, connected
 
 
 class TcpEndpoint(MatchingByLibrary):
-    """The host library. Nothing is connected before `connect`."""
+    """The host library. It has no connections before `connect`."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
         super().__init__()
         self.rank = adapter.number
         self.size = len(adapter.addresses)
         self.contexts = 256
-        self.most_tag = (1 << 24) - 1
-        self.most_bytes = 1 << 30
+        self.max_tag = (1 << 24) - 1
+        self.max_message_size = 1 << 30
         self._nic = nic
         self._connections: dict[int, Connection] = {}
         self._by_descriptor: dict[int, Connection] = {}
         self._ready: select.epoll
 
     async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:
-        """Be connected with all other nodes. Raises TestbedError."""
+        """Connect to all other nodes. Raises TestbedError."""
         self._ready = select.epoll()
         for peer, opened in (await connected(loop, self.rank, addresses)).items():
             self._connections[peer] = self._by_descriptor[opened.fileno()] = Connection(peer, opened, self.matching)
             self._ready.register(opened.fileno(), select.EPOLLIN)
         loop.watch(self._ready.fileno(), self._serve)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
             arrival = self.matching.arrive(self.rank, context, tag, len(data))
@@ -80,7 +80,7 @@ class TcpEndpoint(MatchingByLibrary):
     ) -> bool:
         if not wait or not 0 <= source != self.rank or source in self._connections:
             return super().probe(source, context, tag, wait, claim, over)
-        left: Completion[Found | None] = Completion()  # by a peer that is gone, and will send no more
+        left: Completion[Found | None] = Completion()  # a message left by a peer that is gone
         super().probe(source, context, tag, False, claim, left)
         if left.result() is None:
             over.fail(_gone(source))
@@ -89,7 +89,7 @@ class TcpEndpoint(MatchingByLibrary):
         return True
 
     def completed(self, index: int) -> None:
-        """A transfer has ended. It is told to whoever watches the progress of the run; here it is known already."""
+        """Do nothing: the end of a transfer is reported for the run's progress, and known here already."""
 
     def waiting(self) -> list[str]:
         sentences = [
@@ -101,7 +101,7 @@ class TcpEndpoint(MatchingByLibrary):
         return [*sentences, f"{receives} receives have found no message"] if receives else sentences
 
     def _serve(self, _now: int) -> None:
-        """Something can be read, or written again."""
+        """Read and write the connections that are ready."""
         for descriptor, events in self._ready.poll(0):
             connection = self._by_descriptor.get(descriptor)
             if connection is None:
@@ -123,7 +123,7 @@ class TcpEndpoint(MatchingByLibrary):
             self._nic.show(0)
 
     def _lose(self, connection: Connection) -> None:
-        """The peer has ended, which nobody minds who wants nothing from it."""
+        """Close the connection of a peer that has ended; only operations with that peer fail."""
         if self._connections.pop(connection.peer, None) is None:
             return
         del self._by_descriptor[connection.socket.fileno()]
@@ -132,7 +132,7 @@ class TcpEndpoint(MatchingByLibrary):
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
-    """In the place of a NIC."""
+    """Make the agent that takes the place of a NIC's."""
     return Agent(NoFirmware(), TcpEndpoint(adapter, nic))
 
 

@@ -1,11 +1,11 @@
-"""A node's side of UDP, as MPI wants it: one socket, matching in user space, and nothing that makes up for what UDP is not.
+"""UDP endpoint for MPI: one socket, matching in user space, and no reliability on top of UDP.
 
-A message is a datagram; a longer one is as many as it takes, and is there when all of them are. Nothing is acknowledged or
-sent again, and no sender is slowed down by its receiver: what is lost stays lost, what comes twice is received twice. A send
-is over when the kernel has taken it, which says nothing of its receiver.
+A message is one datagram, or as many as it needs; it is received when all of them have come. There is no acknowledgement,
+no retransmission and no flow control: lost messages stay lost, duplicated ones are received twice. A send is complete when
+the kernel has taken it, which says nothing about its receiver.
 
-That is a program's first communicator. What ranks tell each other about the measurement (barriers, results, "that was all")
-goes by TCP beside it, as iperf3 and netperf do it: so what is lost can be told. Implements `MatchingEndpoint`.
+This holds for a program's first communicator. The others, for barriers, results and the end of a measurement, use TCP, as
+iperf3 and netperf do, so that losses can be reported. Implements `MatchingEndpoint`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, Found, Receipt
-from protocols.mpi.errors import Envelope
+from protocols.mpi.device import Device, Dispatch, Found, Receipt
 from protocols.mpi.matching import CONTEXTS, MATCHED, MatchingByLibrary
+from protocols.mpi.mpi_errors import Envelope
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import BUFFER
-from testbed.runtime.sockets.datagrams import HEAD, LONGEST, MOST, Assembly, Message, Pieces, split
+from testbed.runtime.sockets.datagrams import HEAD, LONGEST, MAX, Assembly, Message, Pieces, split
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 from testbed.runtime.sockets.tcp import TcpEndpoint
 
@@ -34,25 +34,25 @@ PORT: Final = 7118
 
 _BUFFER_FORCE: Final = 33  # SO_RCVBUFFORCE of asm-generic/socket.h
 _DATAGRAMS: Final = 2  # contexts, one communicator's, whose messages are datagrams
-_TURN: Final = 64  # datagrams that are taken in before programs go on
+_TURN: Final = 64  # datagrams that are received before programs run again
 _MEMORY: Final = 55  # SO_MEMINFO of linux/socket.h
 _MEMORY_DROPS: Final = 8  # SK_MEMINFO_DROPS of linux/sock_diag.h: the ninth number of it
 _NOT_TAKEN: Final = (
     errno.ENOBUFS, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNREFUSED, errno.EPERM,
 )  # fmt: skip
-"""The kernel throws a datagram away, and says so: the cable is out, a queue is full."""
+"""Errors with which the kernel discards a datagram: the cable is out, a queue is full."""
 
 
 class UdpEndpoint(MatchingByLibrary):
-    """The host library. Nothing can be sent before `connect`."""
+    """The host library. It cannot send before `connect`."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
         super().__init__()
         self.rank = adapter.number
         self.size = len(adapter.addresses)
         self.contexts = 2 * _DATAGRAMS
-        self.most_tag = (1 << 31) - 1
-        self.most_bytes = LONGEST
+        self.max_tag = (1 << 31) - 1
+        self.max_message_size = LONGEST
         self._nic = nic
         self._beside = TcpEndpoint(adapter, nic)
         self._socket: socket.socket
@@ -62,24 +62,24 @@ class UdpEndpoint(MatchingByLibrary):
         self._unsent: deque[tuple[int, Pieces, Completion[Envelope], Envelope]] = deque()
         self._number = 0
         self._assembly = Assembly()
-        self._scratch = memoryview(bytearray(HEAD.size + MOST))
+        self._scratch = memoryview(bytearray(HEAD.size + MAX))
         self._counts = dict.fromkeys(("sent", "came", "not_taken", "strange"), 0)
 
     async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:
-        """Listen, and be connected with all other nodes: then they listen, too. Raises TestbedError."""
+        """Open the socket, and connect to all other nodes by TCP: then their sockets are open, too. Raises TestbedError."""
         self._addresses = [(address, PORT) for address in addresses]
         self._ranks = {address: rank for rank, address in enumerate(addresses)}
         family = socket.AF_INET6 if ":" in addresses[self.rank] else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        with contextlib.suppress(OSError):  # then it has what the kernel gives to everybody
+        with contextlib.suppress(OSError):  # without root the default buffer must do
             self._socket.setsockopt(socket.SOL_SOCKET, _BUFFER_FORCE, BUFFER)
-        self._socket.bind(self._addresses[self.rank])  # so that it is this address that receivers see
+        self._socket.bind(self._addresses[self.rank])  # receivers identify the rank by this address
         self._ready = select.epoll()
         self._ready.register(self._socket.fileno(), select.EPOLLIN)
         loop.watch(self._ready.fileno(), self._serve)
         await self._beside.connect(loop, addresses)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         if context % CONTEXTS >= _DATAGRAMS and context != MATCHED:
             return self._beside.send(destination, context, tag, data, over)
         envelope = Envelope(destination, tag, len(data))
@@ -98,10 +98,8 @@ class UdpEndpoint(MatchingByLibrary):
         self._nic.show(0)
         return True
 
-    def send_synchronously(
-        self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]
-    ) -> bool:
-        """Of which the receiver's word may be lost, too."""
+    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+        """Send synchronously; in the first communicator the receiver's acknowledgement may be lost, too."""
         send = self._beside.send_synchronously if context >= _DATAGRAMS else super().send_synchronously
         return send(destination, context, tag, data, over)
 
@@ -116,11 +114,11 @@ class UdpEndpoint(MatchingByLibrary):
         return probe(source, context, tag, wait, claim, over)
 
     def completed(self, index: int) -> None:
-        """A transfer has ended. It is told to whoever watches the progress of the run; here it is known already."""
+        """Do nothing: the end of a transfer is reported for the run's progress, and known here already."""
 
     def counted(self) -> Mapping[str, int]:
-        """In datagrams: sent, came; not_taken: thrown away by our kernel at once; overrun: by the receiver's, because nobody
-        read them in time; strange: not of ours. incomplete: messages of several datagrams of which one was lost."""
+        """Return counters of datagrams: sent, came; not_taken: discarded by our kernel at once; overrun: by the receiver's,
+        because they were not read in time; strange: not of ours. incomplete: messages of which a datagram was lost."""
         if not self._addresses:
             return {}
         memory = struct.unpack("9I", self._socket.getsockopt(socket.SOL_SOCKET, _MEMORY, 36))
@@ -131,11 +129,12 @@ class UdpEndpoint(MatchingByLibrary):
         sentences = [f"{len(self._unsent)} messages have still to be taken by the kernel"] if self._unsent else []
         if receives := self.matching.waiting():
             sentences.append(f"{receives} receives have found no message, which may be lost: this is UDP")
-        told = ", ".join(f"{name} {count}" for name, count in self.counted().items())
-        return [*sentences, f"datagrams: {told}", *(f"beside them, by TCP: {one}" for one in self._beside.waiting())]
+        counts = ", ".join(f"{name} {count}" for name, count in self.counted().items())
+        by_tcp = [f"beside them, by TCP: {sentence}" for sentence in self._beside.waiting()]
+        return [*sentences, f"datagrams: {counts}", *by_tcp]
 
     def _taken(self, destination: int, pieces: Pieces) -> bool:
-        """Whether the kernel has taken all of them. Those that it has are gone from the list."""
+        """Send datagrams; return whether the kernel has taken all. Those that it has are removed from the list."""
         send, address, counts = self._socket.sendmsg, self._addresses[destination], self._counts
         while pieces:
             try:
@@ -151,7 +150,7 @@ class UdpEndpoint(MatchingByLibrary):
         return True
 
     def _serve(self, _now: int) -> None:
-        """Something can be read, or sent again."""
+        """Receive and send as far as the socket is ready."""
         for _, events in self._ready.poll(0):
             if events & select.EPOLLOUT:
                 self._send_on()
@@ -168,7 +167,7 @@ class UdpEndpoint(MatchingByLibrary):
             self._ready.modify(self._socket.fileno(), select.EPOLLIN)
 
     def _take(self) -> None:
-        """Take in what is there, or some of it: programs shall go on under any load."""
+        """Receive the waiting datagrams, at most `_TURN`, so that programs run under any load."""
         take, scratch, ranks, counts = self._socket.recvfrom_into, self._scratch, self._ranks, self._counts
         whole = self._assembly.take
         for _ in range(_TURN):
@@ -176,7 +175,7 @@ class UdpEndpoint(MatchingByLibrary):
                 got, address = take(scratch)
             except BlockingIOError:
                 return
-            except OSError as error:  # what the network says of a datagram that was sent
+            except OSError as error:  # the network's error for a datagram that was sent
                 if error.errno not in _NOT_TAKEN:
                     raise
                 continue
@@ -203,7 +202,7 @@ class UdpEndpoint(MatchingByLibrary):
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
-    """In the place of a NIC."""
+    """Make the agent that takes the place of a NIC's."""
     endpoint = UdpEndpoint(adapter, nic)
     return Agent(NoFirmware(endpoint.counted), endpoint)
 

@@ -1,1 +1,1 @@
-"""Workloads on AM-II's own host library: endpoints, virtual networks, and what the paper has measured of them."""
+"""Workloads on AM-II's own host library: endpoints, virtual networks, and the paper's measurements of them."""

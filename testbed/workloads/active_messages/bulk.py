@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
-from testbed.workloads.active_messages.asking import ANSWER, STOP, Answering
-from testbed.workloads.active_messages.meeting import TAG, Meeting
-from testbed.workloads.form import Node, VerificationError
-from testbed.workloads.native import Native
+from testbed.workloads.active_messages.am_requests import ANSWER, STOP, Server
+from testbed.workloads.active_messages.barrier import TAG, Collectives
+from testbed.workloads.form import Native, Node, VerificationError
 from testbed.workloads.quantiles import warm_up
-from testbed.workloads.settings import MessageSizes
+from testbed.workloads.workload_settings import MessageSizes
 
 _DATA = 4
 
@@ -19,10 +18,11 @@ _DATA = 4
 class ActiveBulk(Native[ActiveMessages]):
     """On AM-II's endpoints: bandwidth from node 0 to node 1 by bulk messages, as many under way as there are credits.
 
-    sizes: of messages. count: messages of each.
+    sizes: bytes of messages. count: messages of each size.
     """
 
     protocol = "am2"
+    bears_restarts = False
 
     sizes: MessageSizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
     count: int = 100
@@ -34,10 +34,10 @@ class ActiveBulk(Native[ActiveMessages]):
     async def program(self, library: ActiveMessages, node: Node) -> None:
         if node.rank > 1:
             return
-        meeting = Meeting(library, node, 2)
+        meeting = Collectives(library, node, 2)
         window = library.settings.credits
         if node.rank:
-            serving = Answering(library, 1)
+            serving = Server(library, 1)
             endpoint = serving.endpoints[0]
             endpoint.segment = bytearray(window * max(self.sizes))
             endpoint.set_handler(_DATA, _stored)
@@ -74,4 +74,4 @@ def _stored(token: Token, data: memoryview, place: int, number: int) -> None:
 async def _some(endpoint: Endpoint, places: list[int], least: int) -> None:
     while len(places) < least:
         await endpoint.wait()
-        endpoint.poll()
+        await endpoint.poll()

@@ -1,25 +1,25 @@
-"""The paper's contention within one virtual network: N clients of one endpoint, as fast as they can."""
+"""Contention within one virtual network, as in the paper: N clients of one endpoint, as fast as they can."""
 
 from __future__ import annotations
 
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
-from testbed.workloads.active_messages.asking import Answering, Asking
-from testbed.workloads.active_messages.meeting import Meeting
-from testbed.workloads.form import Node
-from testbed.workloads.native import Native
+from testbed.workloads.active_messages.am_requests import Client, Server
+from testbed.workloads.active_messages.barrier import Collectives
+from testbed.workloads.form import Native, Node
 from testbed.workloads.quantiles import fairness, quantiles
-from testbed.workloads.settings import Duration
+from testbed.workloads.workload_settings import Duration
 
 
 class ActiveContention(Native[ActiveMessages]):
     """On AM-II's endpoints: N clients ask one of node 0: aggregate and per-client rate with all their credits, and the
     round trip of clients with one request each under way.
 
-    clients: the Ns. time: for which each is measured, after a quarter of it.
+    clients: the values of N. time: duration of each measurement, which follows a quarter of it.
     """
 
     protocol = "am2"
+    bears_restarts = False
 
     clients: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
     time: Duration = 20_000_000
@@ -34,12 +34,12 @@ class ActiveContention(Native[ActiveMessages]):
             raise ValueError(f"{most} clients and a server: there are {len(node.names)} nodes")
         if node.rank > most:
             return
-        meeting = Meeting(library, node, most + 1)
-        serving = None if node.rank else Answering(library, 1)
+        meeting = Collectives(library, node, most + 1)
+        serving = None if node.rank else Server(library, 1)
         window = library.settings.credits
-        asking = [Asking(library, node, EndpointName(0, 1), each) for each in (window, 1) if node.rank]
+        asking = [Client(library, node, EndpointName(0, 1), each) for each in (window, 1) if node.rank]
         for clients in self.clients:
-            found: list[list[tuple[int, ...]]] = []
+            gathered: list[list[tuple[int, ...]]] = []
             for turn in range(2):
                 mine: tuple[int, ...] = (0, 0, 0, 0)
                 await meeting.barrier()
@@ -49,12 +49,12 @@ class ActiveContention(Native[ActiveMessages]):
                 elif node.rank <= clients:
                     await asking[turn].keep_asking(self.time // 4, self.time)
                     trips = asking[turn].trips
-                    told = quantiles(trips)
-                    mine = (len(trips), sum(trips), told.get("p50_ns", 0), max(trips, default=0))
-                found.append(await meeting.gather(mine) or [])
+                    summary = quantiles(trips)
+                    mine = (len(trips), sum(trips), summary.get("p50_ns", 0), max(trips, default=0))
+                gathered.append(await meeting.gather(mine) or [])
             if node.rank:
                 continue
-            full, single = (each[1 : clients + 1] for each in found)
+            full, single = (each[1 : clients + 1] for each in gathered)
             rates = [1e9 * count / self.time for count, *_ in full]
             node.row(
                 clients=clients,
@@ -64,6 +64,6 @@ class ActiveContention(Native[ActiveMessages]):
                 fastest_per_s=max(rates),
                 fairness=fairness(rates),
                 single_per_s=sum(1e9 * count / self.time for count, *_ in single),
-                round_trip_ns=round(sum(total for _, total, *_ in single) / max(1, sum(one[0] for one in single))),
+                round_trip_ns=round(sum(total for _, total, *_ in single) / max(1, sum(count for count, *_ in single))),
                 longest_ns=max(longest for *_, longest in single),
             )

@@ -1,27 +1,28 @@
-"""LogP's parameters of AM-II's short messages, measured as `testbed.workloads.logp` has it, without MPI between."""
+"""LogP parameters of AM-II's short messages, measured as in `testbed.workloads.mpi_logp`, but without MPI."""
 
 from __future__ import annotations
 
 from statistics import median
 
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
-from testbed.workloads.active_messages.asking import Answering, Asking
-from testbed.workloads.active_messages.meeting import Meeting
-from testbed.workloads.form import Node
-from testbed.workloads.native import Native
+from testbed.workloads.active_messages.am_requests import Client, Server
+from testbed.workloads.active_messages.barrier import Collectives
+from testbed.workloads.form import Native, Node
 from testbed.workloads.quantiles import quantiles
 
 
 class ActiveLogP(Native[ActiveMessages]):
-    """On AM-II's endpoints: requests of four words and their replies between nodes 0 and 1: round trip, o_s, o_r, g and L.
+    """On AM-II's endpoints: requests of four words and their replies between nodes 0 and 1: round trip, o_s, o_r, g and
+    L.
 
-    o_r and L are what is left of the host's core's time, and of half the round trip: in namespaces, where the firmware runs
-    on that core, too, they are not the host's and the network's alone. count: round trips. burst: requests without a pause
-    between, of which the gap is the time that each adds; rounds: bursts.
+    o_r is the rest of the host core's time, and L the rest of half the round trip: in namespaces, where the firmware
+    runs on that core, too, they are not the host's and the network's alone. count: round trips. burst: requests without
+    a pause, whose gap is the time that each adds; rounds: bursts.
     """
 
     protocol = "am2"
+    bears_restarts = False
 
     count: int = 200
     burst: int = 200
@@ -34,13 +35,13 @@ class ActiveLogP(Native[ActiveMessages]):
     async def program(self, library: ActiveMessages, node: Node) -> None:
         if node.rank > 1:
             return
-        meeting = Meeting(library, node, 2)
+        meeting = Collectives(library, node, 2)
         if node.rank:
-            serving = Answering(library, 1)
+            serving = Server(library, 1)
             await meeting.barrier()
             await serving.until_stopped(serving.endpoints[0], 1)
             return
-        asking = Asking(library, node, EndpointName(1, 1), library.settings.credits)
+        asking = Client(library, node, EndpointName(1, 1), library.settings.credits)
         await meeting.barrier()
         await asking.burst(10)  # both endpoints are in their NICs
         trips, issues = [], []

@@ -1,39 +1,41 @@
-"""The paper's many virtual networks: a server with an endpoint for each of its clients, in one thread or in as many."""
+"""Many virtual networks, as in the paper: a server with an endpoint for each of its clients, in one thread or in as
+many."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from protocols.am2.host.driver import Residence
 from protocols.am2.host.endpoint import Endpoint, Events
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
-from testbed.workloads.active_messages.asking import Answering, Asking
-from testbed.workloads.active_messages.meeting import Meeting
-from testbed.workloads.form import Node
-from testbed.workloads.native import Native
+from protocols.am2.host.segment_driver import Residence
+from testbed.workloads.active_messages.am_requests import Client, Server
+from testbed.workloads.active_messages.barrier import Collectives
+from testbed.workloads.form import Native, Node
 from testbed.workloads.quantiles import fairness
-from testbed.workloads.settings import Duration
+from testbed.workloads.workload_settings import Duration
 
-Server = Literal["both", "one", "each"]
+Threads = Literal["both", "one", "each"]
 
 _FAULTS: Final = (Residence.FAULTING, Residence.LOADING)
 _LOOK: Final = 20_000  # nanoseconds between two looks of a thread that is suspended
 
 
 class ActiveNetworks(Native[ActiveMessages]):
-    """On AM-II's endpoints: N clients, each in a virtual network with one of N of node 0: aggregate and per-client rates.
+    """On AM-II's endpoints: N clients, each in a virtual network with one of N of node 0: aggregate and per-client
+    rates.
 
     one: the server is one thread, which polls its endpoints in turn; while one of them is brought into the NIC, it is
-    suspended. each: there is a thread for each endpoint, which sleeps until a message has come;
-    switch: what it costs the host's core to go on with one. networks: the Ns. time: for which each is measured, after a
-    quarter of it.
+    suspended. each: a thread for each endpoint, which sleeps until a message has come; switch: what it costs the host's
+    core to go on with one. networks: the values of N. time: duration of each measurement, which follows a quarter of
+    it.
     """
 
     protocol = "am2"
+    bears_restarts = False
 
-    threads: Server = "both"
+    threads: Threads = "both"
     networks: tuple[int, ...] = (1, 2, 4, 7, 8, 10, 14)
     time: Duration = 60_000_000
     switch: Duration = 10_000
@@ -48,10 +50,10 @@ class ActiveNetworks(Native[ActiveMessages]):
             raise ValueError(f"{most} clients and a server: there are {len(node.names)} nodes")
         if node.rank > most:
             return
-        meeting = Meeting(library, node, most + 1)
-        serving = None if node.rank else Answering(library, most)
+        meeting = Collectives(library, node, most + 1)
+        serving = None if node.rank else Server(library, most)
         window = library.settings.credits
-        asking = Asking(library, node, EndpointName(0, node.rank), window) if node.rank else None
+        asking = Client(library, node, EndpointName(0, node.rank), window) if node.rank else None
         for threads in ("one", "each") if self.threads == "both" else (self.threads,):
             for count in self.networks:
                 mine = 0
@@ -67,9 +69,9 @@ class ActiveNetworks(Native[ActiveMessages]):
                     await asking.keep_asking(self.time // 4, self.time)
                     mine = len(asking.trips)
                 faults = library.driver.faults - before
-                told = await meeting.gather((mine,))
-                if told is not None:
-                    rates = [1e9 * each / self.time for (each,) in told[1 : count + 1]]
+                gathered = await meeting.gather((mine,))
+                if gathered is not None:
+                    rates = [1e9 * each / self.time for (each,) in gathered[1 : count + 1]]
                     node.row(
                         threads=threads,
                         networks=count,
@@ -81,21 +83,21 @@ class ActiveNetworks(Native[ActiveMessages]):
                         faults=faults,
                     )
 
-    async def _in_turn(self, serving: Answering, endpoints: Sequence[Endpoint], node: Node) -> None:
+    async def _in_turn(self, serving: Server, endpoints: Sequence[Endpoint], node: Node) -> None:
         state = endpoints[0].library.driver.state
         goals = {endpoint: serving.stopped[endpoint] + 1 for endpoint in endpoints}
         while any(serving.stopped[endpoint] < goal for endpoint, goal in goals.items()):
             handled = 0
             for endpoint in endpoints:
-                while any(state(one) in _FAULTS for one in endpoints):
+                while any(state(ours) in _FAULTS for ours in endpoints):
                     await node.sleep(_LOOK)
                 if not endpoint.is_empty:
                     await endpoint.wait()  # until it is in the NIC
-                    handled += endpoint.poll()
+                    handled += await endpoint.poll()
             if not handled:
                 await serving.bundle.wait()
 
-    async def _in_threads(self, serving: Answering, endpoints: Sequence[Endpoint], node: Node) -> None:
+    async def _in_threads(self, serving: Server, endpoints: Sequence[Endpoint], node: Node) -> None:
         threads = [
             node.spawn(self._thread(serving, endpoint, node), f"thread of endpoint {endpoint.name.endpoint}")
             for endpoint in endpoints
@@ -103,14 +105,14 @@ class ActiveNetworks(Native[ActiveMessages]):
         for thread in threads:
             await thread
 
-    async def _thread(self, serving: Answering, endpoint: Endpoint, node: Node) -> None:
-        """ "A server thread waits on a binary semaphore posted upon message arrival": it disables arrival events, processes
-        a batch of requests, and enables them again."""
+    async def _thread(self, serving: Server, endpoint: Endpoint, node: Node) -> None:
+        """Serve an endpoint in a thread of its own: "A server thread waits on a binary semaphore posted upon message
+        arrival". It disables arrival events, processes a batch of requests, and enables them again."""
         goal = serving.stopped[endpoint] + 1
         while serving.stopped[endpoint] < goal:
             await endpoint.wait()
             endpoint.event_mask = Events.NONE
             if self.switch:
                 await node.compute(self.switch)
-            endpoint.poll()
+            await endpoint.poll()
             endpoint.event_mask = Events.NOT_EMPTY

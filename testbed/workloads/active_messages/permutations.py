@@ -1,19 +1,19 @@
-"""The paper's permutations: all nodes send at once, each to one other, so that links are shared as each pattern has it.
+"""Permutations, as in the paper: all nodes send at once, each to one other, so that links are shared as in each
+pattern.
 
 "Bandwidth measured using medium messages, whereas RTT measured using 4-word Active Messages" (section on topology).
 """
 
 from __future__ import annotations
 
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
-from testbed.workloads.active_messages.asking import Answering, Asking
-from testbed.workloads.active_messages.meeting import Meeting
-from testbed.workloads.active_messages.streaming import Streaming
-from testbed.workloads.form import Node
-from testbed.workloads.native import Native
+from testbed.workloads.active_messages.am_requests import Client, Server
+from testbed.workloads.active_messages.barrier import Collectives
+from testbed.workloads.active_messages.credit_streams import CreditStream
+from testbed.workloads.form import Native, Node
 from testbed.workloads.permutation import partners
-from testbed.workloads.settings import Size
+from testbed.workloads.workload_settings import Size
 
 _PATTERNS = {"cshift": "shift", "neighbor": "neighbour", "bisection": "bisection"}
 
@@ -21,11 +21,12 @@ _PATTERNS = {"cshift": "shift", "neighbor": "neighbour", "bisection": "bisection
 class ActivePermutations(Native[ActiveMessages]):
     """On AM-II's endpoints: cshift, neighbor and bisection: bandwidth of all and of each node, and the mean round trip.
 
-    size: of medium messages; less where a packet has no room for it. count: messages of each node. trips: round trips of
-    each node, one after the other.
+    size: bytes of medium messages, limited by the room of a packet. count: messages of each node. trips: consecutive
+    round trips of each node.
     """
 
     protocol = "am2"
+    bears_restarts = False
 
     size: Size = 8192
     count: int = 24
@@ -36,17 +37,17 @@ class ActivePermutations(Native[ActiveMessages]):
             raise ValueError("size, count and trips: 1 or more")
 
     async def program(self, library: ActiveMessages, node: Node) -> None:
-        meeting = Meeting(library, node, len(node.names))
-        serving = Answering(library, 1)
+        meeting = Collectives(library, node, len(node.names))
+        serving = Server(library, 1)
         own = serving.endpoints[0]
-        size = min(self.size, library.most_medium)
+        size = min(self.size, library.max_medium)
         for name, pattern in _PATTERNS.items():
             to, _ = partners(pattern, node.rank, len(node.names))
             sends = to != node.rank
-            asking = Asking(library, node, EndpointName(to, 1), 1)
-            streaming = Streaming(library, node, EndpointName(to, 1), size)
+            asking = Client(library, node, EndpointName(to, 1), 1)
+            streaming = CreditStream(library, node, EndpointName(to, 1), size)
             streaming.take(own)
-            clients = serving.stopped[own] + sends  # a permutation: whoever sends is also sent to
+            clients = serving.stopped[own] + sends  # a permutation: a node that sends also receives
             answered = node.spawn(serving.until_stopped(own, clients), f"{name}, answering")
             await meeting.barrier()
             took = took_round = 0
@@ -60,15 +61,15 @@ class ActivePermutations(Native[ActiveMessages]):
             if sends:
                 for _ in range(self.trips):
                     took_round += await asking.burst(1)
-            told = await meeting.gather((took, took_round))
+            gathered = await meeting.gather((took, took_round))
             if sends:
                 await asking.stop()
             await answered
             asking.endpoint.free()
             streaming.endpoint.free()
-            if told is not None:
-                rates = [8e9 * size * self.count / took for took, _ in told if took]
-                trips = [took / self.trips for _, took in told if took]
+            if gathered is not None:
+                rates = [8e9 * size * self.count / took for took, _ in gathered if took]
+                trips = [took / self.trips for _, took in gathered if took]
                 node.row(
                     pattern=name,
                     local=int(pattern != "bisection"),  # most of it stays within a subcluster
@@ -77,7 +78,7 @@ class ActivePermutations(Native[ActiveMessages]):
                     count=self.count,
                     aggregate_bit_s=sum(rates),
                     mean_bit_s=sum(rates) / len(rates),
-                    both_bit_s=2 * sum(rates) / len(rates),  # of a node's bus: what it sends and what it receives
+                    both_bit_s=2 * sum(rates) / len(rates),  # of a node's bus: sending and receiving
                     slowest_bit_s=min(rates),
                     fastest_bit_s=max(rates),
                     round_trip_ns=round(sum(trips) / len(trips)),

@@ -23,14 +23,14 @@ pytestmark = [
 
 # What a child uses is imported before it loses the right to read it.
 for _module in (
-    "testbed.cluster.deciding",
-    "testbed.cluster.steward",
-    "testbed.kernel.abilities",
+    "testbed.cluster.plan.link_decisions",
+    "testbed.cluster.services.supervisor",
+    "testbed.kernel.capabilities",
     "testbed.kernel.loss_classifier",
-    "testbed.kernel.messages",
+    "testbed.kernel.netlink_messages",
     "testbed.kernel.qdiscs",
     "testbed.spec.elements",
-    "testbed.wire.expressions",
+    "testbed.fates.expressions",
 ):
     import_module(_module)
 

@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
 
+from benchmarks import commands, large
 from benchmarks.cluster_targets import ratios, targets
 from benchmarks.rows import Row
 from benchmarks.stars import BRING_UP
@@ -45,3 +46,14 @@ def test_the_ratio_is_flat_when_its_greatest_is_within_a_fifth_of_its_least(at_5
 
 def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
     assert {target.reached for target in targets([])} == {None}
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(3.6, True), (3.8, False)])
+def test_a_star_of_a_thousand_by_command_may_take_a_quarter_and_half_a_second_more_than_the_floor(
+    seconds: float, expected: bool
+) -> None:
+    rows = [
+        Row("large", large.BESIDE, BRING_UP, 1_000, "s", (2.5, 2.4, 9.0), {}),
+        Row("large", large.UP, commands.WALL, 1_000, "s", (seconds, 3.0, 20.0), {}),
+    ]
+    assert reached(rows, "testbed up star-1000, beyond 1.25 × the floor's") is expected

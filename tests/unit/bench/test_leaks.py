@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
 
 from benchmarks.rows import Row
-from benchmarks.runs.leaks import LEAST, Sample, growth, more_at_least
+from benchmarks.runs.leaks import MIN, Sample, growth, more_at_least
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES
 from benchmarks.runs.targets import STEADY, leaks
 from benchmarks.runs.watching import NODES
@@ -67,9 +67,9 @@ def test_one_outlier_hides_no_leak_and_is_none() -> None:
 
 def test_too_few_samples_say_nothing_and_are_refused() -> None:
     some = watched([0.0] * SECONDS)
-    growth(some[: 2 * LEAST])
+    growth(some[: 2 * MIN])
     with pytest.raises(ValueError, match="too few to tell a leak"):
-        growth(some[: 2 * LEAST - 2])
+        growth(some[: 2 * MIN - 2])
 
 
 def test_a_descriptor_that_stays_is_found_and_one_that_is_there_for_a_moment_is_not() -> None:

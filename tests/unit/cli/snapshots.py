@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from testbed.observe.format.event_format import FormattedEvent
 from testbed.observe.live.snapshot import Direction, Fault, Link, Nic, Node, Program, Snapshot
-from testbed.observe.telling import Told
 
 SECOND = 10**9
 NOON = 1_795_262_400 * SECOND  # some day of November 2026
@@ -51,8 +51,8 @@ def small() -> Snapshot:
         (Fault(3, "loss 5% on n2 (n2-s1)", (links[1].name,), 7.2),),
         (Program(4000, "testbed-relay", 0.08, 40_000_000),),
         (
-            Told(NOON - 9 * SECOND, "inject", links[1].name, "3: loss 5% on n2 (n2-s1), in 80 ms"),
-            Told(NOON - 8 * SECOND, "relay behind", links[1].name, "forward: 4 frames more than 1 ms late"),
+            FormattedEvent(NOON - 9 * SECOND, "inject", links[1].name, "3: loss 5% on n2 (n2-s1), in 80 ms"),
+            FormattedEvent(NOON - 8 * SECOND, "relay behind", links[1].name, "forward: 4 frames more than 1 ms late"),
         ),
     )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from snapshots import small, star
 
 from testbed.cli.screen.keys import Keys
-from testbed.cli.screen.view import Action, Command, Quit, View, pressed, told
+from testbed.cli.screen.view import Action, Command, Quit, View, press, show_result
 from testbed.observe.live.snapshot import Absent, Snapshot
 
 
@@ -18,7 +18,7 @@ def after(view: View, keys: list[str], snapshot: Snapshot | Absent | None = None
     """What is seen after these keys, and what they have asked for."""
     actions = []
     for key in keys:
-        view, action = pressed(view, key, snapshot or small())
+        view, action = press(view, key, snapshot or small())
         actions += [action] if action is not None else []
     return view, actions
 
@@ -64,7 +64,7 @@ def test_keys_that_come_in_pieces_are_the_same_keys(parts: list[bytes], data: st
 def test_nonsense_harms_nobody(data: bytes) -> None:
     keys = Keys()
     for key in [*keys.feed(data), *keys.feed(b"")]:
-        pressed(View(), key, small())
+        press(View(), key, small())
     assert not keys.waits
 
 
@@ -134,10 +134,10 @@ def test_letters_that_do_something_elsewhere_are_letters_in_a_prompt() -> None:
 
 def test_what_was_typed_in_vain_is_there_again() -> None:
     view, _ = after(View(), ["i", *"--los 5%", "enter"])
-    view, _ = after(told(view, "No such option", failed=True), ["i"])
+    view, _ = after(show_result(view, "No such option", failed=True), ["i"])
     assert view.prompt is not None
     assert view.prompt.text == "--los 5%"
-    view, _ = after(told(replace(view, prompt=None), "done", failed=False), ["i"])
+    view, _ = after(show_result(replace(view, prompt=None), "done", failed=False), ["i"])
     assert view.prompt is not None
     assert view.prompt.text == ""
 

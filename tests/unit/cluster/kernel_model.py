@@ -6,18 +6,26 @@ import struct
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from testbed.cluster import names
-from testbed.cluster.operations import (
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.operations import (
     AddAddress,
     AddForwarding,
+    AddHook,
     AddRoute,
+    AwaitCarrier,
+    Divert,
+    Drain,
+    EndRedirect,
     ForgetLearned,
+    ForgetPort,
     Join,
     MakeCable,
     MakeNamespace,
     MakeSwitch,
     Operation,
     Part,
+    PrepareRedirect,
+    Redirect,
     RemoveAddress,
     RemoveDevice,
     RemoveForwarding,
@@ -35,14 +43,16 @@ from testbed.cluster.operations import (
     SetRouting,
     SetShaper,
     SetUp,
+    Undivert,
 )
-from testbed.cluster.planning import Existing, plan
-from testbed.cluster.treatments import Treatments
+from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.treatments import Treatments
 from testbed.kernel import loss_classifier, netem, shapers
+from testbed.kernel.diversion import Diversion
 from testbed.kernel.netlink import attributes
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.qdiscs import Qdisc
-from testbed.kernel.survey import Contents, Counters, Interface
+from testbed.kernel.rtnl_dump import Contents, Counters, Interface
 from testbed.spec.layout import Layout
 
 _BEFORE_ATTRIBUTES = 16 + 20  # struct nlmsghdr, struct tcmsg
@@ -61,10 +71,13 @@ class Kernel:
         self.routing: dict[str, set[int]] = {}
         self.forwarding: dict[tuple[int, str], int] = {}
         self.redirections: dict[int, int] = {}
+        self.staged: dict[int, int] = {}
+        self.prepared: set[int] = set()
         self.hooks: set[int] = set()
         self.offloads: dict[str, dict[int, Offloads]] = {}
         self.qdiscs: dict[int, Qdisc] = {}
         self.classifiers: dict[int, str] = {}
+        self.diversions: dict[int, Diversion] = {}
         self.treatments: Treatments = {}
         self.limits: dict[str, tuple[float, int]] = {}
         self.nics: set[tuple[str, str]] = set()
@@ -76,13 +89,15 @@ class Kernel:
                     {interface.name: interface for interface in found.values()},
                     {index: frozenset(texts) for index, texts in self.addresses[key].items() if texts},
                     frozenset(self.routes[key]),
-                    dict(self.forwarding) if key == names.WIRE else {},
-                    dict(self.redirections) if key == names.WIRE else {},
+                    dict(self.forwarding) if key == namespace_names.WIRE else {},
+                    dict(self.redirections) if key == namespace_names.WIRE else {},
+                    dict(self.staged) if key == namespace_names.WIRE else {},
                     frozenset(self.routing[key]),
                     dict(self.offloads[key]),
-                    frozenset(self.hooks) if key == names.WIRE else frozenset(),
-                    dict(self.qdiscs) if key == names.WIRE else {},
-                    dict(self.classifiers) if key == names.WIRE else {},
+                    frozenset(self.hooks) if key == namespace_names.WIRE else frozenset(),
+                    dict(self.qdiscs) if key == namespace_names.WIRE else {},
+                    dict(self.classifiers) if key == namespace_names.WIRE else {},
+                    self._seen_diversions() if key == namespace_names.WIRE else {},
                 )
                 for key, found in self.interfaces.items()
             },
@@ -104,10 +119,21 @@ class Kernel:
         return operations
 
     def assert_sound(self, after: Operation) -> None:
-        wire = self.interfaces.get(names.WIRE, {})
+        wire = self.interfaces.get(namespace_names.WIRE, {})
         for index, out in self.redirections.items():
-            assert not wire[index].master, f"{wire[index].name} is plugged in and redirected after: {after}"
+            assert not wire[index].master, f"{wire[index].name} is plugged in and joined after: {after}"
             assert out not in wire or not wire[out].master, f"two ways lead to {wire[out].name} after: {after}"
+        for port in wire.values():
+            patch = self._by_name(namespace_names.patch(port.name)[0])
+            free = self._by_name(namespace_names.patch(port.name)[1])
+            both = port.master and patch is not None and patch.master and free is not None and self._leads(free, port)
+            if both and patch is not None and patch.flooding:
+                assert not port.flooding, f"frames take two ways to {port.name} after: {after}"
+                assert port.index in self.staged, f"{port.name} gets its own frames back after: {after}"
+        for index, way in self.diversions.items():  # a port that is diverted stays plugged in, cables stay joined
+            for tap in {*way} - {0}:
+                plugged_in = tap in wire and wire[tap].master and way.leaving
+                assert not plugged_in, f"{wire[index].name} is diverted into a switch after: {after}"
         ports = [port for port in wire.values() if port.master and port.up]
         ways = {port.index: arrival for port in ports if port.flooding and (arrival := self._arrival(port))}
         done: set[int] = set()
@@ -125,18 +151,28 @@ class Kernel:
 
     def _arrival(self, port: Interface) -> Interface | None:
         """The port by which a frame that leaves by this one comes into another switch."""
-        wire = self.interfaces[names.WIRE]
+        wire = self.interfaces[namespace_names.WIRE]
         for _ in wire:
             end = wire.get(port.peer)
             if end is None or not end.up or end.peer != port.index:
                 return None
-            if end.master:
+            out = self.staged.get(end.index)
+            if out is None and end.master:
                 return end
-            out = self.redirections.get(end.index)
+            out = self.redirections.get(end.index) if out is None else out
             if out not in wire:
                 return None
             port = wire[out]
         return None
+
+    def _leads(self, free: Interface, port: Interface) -> bool:
+        """Whether what comes in on a patch's free end goes through a stage and leaves by the port."""
+        wire = self.interfaces[namespace_names.WIRE]
+        entered = wire.get(self.staged.get(free.index, 0))
+        return entered is not None and self.staged.get(entered.peer) == port.index
+
+    def _by_name(self, name: str) -> Interface | None:
+        return next((found for found in self.interfaces[namespace_names.WIRE].values() if found.name == name), None)
 
     def change(self, key: str, index: int, **values: object) -> None:
         self.interfaces[key][index] = replace(self.interfaces[key][index], **values)  # type: ignore[arg-type]
@@ -156,10 +192,11 @@ class Kernel:
             return  # it went with its other end
         gone = self.interfaces[key].pop(index)
         self.addresses[key].pop(index, None)
-        if key == names.WIRE:
+        if key == namespace_names.WIRE:
             self.forwarding = {at: port for at, port in self.forwarding.items() if port != index}
             self._unhook(index)
             self.qdiscs.pop(index, None)
+            self.staged = {at: 0 if to == index else to for at, to in self.staged.items()}
         self.offloads[key].pop(index, None)
         for other, found in self.interfaces.items():
             partner = found.get(gone.peer)
@@ -170,7 +207,15 @@ class Kernel:
     def _unhook(self, index: int) -> None:
         self.hooks.discard(index)
         self.redirections.pop(index, None)
+        self.staged.pop(index, None)
+        self.prepared.discard(index)
         self.classifiers.pop(index, None)
+        self.diversions.pop(index, None)
+
+    def _seen_diversions(self) -> dict[int, Diversion]:
+        """An interface that is gone is told as -1."""
+        there = {*self.interfaces[namespace_names.WIRE], 0}
+        return {at: Diversion(*(to if to in there else -1 for to in way)) for at, way in self.diversions.items()}
 
     def carry_out(self, operation: Operation) -> None:
         match operation:
@@ -192,13 +237,14 @@ class Kernel:
             case SetLimits(key, share, memory):
                 self.limits[key] = (share, memory)
             case MakeSwitch(_, device, index, mac):
-                self.make(names.WIRE, index, device, "bridge", mac, 1500, up=1)
+                self.make(namespace_names.WIRE, index, device, "bridge", mac, 1500, up=1)
             case MakeCable():
                 here, there = operation.index, operation.peer_index
                 self.make(
                     operation.key, here, operation.device, "veth", operation.mac, operation.mtu,
                     up=operation.up, master=operation.switch, peer=there,
                 )  # fmt: skip
+                self.hooks |= {*operation.hooks}
                 peer = operation.peer_key, there, operation.peer_device
                 self.make(*peer, "veth", operation.peer_mac, operation.mtu, peer=here)
             case RemoveDevice(key, _, index):
@@ -218,12 +264,12 @@ class Kernel:
                 assert self.offloads[key][index] != taken
                 self.offloads[key][index] = taken
             case SetPort(_, index, learning, flooding):
-                assert self.interfaces[names.WIRE][index].master
-                self.change(names.WIRE, index, learning=learning, flooding=flooding)
+                assert self.interfaces[namespace_names.WIRE][index].master
+                self.change(namespace_names.WIRE, index, learning=learning, flooding=flooding)
             case AddForwarding(_, _, index, mac):
-                self.forwarding[self.interfaces[names.WIRE][index].master, mac] = index
+                self.forwarding[self.interfaces[namespace_names.WIRE][index].master, mac] = index
             case RemoveForwarding(_, index, mac):
-                del self.forwarding[self.interfaces[names.WIRE][index].master, mac]
+                del self.forwarding[self.interfaces[namespace_names.WIRE][index].master, mac]
             case ForgetLearned():
                 pass
             case Join(_, _, a, _, b):
@@ -232,6 +278,46 @@ class Kernel:
                 self.redirections |= {a: b, b: a}
             case Part(_, index):
                 self._unhook(index)
+            case PrepareRedirect(_, index):
+                assert index in self.hooks
+                self.prepared.add(index)
+            case Redirect(_, index, _, out, prepared):
+                assert index not in self.staged
+                assert prepared <= (index in self.prepared)
+                assert out in self.interfaces[namespace_names.WIRE]
+                self.hooks.add(index)
+                self.staged[index] = out
+            case EndRedirect(_, index, prepared):
+                self.staged.pop(index, None)
+                if not prepared:
+                    self.prepared.discard(index)
+            case Drain(_, _, index):
+                entering = [at for at, to in self.staged.items() if to == index]
+                wire = self.interfaces[namespace_names.WIRE]
+                patches = [self._by_name(namespace_names.patch(found.name)[1]) for found in wire.values()]
+                cabled = {free.index for free in patches if free is not None}
+                flooding = [at for at in entering if at in cabled and wire[wire[at].peer].flooding]
+                assert not flooding, "frames come to what is drained"
+            case ForgetPort(_, index):
+                assert self.interfaces[namespace_names.WIRE][index].master
+            case AddHook(_, index):
+                assert index in self.interfaces[namespace_names.WIRE]
+                self.hooks.add(index)
+            case AwaitCarrier(_, index):
+                one = self.interfaces[namespace_names.WIRE][index]
+                assert one.up
+                assert self.interfaces[namespace_names.WIRE][one.peer].up
+            case Divert(_, index, tap, back):
+                assert index in self.hooks, "adding a hook to what carries frames loses some"
+                assert index not in self.diversions
+                self.diversions[index] = Diversion(tap, tap if back else 0)
+                if back:
+                    assert self.interfaces[namespace_names.WIRE][index].master
+                    assert tap not in self.diversions
+                    self.hooks.add(tap)
+                    self.diversions[tap] = Diversion(index)
+            case Undivert(_, index, _):
+                del self.diversions[index]
             case SetNetem(_, index, _, options):
                 report = netem_reports(options)
                 self.qdiscs[index] = qdisc(index, netem.KIND, netem.HANDLE, report, options.sizes is not None)

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cluster.deciding import Decisions, decide
-from testbed.cluster.injections import Injection
-from testbed.cluster.operations import MakeCable, MakeSwitch, SetDown, SetOffloads
-from testbed.cluster.planning import Existing, plan
-from testbed.cluster.wiring import Wiring, free_ends
+from testbed.cluster.faults.injections import Injection
+from testbed.cluster.plan.link_decisions import Decisions, decide
+from testbed.cluster.plan.operations import MakeCable, MakeSwitch, SetDown, SetOffloads
+from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.veth_wiring import Wiring, free_ends
 from testbed.errors import UnsupportedError
-from testbed.kernel import abilities
+from testbed.kernel import capabilities
 from testbed.kernel.datapaths import Abilities, Asked
 from testbed.kernel.offloads import Offloads
-from testbed.runtime.orders import Orders, Plug
+from testbed.runtime.relay.orders import Orders, Plug
+from testbed.spec.dilation import slow_layout
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.layout import Layout
 from testbed.spec.layout_json import from_json, to_json
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
-from testbed.spec.slowing import slowed
+from testbed.spec.resolver import resolve
 
 TRUNK = "s1:3--s2:2"
 
@@ -45,7 +45,7 @@ def layout() -> Layout:
 @pytest.fixture(autouse=True)
 def _relay(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has it."""
-    monkeypatch.setattr(abilities, "abilities", lambda: Abilities(relay=True))
+    monkeypatch.setattr(capabilities, "abilities", lambda: Abilities(relay=True))
 
 
 def decided(whole: Layout, *injected: Injection, asked: Asked = "auto") -> Decisions:
@@ -100,7 +100,7 @@ def test_nobody_but_the_relay_carries_them(asked: Asked) -> None:
 
 def test_who_is_routed_and_what_keeps_order_follows_from_the_layout() -> None:
     whole = layout()
-    assert whole.routed() == {"n1", "n2"}
+    assert whole.routed().keys() == {"n1", "n2"}
     assert whole.keeps_order()
     for link in (
         Link(ends=["n1", "n2"], delay="1ms", reorder="1%"),
@@ -112,6 +112,6 @@ def test_who_is_routed_and_what_keeps_order_follows_from_the_layout() -> None:
 
 
 def test_a_slowed_cluster_tells_its_relay_by_how_much() -> None:
-    slow = slowed(layout(), 20)
+    slow = slow_layout(layout(), 20)
     assert decided(slow).orders.slowed == 20
     assert from_json(to_json(slow)) == slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.cluster.injecting import described
+from testbed.cluster.faults.fault_injection import described
 from testbed.spec.layout import Impairment
 from testbed.spec.layout_json import impairment_to_json
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.cluster.injections import (
+from testbed.cluster.faults.injections import (
     BOTH,
     DirectionName,
     Injection,
@@ -26,7 +26,7 @@ from testbed.errors import DescriptionError, NotFoundError
 from testbed.kernel.processes import Identity
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description, Link, Node, Switch
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 STAR = resolve(Description.star(3))
 LINK = STAR.links[0]

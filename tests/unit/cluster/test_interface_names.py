@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.cluster import names
-from testbed.cluster.wiring import Wiring, free_ends, wire_ends
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.veth_wiring import Wiring, free_ends, stage_ends, wire_ends
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Link, Node, Switch
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 OWNERS = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 PORTS = st.one_of(st.sampled_from(["eth0", "eth1", "eth10", "ib0", "a.b"]), st.from_regex(r"\A[!-$&-.0-9;-~]{1,15}\Z"))
@@ -21,33 +21,33 @@ PORTS = st.one_of(st.sampled_from(["eth0", "eth1", "eth10", "ib0", "a.b"]), st.f
     [("s1", "s1"), ("a-rack-switch_1", "a-rack-switch_1"), ("lo", "lo~"), ("all", "all~"), ("default", "defa~")],
 )
 def test_a_switch_keeps_its_name_where_the_kernel_allows_it(name: str, expected: str) -> None:
-    assert names.switch(name).startswith(expected)
-    assert len(names.switch(name)) <= 15
+    assert namespace_names.switch(name).startswith(expected)
+    assert len(namespace_names.switch(name)) <= 15
 
 
 def test_a_long_name_is_shortened_to_its_beginning_and_a_hash() -> None:
-    assert names.far_end("rack1-host2", "eth0") == names.far_end("rack1-host2", "eth0")
-    assert names.far_end("rack1-host2", "eth0").startswith("rack~")
-    assert names.far_end("n100", "eth0") == "n100.eth0"
+    assert namespace_names.far_end("rack1-host2", "eth0") == namespace_names.far_end("rack1-host2", "eth0")
+    assert namespace_names.far_end("rack1-host2", "eth0").startswith("rack~")
+    assert namespace_names.far_end("n100", "eth0") == "n100.eth0"
 
 
 @given(st.sets(st.tuples(OWNERS, PORTS), max_size=20), st.sets(OWNERS, max_size=10))
 def test_all_names_in_a_wire_namespace_fit_and_differ(ends: set[tuple[str, str]], switches: set[str]) -> None:
-    found = [names.far_end(*end) for end in ends] + [names.switch(name) for name in switches]
+    found = [namespace_names.far_end(*end) for end in ends] + [namespace_names.switch(name) for name in switches]
     assert all(1 <= len(name) <= 15 for name in found)
     assert len(set(found)) == len(found)
 
 
 @given(OWNERS, OWNERS)
 def test_a_namespace_belongs_to_its_cluster_only(cluster: str, node: str) -> None:
-    assert names.cluster_of(names.namespace(cluster, node)) == cluster
-    assert names.cluster_of(names.namespace(cluster, names.WIRE)) == cluster
-    assert names.namespace(cluster, node) != names.namespace(cluster, names.WIRE)
+    assert namespace_names.cluster_of(namespace_names.namespace(cluster, node)) == cluster
+    assert namespace_names.cluster_of(namespace_names.namespace(cluster, namespace_names.WIRE)) == cluster
+    assert namespace_names.namespace(cluster, node) != namespace_names.namespace(cluster, namespace_names.WIRE)
 
 
 @given(st.sets(OWNERS, min_size=1, max_size=30))
 def test_switches_have_unicast_addresses_of_their_own(switches: set[str]) -> None:
-    addresses = {names.switch_mac(name) for name in switches}
+    addresses = {namespace_names.switch_mac(name) for name in switches}
     assert len(addresses) == len(switches)
     assert all(int(address[:2], 16) & 0b11 == 0b10 for address in addresses)  # locally administered, unicast
 
@@ -111,9 +111,9 @@ def test_a_direct_link_is_one_pair_without_the_wire_namespace() -> None:
 def test_the_ends_of_patches_fit_and_differ_from_all_other_names(
     ends: set[tuple[str, str]], switches: set[str]
 ) -> None:
-    devices = [names.far_end(*end) for end in ends]
-    found = devices + [names.switch(name) for name in switches]
-    found += [end for device in devices for end in names.patch(device)]
+    devices = [namespace_names.far_end(*end) for end in ends]
+    found = devices + [namespace_names.switch(name) for name in switches]
+    found += [end for device in devices for end in namespace_names.patch(device)]
     assert all(1 <= len(name) <= 15 for name in found)
     assert len(set(found)) == len(found)
 
@@ -133,8 +133,11 @@ def test_a_spliced_link_has_two_free_ends_in_the_order_of_its_own(ends: str, exp
     wiring = Wiring(planned, [link.name])
     splice = wiring.splices[link.name]
     assert free_ends(planned, link.name) == (splice.a[1], splice.b[1]) == expected
-    assert not {splice.a, splice.b} & wiring.plugged.keys()
-    assert wiring.joins == []
+    stage = wiring.stages[link.name]
+    assert (stage.a, stage.b) == (splice.a, splice.b)
+    assert (stage.forward[1], stage.backward[1]) == stage_ends(planned, link.name)
+    assert {splice.a, splice.b} & wiring.plugged.keys() == ({stage.port} if stage.port is not None else set())
+    assert len(wiring.joins) == (stage.port is None)
 
 
 def test_a_patch_stands_in_for_the_far_end_at_the_switch() -> None:
@@ -147,7 +150,7 @@ def test_a_patch_stands_in_for_the_far_end_at_the_switch() -> None:
 
 def test_the_ends_of_a_trunk_and_its_patch_that_stay_plugged_in_send_towards_the_free_ends() -> None:
     wiring = Wiring(layout("s1 s2"), ["s1:1--s2:1"])
-    assert wiring.plugged == {("", "s1.s2"): "s1", ("", "port+s2.s1"): "s2"}
+    assert wiring.plugged == {("", "s1.s2"): "s1", ("", "s2.s1"): "s2", ("", "port+s2.s1"): "s2"}
     assert wiring.splices["s1:1--s2:1"].senders == (("", "s1.s2"), ("", "port+s2.s1"))
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import descriptions
 
-from testbed.cluster.ownership import Mark
-from testbed.cluster.state import State
+from testbed.cluster.records.ownership import Mark
+from testbed.cluster.records.state import State
 from testbed.kernel.processes import Identity, identity
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 IDENTITIES = st.builds(

@@ -6,7 +6,6 @@ The model of the kernel checks after every operation that no frame can circulate
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,30 +14,35 @@ from hypothesis import strategies as st
 from kernel_model import Kernel
 from strategies import descriptions, edits
 
-from testbed.cluster import names
-from testbed.cluster.operations import (
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.operations import (
     AddForwarding,
+    AwaitCarrier,
+    Divert,
+    Drain,
+    EndRedirect,
     Join,
     MakeCable,
     Operation,
     Part,
+    Redirect,
     SetDevice,
     SetLoss,
     SetNetem,
     SetOffloads,
-    SetPort,
     SetShaper,
     SetUp,
 )
-from testbed.cluster.planning import FIRST_WIRE_INDEX, Existing, plan
-from testbed.cluster.treatments import Treatment, Treatments
-from testbed.cluster.wiring import Wiring
-from testbed.errors import NotFoundError
+from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.treatments import Treatment, Treatments
+from testbed.cluster.plan.veth_wiring import Detour, Stage, Wiring
+from testbed.errors import NotFoundError, UnsupportedError
+from testbed.kernel.diversion import Diversion
 from testbed.kernel.offloads import Offloads
-from testbed.kernel.survey import Interface
+from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description, Link, Node, Switch
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 LOSSY = Impairment(loss=0.01, rate=10**9)
 SLOW = Impairment(delay=1_000_000, jitter=100_000, distribution="normal")
@@ -50,6 +54,16 @@ FORWARD = Treatment("relay", LATE, SLOW, pieces=(True, False))
 NETEM = Treatment("netem", SLOW, LOSSY)
 TC = Treatment("tc", LOSSY, LOSSY)
 DIRECT = Treatment()
+
+DIVERT_N1 = [
+    "wait until port+n1.eth0 can send",
+    "wait until free+n1.eth0 can send",
+    "divert frames of n1.eth0 to the relay",
+]
+
+# The long way between two nodes, for as long as a discipline there is replaced.
+CLOSED = ["redirect n1.eth0 no more", "redirect n2.eth0 no more", "drain bwd+n1.eth0", "drain fwd+n1.eth0"]
+OPENED = ["redirect n1.eth0 to fwd+n1.eth0", "redirect n2.eth0 to bwd+n1.eth0"]
 
 SHAPES = [
     Description.star(3),
@@ -92,7 +106,7 @@ def by_name(kernel: Kernel, key: str, name: str) -> Interface:
 # What is done, in which order
 
 
-def test_a_node_at_a_switch_is_spliced_with_a_patch_in_its_place() -> None:
+def test_a_node_at_a_switch_stays_plugged_in_while_its_frames_are_diverted() -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     name = link(layout, "n1", "s1")
@@ -101,31 +115,75 @@ def test_a_node_at_a_switch_is_spliced_with_a_patch_in_its_place() -> None:
         "set free+n1.eth0 in the wire namespace up",
         "set offloads of eth0 in n1 off",
         "set offloads of port+n1.eth0 in the wire namespace off",
-        "set n1.eth0 to switch index 0",
+        *DIVERT_N1,
     ]
     assert lines(kernel.converge(layout)) == [
-        "set port+n1.eth0 to switch index 0",
-        f"set n1.eth0 to switch index {FIRST_WIRE_INDEX}",
+        "divert frames of n1.eth0 no more",
         "set offloads of eth0 in n1 on",
         "remove port+n1.eth0",
         "remove free+n1.eth0",
     ]
 
 
-def test_two_nodes_are_parted_for_the_relay_and_joined_again() -> None:
+def test_a_node_at_a_switch_that_the_kernel_carries_is_spliced_with_a_patch_in_its_place() -> None:
+    layout = resolve(Description.star(2))
+    kernel = built(layout)
+    spliced = lines(kernel.converge(layout, {link(layout, "n1", "s1"): NETEM}))
+    assert spliced == [
+        "make patch n1:eth0--s1:1",
+        "make patch n1:eth0--s1:1",
+        "set port port+n1.eth0 not learning, not flooding",
+        "set port+n1.eth0 in the wire namespace up",
+        "set free+n1.eth0 in the wire namespace up",
+        "set bwd+n1.eth0 in the wire namespace up",
+        "set offloads of eth0 in n1 off",
+        "set offloads of port+n1.eth0 in the wire namespace off",
+        "let netem impair what leaves by fwd+n1.eth0: delay 1ms, jitter 100us normal",
+        "let netem impair what leaves by bwd+n1.eth0: rate 1gbit, loss 1%",
+        *(f"wait until {end}+n1.eth0 can send" for end in ("fwd", "bwd", "port", "free")),
+        "redirect fwd+n1.eth0 to n1.eth0",
+        "redirect bwd+n1.eth0 to free+n1.eth0",
+        "redirect free+n1.eth0 to bwd+n1.eth0",
+        "prepare to redirect n1.eth0",
+        "set port n1.eth0 not learning, not flooding",
+        "redirect n1.eth0 to fwd+n1.eth0",
+        "set port port+n1.eth0 learning, flooding",
+        "forget what was learned at n1.eth0",
+    ]
+    assert lines(kernel.converge(layout)) == [
+        "set port port+n1.eth0 not learning, not flooding",
+        "redirect n1.eth0 no more for now",
+        "set port n1.eth0 learning, flooding",
+        "forget what was learned at port+n1.eth0",
+        "drain bwd+n1.eth0",
+        "drain fwd+n1.eth0",
+        "set offloads of eth0 in n1 on",
+        "redirect n1.eth0 no more",
+        *(f"remove {end}+n1.eth0" for end in ("port", "free", "fwd", "bwd")),
+    ]
+
+
+def test_two_nodes_stay_joined_while_their_frames_are_diverted() -> None:
     layout = resolve(Description.back_to_back())
     kernel = built(layout)
     name = link(layout, "n1", "n2")
     assert lines(kernel.converge(layout, {name: RELAY})) == [
-        "part n1.eth0",
-        "part n2.eth0",
+        "make patch n1:eth0--n2:eth0",
+        "set free+n1.eth0 in the wire namespace up",
         "set offloads of eth0 in n1 off",
         "set offloads of eth0 in n2 off",
+        "wait until port+n1.eth0 can send",
+        "wait until free+n1.eth0 can send",
+        "divert frames of n1.eth0 to the relay",
+        "divert frames of n2.eth0 to the relay",
     ]
     assert lines(kernel.converge(layout)) == [
-        "join n1:eth0--n2:eth0",
+        "divert frames of n1.eth0 no more",
+        "divert frames of n2.eth0 no more",
         "set offloads of eth0 in n1 on",
         "set offloads of eth0 in n2 on",
+        "remove port+n1.eth0",
+        "remove free+n1.eth0",
     ]
 
 
@@ -140,14 +198,13 @@ def test_offloads_go_down_before_the_new_way_is_opened_and_come_up_when_all_is_d
         "set free+n1.eth0 in the wire namespace up",
         f"set {node} on for TCP",
         f"set {port} off",
-        "set n1.eth0 to switch index 0",
+        *DIVERT_N1,
     ]
     assert lines(kernel.converge(layout, {name: PIECES})) == [f"set {port} on for TCP"]
     assert lines(kernel.converge(layout, {name: RELAY})) == [f"set {node} off", f"set {port} off"]
     assert lines(kernel.converge(layout, {name: PIECES})) == [f"set {node} on for TCP", f"set {port} on for TCP"]
     assert lines(kernel.converge(layout)) == [
-        "set port+n1.eth0 to switch index 0",
-        f"set n1.eth0 to switch index {FIRST_WIRE_INDEX}",
+        "divert frames of n1.eth0 no more",
         f"set {node} on",
         "remove port+n1.eth0",
         "remove free+n1.eth0",
@@ -171,10 +228,28 @@ def test_two_nodes_that_netem_impairs_stay_joined() -> None:
     layout = resolve(Description.back_to_back())
     kernel = built(layout)
     assert lines(kernel.converge(layout, {link(layout, "n1", "n2"): NETEM})) == [
+        "make patch n1:eth0--n2:eth0",
+        "set bwd+n1.eth0 in the wire namespace up",
         "set offloads of eth0 in n1 off",
         "set offloads of eth0 in n2 off",
-        "let netem impair what leaves by n2.eth0: delay 1ms, jitter 100us normal",
-        "let netem impair what leaves by n1.eth0: rate 1gbit, loss 1%",
+        "let netem impair what leaves by fwd+n1.eth0: delay 1ms, jitter 100us normal",
+        "let netem impair what leaves by bwd+n1.eth0: rate 1gbit, loss 1%",
+        "wait until fwd+n1.eth0 can send",
+        "wait until bwd+n1.eth0 can send",
+        "redirect fwd+n1.eth0 to n1.eth0",
+        "redirect bwd+n1.eth0 to n2.eth0",
+        "redirect n1.eth0 to fwd+n1.eth0",
+        "redirect n2.eth0 to bwd+n1.eth0",
+    ]
+    assert lines(kernel.converge(layout)) == [
+        "redirect n1.eth0 no more",
+        "redirect n2.eth0 no more",
+        "drain bwd+n1.eth0",
+        "drain fwd+n1.eth0",
+        "set offloads of eth0 in n1 on",
+        "set offloads of eth0 in n2 on",
+        "remove fwd+n1.eth0",
+        "remove bwd+n1.eth0",
     ]
 
 
@@ -182,33 +257,42 @@ def test_a_trunk_in_a_ring_is_cut_at_its_second_end() -> None:
     layout = resolve(Description.ring(3))
     kernel = built(layout)
     operations = lines(kernel.converge(layout, {link(layout, "s1", "s2"): TC}))
-    bridge = by_name(kernel, "", "s2").index
     assert [line for line in operations if not line.startswith("forward ")] == [
         "make patch s1:2--s2:2",
-        "set port port+s2.s1 not learning, flooding",
+        "make patch s1:2--s2:2",
+        "set port port+s2.s1 not learning, not flooding",
         "set port+s2.s1 in the wire namespace up",
         "set free+s2.s1 in the wire namespace up",
+        "set bwd+s2.s1 in the wire namespace up",
         "set offloads of s1.s2 in the wire namespace off",
         "set offloads of port+s2.s1 in the wire namespace off",
-        "let a token bucket shape what leaves by free+s2.s1: rate 1gbit, loss 1%",
+        "let a token bucket shape what leaves by fwd+s2.s1: rate 1gbit, loss 1%",
         "let a classifier lose frames that come in by s2.s1: rate 1gbit, loss 1%",
-        "let a token bucket shape what leaves by s2.s1: rate 1gbit, loss 1%",
+        "let a token bucket shape what leaves by bwd+s2.s1: rate 1gbit, loss 1%",
         "let a classifier lose frames that come in by free+s2.s1: rate 1gbit, loss 1%",
-        "set s2.s1 to switch index 0",
-        "join s1:2--s2:2",
+        *(f"wait until {end}+s2.s1 can send" for end in ("fwd", "bwd", "port", "free")),
+        "redirect fwd+s2.s1 to s2.s1",
+        "redirect bwd+s2.s1 to free+s2.s1",
+        "redirect free+s2.s1 to bwd+s2.s1",
+        "prepare to redirect s2.s1",
+        "set port s2.s1 not learning, not flooding",
+        "redirect s2.s1 to fwd+s2.s1",
+        "set port port+s2.s1 not learning, flooding",
     ]
-    assert all(line.endswith(" on s2 to port+s2.s1") for line in operations if line.startswith("forward "))
+    forward = [at for at, line in enumerate(operations) if line.startswith("forward ")]
+    assert all(operations[at].endswith(" on s2 to port+s2.s1") for at in forward)
+    assert min(forward) > operations.index("redirect free+s2.s1 to bwd+s2.s1")
+    assert max(forward) < operations.index("set port s2.s1 not learning, not flooding")
     back = lines(kernel.converge(layout))
-    assert back[:6] == [
-        "part s2.s1",
-        "part free+s2.s1",
-        "remove the queueing discipline of s2.s1",
-        "set s2.s1 in the wire namespace down",
-        "set port+s2.s1 to switch index 0",
-        f"set s2.s1 to switch index {bridge}",
+    assert [line for line in back if not line.startswith("forward ")][:6] == [
+        "set port port+s2.s1 not learning, not flooding",
+        "redirect s2.s1 no more for now",
+        "set port s2.s1 not learning, flooding",
+        "forget what was learned at port+s2.s1",
+        "drain bwd+s2.s1",
+        "drain fwd+s2.s1",
     ]
-    assert back[6] == "set port s2.s1 not learning, flooding"
-    assert back.index("set s2.s1 in the wire namespace up") > 6
+    assert all(line.endswith(" on s2 to s2.s1") for line in back if line.startswith("forward "))
 
 
 @pytest.mark.parametrize("ends", [["n1", "s1"], ["s1", "n1"]], ids=" ".join)
@@ -219,28 +303,56 @@ def test_forward_is_what_leaves_the_links_first_end(ends: list[str]) -> None:
     forward, backward = Impairment(delay=1), Impairment(delay=2)
     operations = plan(layout, Existing(), {link(layout, "n1", "s1"): Treatment("netem", forward, backward)})
     on = {operation.device: operation.impairment for operation in operations if isinstance(operation, SetNetem)}
-    to_switch, to_node = (forward, backward) if ends[0] == "n1" else (backward, forward)
-    assert on == {"free+n1.eth0": to_switch, "n1.eth0": to_node}
+    ways = {(one.device, one.out_device) for one in operations if isinstance(one, Redirect)}
+    assert ({("n1.eth0", "fwd+n1.eth0")} <= ways) == (ends[0] == "n1")
+    assert ({("n1.eth0", "bwd+n1.eth0")} <= ways) == (ends[0] == "s1")
+    assert on == {"fwd+n1.eth0": forward, "bwd+n1.eth0": backward}
     losing = plan(layout, Existing(), {link(layout, "n1", "s1"): Treatment("tc", Impairment(loss=0.5), Impairment())})
     lost_at = [operation.device for operation in losing if isinstance(operation, SetLoss)]
     assert lost_at == ["n1.eth0" if ends[0] == "n1" else "free+n1.eth0"]
 
 
-@pytest.mark.parametrize("datapath", ["relay", "netem", "tc"])
-def test_the_old_way_is_closed_last_and_before_the_new_one_is_opened(datapath: str) -> None:
-    treatment = {"relay": RELAY, "netem": NETEM, "tc": TC}[datapath]
+@pytest.mark.parametrize("datapath", ["netem", "tc"])
+def test_the_new_way_is_opened_when_all_of_it_stands_and_closed_before_it_is_changed(datapath: str) -> None:
+    treatment = {"netem": NETEM, "tc": TC}[datapath]
+    other = {"netem": TC, "tc": NETEM}[datapath]
     layout = resolve(Description.ring(3))
     kernel = built(layout)
-    operations = kernel.converge(layout, {one.name: treatment for one in layout.links})
+    opening = kernel.converge(layout, {one.name: treatment for one in layout.links})
+    changing = kernel.converge(layout, {one.name: other for one in layout.links})
 
-    def places(kind: type[Operation], wanted: Callable[[Operation], bool] = lambda _: True) -> list[int]:
-        return [at for at, one in enumerate(operations) if isinstance(one, kind) and wanted(one)]
+    def places(operations: list[Operation], *kinds: type[Operation]) -> list[int]:
+        return [at for at, one in enumerate(operations) if isinstance(one, kinds)]
 
-    unplugged = places(SetDevice)
-    for kind in (MakeCable, SetPort, SetUp, SetOffloads, SetNetem, SetShaper, SetLoss):
-        assert max(places(kind), default=0) < min(unplugged)
-    assert min(places(Join), default=len(operations)) > max(unplugged)
-    assert min(places(AddForwarding)) > max(unplugged)
+    def of_cables(operations: list[Operation], kind: type[EndRedirect] | type[Redirect]) -> list[int]:
+        return [at for at in places(operations, kind) if "+" not in operations[at].device]  # type: ignore[union-attr]
+
+    ready = places(opening, MakeCable, SetUp, SetOffloads, SetNetem, SetShaper, SetLoss, AwaitCarrier)
+    assert max(ready) < min(places(opening, Redirect))
+    for operations in (opening, changing):
+        assert places(operations, SetDevice) == [], "no port leaves its switch"
+    drained = places(changing, Drain)
+    disciplines = places(changing, SetNetem, SetShaper)
+    assert max(of_cables(changing, EndRedirect)) < min(drained)
+    assert max(drained) < min(disciplines)
+    assert max(disciplines) < min(of_cables(changing, Redirect))
+
+
+def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() -> None:
+    layout = resolve(Description.ring(3))
+    treatments = {one.name: RELAY for one in layout.links}
+    for kernel in (Kernel(), built(layout)):
+        running = bool(kernel.interfaces)
+        operations = kernel.converge(layout, treatments)
+        places = [at for at, one in enumerate(operations) if isinstance(one, Divert)]
+        waits = [at for at, one in enumerate(operations) if isinstance(one, AwaitCarrier)]
+        assert len(places) == len(layout.links)
+        assert len(waits) == 2 * len(layout.links)
+        if running:
+            assert [*waits, *places] == list(range(waits[0], len(operations)))
+        else:
+            nodes = [at for at, one in enumerate(operations) if isinstance(one, SetUp) and one.key]
+            assert places[-1] < nodes[0]
 
 
 # What is left
@@ -288,28 +400,61 @@ def test_links_come_up_spliced_as_well(description: Description) -> None:
 
 
 def assert_spliced(kernel: Kernel, layout: Layout, treatments: Treatments) -> None:
-    wiring = Wiring(layout, [name for name, treatment in treatments.items() if treatment.spliced])
+    wiring = Wiring.of(layout, {name: treatment.datapath for name, treatment in treatments.items()})
+    for detour in wiring.detours.values():
+        assert_diverted(kernel, detour)
     for name, splice in wiring.splices.items():
         treatment = treatments[name]
         a, b = by_name(kernel, *splice.a), by_name(kernel, *splice.b)
         assert a.up
         assert b.up
-        assert a.master == b.master == 0
-        joined = {(a.index, b.index), (b.index, a.index)} <= kernel.redirections.items()
-        assert joined == (treatment.datapath != "relay")
+        if name in wiring.stages:
+            assert_staged(kernel, layout, wiring.stages[name])
         for (key, device), pieces in zip(splice.senders, treatment.pieces, strict=True):
             wanted = Offloads.TCP if pieces else Offloads.NONE
             assert kernel.offloads[key][by_name(kernel, key, device).index] is wanted
         peers = [by_name(kernel, *sender).peer for sender in splice.senders]
         assert peers == [a.index, b.index], "who sends towards A, and who towards B"
         expected = {"relay": "", "netem": "netem", "tc": "tbf"}[treatment.datapath]
-        assert [kernel.qdiscs[end.index].kind if end.index in kernel.qdiscs else "" for end in (a, b)] == [expected] * 2
+        stage = wiring.stages.get(name)
+        shaped = (by_name(kernel, *stage.forward), by_name(kernel, *stage.backward)) if stage is not None else (a, b)
+        kinds = [kernel.qdiscs[end.index].kind if end.index in kernel.qdiscs else "" for end in shaped]
+        assert kinds == [expected] * 2
         assert ({a.index, b.index} <= kernel.classifiers.keys()) == (treatment.datapath == "tc")
     spliced = {device for splice in wiring.splices.values() for device in splice.senders}
     for key, found in kernel.interfaces.items():
         for interface in found.values():
             if interface.kind == "veth" and (key, interface.name) not in spliced:
                 assert kernel.offloads[key][interface.index] is Offloads.ALL
+
+
+def assert_staged(kernel: Kernel, layout: Layout, stage: Stage) -> None:
+    ways = {by_name(kernel, *at).index: by_name(kernel, *out).index for at, out in stage.redirections}
+    assert ways.items() <= kernel.staged.items()
+    if stage.port is None:
+        return
+    port, patch = by_name(kernel, *stage.port), by_name(kernel, "", namespace_names.patch(stage.port[1])[0])
+    assert port.master == patch.master != 0
+    assert (port.learning, port.flooding) == (False, False)
+    learns = {by_name(kernel, "", switch.name).index: switch.learns for switch in layout.switches}[port.master]
+    assert patch.learning == learns
+    assert patch.flooding or not learns
+
+
+def assert_diverted(kernel: Kernel, detour: Detour) -> None:
+    near, far = by_name(kernel, *detour.near), by_name(kernel, *detour.far)
+    assert near.up
+    assert far.up
+    assert near.master == far.master == 0
+    first, *second = [by_name(kernel, *end) for end in detour.ends]
+    if second:
+        assert kernel.diversions[first.index] == Diversion(near.index)
+        assert kernel.diversions[second[0].index] == Diversion(far.index)
+        assert kernel.redirections[first.index] == second[0].index
+    else:
+        assert kernel.diversions[first.index] == Diversion(near.index, near.index)
+        assert kernel.diversions[near.index] == Diversion(first.index)
+        assert first.master
 
 
 def test_other_links_are_left_alone() -> None:
@@ -320,7 +465,7 @@ def test_other_links_are_left_alone() -> None:
     for treatments in ({trunk.name: NETEM}, {}):
         for operation in kernel.converge(layout, treatments):
             if not isinstance(operation, AddForwarding | Join):
-                assert (names.WIRE, operation.device) in own, operation  # type: ignore[union-attr]
+                assert (namespace_names.WIRE, operation.device) in own, operation  # type: ignore[union-attr]
 
 
 def test_what_switches_learned_elsewhere_stays_learned() -> None:
@@ -341,10 +486,12 @@ def test_another_impairment_is_set_in_place() -> None:
     kernel.converge(layout, {name: Treatment("netem", SLOW, SLOW)})
     slower = replace(SLOW, delay=2_000_000)
     assert lines(kernel.converge(layout, {name: Treatment("netem", slower, SLOW)})) == [
-        "let netem impair what leaves by n2.eth0: delay 2ms, jitter 100us normal"
+        "let netem impair what leaves by fwd+n1.eth0: delay 2ms, jitter 100us normal"
     ]
     assert lines(kernel.converge(layout, {name: Treatment("netem", slower, Impairment())})) == [
-        "remove the queueing discipline of n1.eth0"
+        *CLOSED,
+        "remove the queueing discipline of bwd+n1.eth0",
+        *OPENED,
     ]
 
 
@@ -355,7 +502,7 @@ def test_another_distribution_is_set_although_the_kernel_reports_none() -> None:
     kernel.converge(layout, {name: Treatment("netem", SLOW, SLOW)})
     other = Treatment("netem", replace(SLOW, distribution="pareto"), SLOW)
     assert lines(kernel.converge(layout, {name: other})) == [
-        "let netem impair what leaves by n2.eth0: delay 1ms, jitter 100us pareto"
+        "let netem impair what leaves by fwd+n1.eth0: delay 1ms, jitter 100us pareto"
     ]
     assert kernel.converge(layout, {name: other}) == []
 
@@ -370,9 +517,15 @@ def test_a_classifier_and_a_token_bucket_change_in_place_and_go_alone() -> None:
     ]
     assert lines(kernel.converge(layout, {name: Treatment("tc", Impairment(rate=10**8))})) == [
         "remove the classifier of n1.eth0",
-        "let a token bucket shape what leaves by n2.eth0: rate 100mbit",
+        "let a token bucket shape what leaves by fwd+n1.eth0: rate 100mbit",
     ]
-    assert lines(kernel.converge(layout, {name: Treatment("tc")})) == ["remove the queueing discipline of n2.eth0"]
+    assert lines(kernel.converge(layout, {name: Treatment("tc")})) == [
+        "redirect n1.eth0 no more",
+        "redirect n2.eth0 no more",
+        "drain fwd+n1.eth0",
+        "remove the queueing discipline of fwd+n1.eth0",
+        *OPENED,
+    ]
 
 
 def test_a_table_is_given_as_text() -> None:
@@ -466,10 +619,11 @@ def test_offloads_that_somebody_turned_on_are_off_again() -> None:
     assert lines(kernel.converge(layout, treatments)) == ["set offloads of eth0 in n1 off"]
 
 
-def test_what_a_killed_change_left_is_mended() -> None:
+@pytest.mark.parametrize("treatment", [TC, RELAY])
+def test_what_a_killed_change_left_is_mended(treatment: Treatment) -> None:
     """A plan that ended anywhere, and then another one, leads where it should."""
     layout = resolve(Description.ring(3))
-    everywhere = {one.name: TC for one in layout.links}
+    everywhere = {one.name: treatment for one in layout.links}
     for before, after in ((everywhere, {}), ({}, everywhere)):
         kernel = Kernel()
         kernel.converge(layout, before)
@@ -487,9 +641,66 @@ def test_what_a_killed_change_left_is_mended() -> None:
 def test_hooks_that_nothing_needs_are_taken_away() -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
-    kernel.hooks.add(by_name(kernel, "", "n1.eth0").index)
+    kernel.hooks.add(by_name(kernel, "", "s1").index)
     operations = kernel.converge(layout)
     assert [type(operation) for operation in operations] == [Part]
+
+
+def test_a_hook_that_somebody_took_from_a_port_comes_back() -> None:
+    layout = resolve(Description.star(2))
+    kernel = built(layout)
+    kernel.hooks.remove(by_name(kernel, "", "n1.eth0").index)
+    assert lines(kernel.converge(layout)) == ["add a hook to n1.eth0"]
+
+
+@pytest.mark.parametrize("what", ["filters", "patch", "switch's way in"])
+def test_what_somebody_took_from_a_diverted_link_comes_back(what: str) -> None:
+    layout = resolve(Description.star(2))
+    kernel = built(layout)
+    treatments = {link(layout, "n1", "s1"): RELAY}
+    kernel.converge(layout, treatments)
+    patch = by_name(kernel, "", "port+n1.eth0").index
+    match what:
+        case "filters":
+            del kernel.diversions[by_name(kernel, "", "n1.eth0").index]
+        case "patch":
+            kernel.remove("", patch)
+        case _:
+            del kernel.diversions[patch]
+    operations = kernel.converge(layout, treatments)
+    assert lines(operations)[-1] == "divert frames of n1.eth0 to the relay"
+    assert_spliced(kernel, layout, treatments)
+    assert kernel.converge(layout, treatments) == []
+
+
+@pytest.mark.parametrize("what", ["redirection", "patch", "stage", "cable", "port settings"])
+def test_what_somebody_took_from_a_spliced_link_comes_back(what: str) -> None:
+    layout = resolve(Description.star(2))
+    kernel = built(layout)
+    treatments = {link(layout, "n1", "s1"): TC}
+    kernel.converge(layout, treatments)
+    match what:
+        case "redirection":
+            del kernel.staged[by_name(kernel, "", "n1.eth0").index]
+        case "patch":
+            kernel.remove("", by_name(kernel, "", "port+n1.eth0").index)
+        case "stage":
+            kernel.remove("", by_name(kernel, "", "fwd+n1.eth0").index)
+        case "cable":
+            kernel.remove("", by_name(kernel, "", "n1.eth0").index)
+        case _:
+            kernel.change("", by_name(kernel, "", "n1.eth0").index, learning=True, flooding=True)
+    kernel.converge(layout, treatments)
+    assert_spliced(kernel, layout, treatments)
+    assert kernel.converge(layout, treatments) == []
+
+
+def test_more_ports_than_a_bridge_has_are_refused() -> None:
+    layout = resolve(Description.star(512))
+    treatments = {one.name: TC for one in layout.links}
+    with pytest.raises(UnsupportedError, match="1,024 ports"):
+        plan(layout, Existing(), treatments)
+    assert plan(layout, Existing(), {one.name: RELAY for one in layout.links})
 
 
 @settings(max_examples=60)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cluster import temporary
+from testbed.cluster.records import temporary
 from testbed.kernel.processes import Identity, identity
 
 MAKES = (
     "import sys\n"
-    "from testbed.cluster import temporary\n"
+    "from testbed.cluster.records import temporary\n"
     "with temporary.directory('logs') as path:\n"
     "    (path / 'n1.log').touch()\n"
     "    print(path, flush=True)\n"

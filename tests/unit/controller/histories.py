@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.controller.checkers.check_report import Report
 from testbed.controller.checkers.histories import histories_of
-from testbed.controller.checkers.promises import Circumstances, checked
-from testbed.controller.checkers.report import Report
+from testbed.controller.checkers.promises import Circumstances, check_histories
 
 Event = dict[str, Any]
 MILLISECOND, SECOND = 1_000_000, 1_000_000_000
@@ -62,7 +62,7 @@ class Told:
         self.tell(rank, "failed", **facts)
 
     def report(self, circumstances: Circumstances | None = None) -> Report:
-        return checked(histories_of(self.events), circumstances or Circumstances())
+        return check_histories(histories_of(self.events), circumstances or Circumstances())
 
     def _next(self, rank: int) -> int:
         self._counts[rank] += 1

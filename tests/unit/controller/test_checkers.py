@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.mpi.errors import ERR_NO_MEM, ERR_PROC_FAILED, ERR_TRUNCATE
-from testbed.controller.checkers.disturbances import CRASH, CUT, OTHER, Disturbance
+from protocols.mpi.mpi_errors import ERR_NO_MEM, ERR_PROC_FAILED, ERR_TRUNCATE
+from testbed.controller.checkers.disturbances import CRASH, CUT, OTHER, OUTAGE, Disturbance
 from testbed.controller.checkers.promises import Circumstances, Ending
-from testbed.controller.verdicts import Grade
+from testbed.controller.verdict.verdicts import Grade
 
 from histories import MILLISECOND, SECOND, Message, Told, exchange, places  # isort: skip
 
@@ -135,6 +135,23 @@ def test_what_was_on_its_way_when_a_run_was_broken_off_is_not_lost() -> None:
     told.sent(0, told.begin_send(0, 1))
     assert told.report(Circumstances(Ending.BROKEN_OFF)).passed
     assert told.report(Circumstances(Ending.BROKEN_OFF, told.clock + 5 * SECOND)).failed == ("nothing lost",)
+
+
+def test_what_a_process_of_the_testbed_had_when_it_died_is_nobodys_loss_but_what_is_changed_or_doubled_is() -> None:
+    told = Told(3)
+    told.begin_receive(1)
+    told.sent(0, told.begin_send(0, 1))
+    told.failed(0, told.begin_send(0, 2))
+    end = told.clock + 60 * SECOND
+    outage = Disturbance(OUTAGE, 0)
+    assert told.report(Circumstances(Ending.BROKEN_OFF, end)).failed == ("nothing lost", "errors")
+    report = told.report(Circumstances(Ending.BROKEN_OFF, end, [outage]))
+    assert report.passed
+    assert report.figures["messages that may be lost with a process of the testbed that died"] == 1
+    elsewhere = Disturbance(OUTAGE, 0, nodes=frozenset({"n3"}))
+    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [elsewhere])).failed == ("nothing lost",)
+    told.received(1, told.begin_receive(1), 0, content="0c")
+    assert told.report(Circumstances(Ending.BROKEN_OFF, end, [outage])).failed
 
 
 def test_an_error_without_a_fault_is_found() -> None:

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 import testbed
 from testbed.cli.main import testbed as command
-from testbed.controller.commands import run_commands
-from testbed.controller.running import Mode
+from testbed.controller.runs.command_runs import run_commands
+from testbed.controller.runs.runner import Mode
 from testbed.errors import DescriptionError
-from testbed.workloads.finding import choose
-from testbed.workloads.settings import LARGEST_MESSAGE
+from testbed.workloads.lookup import choose
+from testbed.workloads.workload_settings import LARGEST_MESSAGE
 
 MODES: tuple[Mode, ...] = ("sim", "live", "dilated")
 LARGEST_SEED = 2**64 - 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.controller.outcomes import Judged, nic_findings
-from testbed.controller.thresholds import TABLE, Table
-from testbed.controller.verdicts import Grade, verdict_of
-from testbed.runtime.nodes.node import Report
+from testbed.controller.verdict.outcomes import Judged, nic_findings
+from testbed.controller.verdict.thresholds import TABLE, Table
+from testbed.controller.verdict.verdicts import Grade, verdict_of
+from testbed.runtime.nodes.node_process import Report
 
 REPORT = Report(counted={}, taken=10, dropped=0, unsent=0, down=0, cpu=1)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.controller.probe_frames import ACCEPTED, COUNTED, SMALLEST, TRAIN, build, read
-from testbed.wire.corruption import flip
+from testbed.controller.probing.probe_frames import ACCEPTED, COUNTED, SMALLEST, TRAIN, build, read
+from testbed.fates.corruption import flip
 
 FRAME = build(0xDEAD_BEEF, 7, COUNTED, 123_456)
 

@@ -9,7 +9,7 @@ import pytest
 from protocols.core.profile import IDEAL, OF_PROCESSOR, Profile
 from protocols.emp.profile import EMP_2001, EMP_2002
 from protocols.emp.protocol import PROTOCOL
-from testbed.controller.profiles import in_words, profile_of
+from testbed.controller.runs.profiles import profile_of, profile_values
 from testbed.errors import DescriptionError, NotFoundError
 
 
@@ -63,7 +63,7 @@ def test_files_that_are_like_each_other_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("profile", [IDEAL, EMP_2001, EMP_2002], ids=lambda one: one.name)
 def test_what_a_folder_tells_of_a_profile_gives_it_again(profile: Profile) -> None:
-    assert profile_of(in_words(profile), PROTOCOL) == profile
+    assert profile_of(profile_values(profile), PROTOCOL) == profile
 
 
 def test_a_slow_processor_takes_a_multiple_for_everything_and_nothing_else_does() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.folders import RunFolder
+from testbed.controller.runs.folders import RunFolder
 from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError
 from testbed.kernel.children import in_child
 from testbed.observe.recorded import FORMAT, recorded, runs

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed import Scenario
-from testbed.controller.scenarios.checking import check
-from testbed.controller.scenarios.drawing import drawn
+from testbed.controller.scenarios.feasibility import check
+from testbed.controller.scenarios.moments import moments, occurrences
+from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.controller.scenarios.targets import deaf_nodes, injection_of
-from testbed.controller.scenarios.timeline import moments, occurrences
 from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
-from testbed.spec.faults import (
+from testbed.spec.fault_models import (
     Churn,
     Crash,
     Down,
@@ -31,7 +31,7 @@ from testbed.spec.faults import (
 )
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 from testbed.spec.scenario import RandomFaults
 
 SECOND = 1_000_000_000
@@ -61,18 +61,18 @@ def test_what_ends_goes_before_what_begins_at_the_same_time() -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
 def test_random_faults_are_the_same_for_the_same_seed_and_others_for_another(seed: int) -> None:
     chance = RandomFaults(kinds=EVERY_KIND, rate=20.0)
-    first = drawn(chance, STAR, seed, 10 * SECOND)
-    assert first == drawn(chance, STAR, seed, 10 * SECOND)
-    assert first != drawn(chance, STAR, seed ^ 1, 10 * SECOND)
+    first = draw_faults(chance, STAR, seed, 10 * SECOND)
+    assert first == draw_faults(chance, STAR, seed, 10 * SECOND)
+    assert first != draw_faults(chance, STAR, seed ^ 1, 10 * SECOND)
     assert {one.kind for one in first} == set(EVERY_KIND)
     own = RandomFaults(kinds=EVERY_KIND, rate=20.0, seed=5)
-    assert drawn(own, STAR, seed, 10 * SECOND) == drawn(own, STAR, seed + 1, 10 * SECOND)
+    assert draw_faults(own, STAR, seed, 10 * SECOND) == draw_faults(own, STAR, seed + 1, 10 * SECOND)
 
 
 @given(st.integers(0, 2**64 - 1), st.floats(0.1, 50), st.lists(st.sampled_from(EVERY_KIND), min_size=1, unique=True))
 def test_random_faults_are_sound_and_within_their_time(seed: int, rate: float, kinds: list[str]) -> None:
     chance = RandomFaults(kinds=kinds, rate=rate, from_="1s", to="4s", shortest="20ms", longest="50ms")
-    faults = drawn(chance, STAR, seed, 10 * SECOND)
+    faults = draw_faults(chance, STAR, seed, 10 * SECOND)
     check(Scenario(faults=faults), STAR, "sim")
     assert all(SECOND <= one.begin < 4 * SECOND and one.kind in kinds for one in faults)
     assert all(one.for_ is None or 20_000_000 <= one.for_ <= 50_000_000 for one in faults)
@@ -81,12 +81,14 @@ def test_random_faults_are_sound_and_within_their_time(seed: int, rate: float, k
 def test_random_faults_come_as_often_as_asked() -> None:
     """A Poisson process: 2,000 on average, and in a million seeds one beyond five standard deviations, 224."""
     chance = RandomFaults(kinds=["pause"], rate=200.0, seed=1)
-    assert abs(len(drawn(chance, STAR, 0, 10 * SECOND)) - 2_000) < 224
+    assert abs(len(draw_faults(chance, STAR, 0, 10 * SECOND)) - 2_000) < 224
 
 
 def test_random_faults_stay_where_they_are_asked_for() -> None:
     chance = RandomFaults(kinds=["pause", "flap"], rate=20.0, on=["n2", "n3"])
-    where = {name for one in drawn(chance, STAR, 0, 10 * SECOND) if isinstance(one, Pause | Flap) for name in one.on}
+    where = {
+        name for one in draw_faults(chance, STAR, 0, 10 * SECOND) if isinstance(one, Pause | Flap) for name in one.on
+    }
     assert where == {"n2", "n3", "n2:eth0--s1:2", "n3:eth0--s1:3"}
 
 
@@ -200,4 +202,4 @@ def test_random_faults_on_what_there_is_not_are_refused() -> None:
     with pytest.raises(DescriptionError, match="no link, node or switch 'n77'"):
         check(Scenario(random=RandomFaults(kinds=["pause"], rate=1.0, on="n77")), STAR, "sim")
     with pytest.raises(NotFoundError, match="there is no node among"):
-        drawn(RandomFaults(kinds=["pause"], rate=9.0, on="n1--s1"), STAR, 0, 10 * SECOND)
+        draw_faults(RandomFaults(kinds=["pause"], rate=9.0, on="n1--s1"), STAR, 0, 10 * SECOND)

@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-from testbed.cluster.injections import BOTH, Injection
-from testbed.cluster.state import State
-from testbed.controller import spans
-from testbed.controller.accounts import Account
-from testbed.controller.thresholds import TABLE
-from testbed.controller.verdicts import Finding, Grade
+from testbed.cluster.faults.injections import BOTH, Injection
+from testbed.cluster.records.state import State
+from testbed.controller.verdict import spans
+from testbed.controller.verdict.accounts import Account
+from testbed.controller.verdict.thresholds import TABLE
+from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.kernel.loss_classifier import Counters
 from testbed.kernel.processes import Identity
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
 LAYOUT = resolve(Description.star(2))
 LINK = LAYOUT.links[0].name
 LOSSY = Injection(1, "loss", tuple((LINK, direction) for direction in BOTH), {"loss": 0.05, "delay": MILLISECOND})
@@ -191,15 +192,35 @@ def test_frames_lost_while_a_link_changed_hands_degrade() -> None:
 
 def test_the_machine_says_what_it_lost_and_who_waited() -> None:
     after = replace(
-        BEFORE, clock=1_001_000, backlog={0: 1}, ticks=100, stolen=60, waited={7: 700_000}, loads={9: 500_000}
+        BEFORE, clock=SECOND, backlog={0: 1}, ticks=100, stolen=60, waited={7: SECOND * 7 // 10}, loads={9: SECOND // 2}
     )
-    before = replace(BEFORE, waited={7: 0})
+    before = replace(BEFORE, clock=0, waited={7: 0})
     found = {finding.what: finding for finding in spans.machine_findings(before, after, TABLE)}
     assert found["softnet drops"].grade is Grade.INVALID
     assert found["steal"].grade is Grade.INVALID
     assert found["relay waiting"].grade is Grade.INVALID
     assert found["load"].measured == 0.5
     assert found["load"].grade is Grade.TRUSTED
+
+
+def test_of_a_tick_or_two_no_share_is_told() -> None:
+    after = replace(BEFORE, clock=12 * MILLISECOND, ticks=2, stolen=2, backlog={0: 1}, waited={7: 9 * MILLISECOND})
+    found = spans.machine_findings(replace(BEFORE, clock=0, waited={7: 0}), after, TABLE)
+    grades = {finding.what: finding.grade for finding in found}
+    assert grades == {
+        "softnet drops": Grade.INVALID, "steal": Grade.UNDECIDED, "relay waiting": Grade.UNDECIDED,
+    }  # fmt: skip
+
+
+def test_what_the_relay_lost_on_a_link_counts_when_it_has_been_healed() -> None:
+    def behind(clock: int, lost: int, link: str) -> dict[str, Any]:
+        return event("relay behind", clock, link=link, direction="forward", late=1, lost=lost)
+
+    healed = replace(STATE, datapaths={}, injected=())
+    told = [behind(500, 9, LINK), behind(1_500, 2, LINK), behind(1_600, 3, LINK), behind(1_700, 0, "n2--s1")]
+    found = spans.relay_findings(healed, BEFORE, replace(BEFORE, clock=2_000, relay=None), told, TABLE)
+    (finding,) = found
+    assert (finding.what, finding.measured, finding.grade) == ("relay lost", 5, Grade.INVALID)
 
 
 def test_a_quantile_of_powers_of_two_lies_within_its_power() -> None:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from testbed.controller import statistics
-from testbed.controller.statistics import (
+from testbed.controller.verdict import statistics
+from testbed.controller.verdict.statistics import (
     burst_inflation,
     distance_bound,
     distance_within,
@@ -16,7 +16,7 @@ from testbed.controller.statistics import (
     rank_error,
     share_interval,
 )
-from testbed.wire.losses import GilbertElliott
+from testbed.fates.loss_models import GilbertElliott
 
 
 def test_a_share_lies_within_its_own_interval_and_a_doubled_one_does_not() -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from testbed.controller.scenarios.checking import check
+from testbed.controller.scenarios.feasibility import check
+from testbed.controller.scenarios.moments import occurrences
 from testbed.controller.scenarios.targets import deaf_nodes, injection_of, senders_of, touched_nodes
-from testbed.controller.scenarios.timeline import occurrences
 from testbed.errors import DescriptionError
-from testbed.spec.faults import (
+from testbed.spec.fault_models import (
     Churn,
     Crash,
     Down,
@@ -25,7 +25,7 @@ from testbed.spec.faults import (
     Traffic,
 )
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 from testbed.spec.scenario import RandomFaults, Scenario
 
 SECOND = 1_000_000_000

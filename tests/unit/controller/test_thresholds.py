@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.controller.thresholds import LIMITS, TABLE, Limit, Table
-from testbed.controller.verdicts import Finding, Grade, Verdict, verdict_of, worst
+from testbed.controller.verdict.thresholds import LIMITS, TABLE, Limit, Table
+from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of, worst
 
 MILLISECOND = 1_000_000
 

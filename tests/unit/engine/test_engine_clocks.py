@@ -6,8 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 
 import pytest
 
-from testbed.engine.clocks import DilatedClock, VirtualClock, Waiter
-from testbed.engine.loop import Loop
+from testbed.engine.loop import DilatedClock, Loop, VirtualClock, Waiter
 from testbed.engine.queues import Queue
 
 
@@ -211,3 +210,25 @@ def test_tasks_that_wake_each_other_for_ever_hide_neither_descriptors_nor_timers
     assert said == ["timer", "descriptor"]
     assert waiter.polls > 0
     loop.close()
+
+
+def test_every_poll_on_a_machines_clock_is_a_look_at_descriptors_and_timers() -> None:
+    waiter = Late()
+    loop = Loop(waiter)
+    came = list[str]()
+
+    async def poll() -> int:
+        looks = 0
+        while len(came) < 2:
+            looks += 1
+            if looks == 5:
+                loop.watch(3, lambda _: (came.append("descriptor"), waiter.ready.clear()))
+                waiter.ready.append(3)
+            if looks == 8:
+                loop.at(loop.now(), came.append, "timer")
+            await Done()
+        return looks
+
+    assert loop.complete(poll(), "poll") == 8
+    assert came == ["descriptor", "timer"]
+    loop.unwatch(3)

@@ -11,8 +11,8 @@ import pytest
 
 PROGRAM = """
 import sys
-from testbed.engine.awaiting import CancelledError, Event
-from testbed.engine.clocks import VirtualClock
+from testbed.engine.waitables import CancelledError, Event
+from testbed.engine.loop import VirtualClock
 from testbed.engine.loop import Loop
 from testbed.engine.queues import Queue
 from testbed.engine.server import Server

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.engine.awaiting import Event
-from testbed.engine.clocks import VirtualClock
-from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.queues import Queue
+from testbed.engine.waitables import Event
 
 
 def test_items_come_out_in_the_order_in_which_they_went_in() -> None:

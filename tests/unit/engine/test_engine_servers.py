@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.engine.clocks import VirtualClock
-from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Server, Servers
 
 JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 15)), min_size=1, max_size=40)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from protocols.core.completion import Completion
-from testbed.engine.awaiting import CancelledError, DeadlockError, Event
-from testbed.engine.clocks import VirtualClock
-from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.queues import Queue
 from testbed.engine.tasks import Task
+from testbed.engine.waitables import CancelledError, DeadlockError, Event
 
 
 @pytest.fixture
@@ -493,13 +494,14 @@ def test_when_nothing_is_left_to_happen_who_waits_for_what_is_said(loop: Loop) -
     loop.at(70, lambda _: None)
     with pytest.raises(DeadlockError) as caught:
         loop.complete(main())
-    assert str(caught.value).splitlines() == [
+    assert re.sub(rf"{re.escape(__file__)}:\d+", "HERE", str(caught.value)).splitlines() == [
         "at 70 ns nothing is left that could happen",
-        "  task 'server' waits for an item of queue 'requests'",
-        "  task 'filler' waits for room in queue 'replies'",
-        "  task 'receiver' waits for receive from n2",
-        "  task 'joiner' waits for the end of task 'server'",
-        "  task 'main' waits for event 'link up'",
+        "  task 'server' waits for an item of queue 'requests', at HERE in serves",
+        "  task 'filler' waits for room in queue 'replies', at HERE in fills",
+        "  task 'receiver' waits for receive from n2, at HERE in receives",
+        "  task 'joiner' waits for the end of task 'server', at HERE in joins; that one waits for an item of queue "
+        "'requests', at HERE in serves",
+        "  task 'main' waits for event 'link up', at HERE in main",
     ]
     loop.close()
 

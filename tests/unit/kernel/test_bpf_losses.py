@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 from wire_frames import A, B, C, arp, ethernet, ipv4, ipv6, ports, tagged, tcp, udp
 
 from testbed.errors import UnsupportedError
+from testbed.fabric.direction import Direction
+from testbed.fates import fate_hash
+from testbed.fates.flows import Flow, flow_of
+from testbed.fates.header_fields import ETHERNET_HEADER, MAX_HOPS, Fields
+from testbed.fates.headers import standard_fields
+from testbed.fates.stage import FateOptions
 from testbed.kernel import bpf, loss_classifier
 from testbed.kernel.loss_classifier import Classifier, losses_of, name_of, refusal
 from testbed.kernel.loss_program import TC_ACT_SHOT, TC_ACT_UNSPEC
 from testbed.spec.layout import Impairment
-from testbed.wire import hashing
-from testbed.wire.direction import Direction
-from testbed.wire.fields import ETHERNET_HEADER, MOST_HOPS, Fields
-from testbed.wire.flows import Flow, flow_of
-from testbed.wire.headers import standard_fields
 
 LINK = "n1:eth0--s1:1"
 SEED = 0xFEED_BEEF_1234_5678
-KEY = hashing.direction_key(SEED, LINK, "backward")
+KEY = fate_hash.direction_key(SEED, LINK, "backward")
 PLAIN, KEYED, TAG = 0x88B5, 0x88B6, 0x88A8
 
 
@@ -96,7 +97,7 @@ def runnable(frame: bytes) -> bytes:
 
 def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FIELDS) -> Classifier:
     """Each frame's fate, and then all that was counted, is the model's. Returns the classifier, closed."""
-    model = Direction(LINK, "backward", impairment, seed=SEED, fields=fields)
+    model = Direction(LINK, "backward", impairment, FateOptions(seed=SEED, fields=fields))
     readers = fields.flow_readers()
     flows: Counter[Flow] = Counter()
     lost = 0
@@ -124,7 +125,7 @@ def test_frames_with_a_source_route_have_the_models_fates() -> None:
     fields = standard_fields()
     fields.register("wormhole", KEYED, {"type": (0, 2), "channel": (2, 1)}, flow=["type", "channel"], routed=True)
     chance = random.Random("source routes")
-    lengths = [0, 0, 1, 2, 5, MOST_HOPS - 1, MOST_HOPS, MOST_HOPS + 1]
+    lengths = [0, 0, 1, 2, 5, MAX_HOPS - 1, MAX_HOPS, MAX_HOPS + 1]
     frames = []
     for _ in range(2_000):
         route = bytes(chance.randrange(0x80, 0x100) for _ in range(chance.choice(lengths)))
@@ -190,13 +191,13 @@ def test_any_bytes_behind_the_addresses_belong_to_the_models_flow() -> None:
 @pytest.mark.parametrize("key", ["seed 0", "largest"])
 def test_the_hash_has_no_weak_key(key: str) -> None:
     """Words with the highest bit set go through immediates that are extended with their sign."""
-    number = {"seed 0": 0, "largest": hashing.MASK}[key]
+    number = {"seed 0": 0, "largest": fate_hash.MASK}[key]
     for loss in (2.0**-53, 0.3, 1 - 2.0**-53):
         losses = losses_of(number, Impairment(loss=loss))
-        start = hashing.absorb(hashing.flow_key(number, PLAIN, B, A, ()), hashing.LOSS)
+        start = fate_hash.absorb(fate_hash.flow_key(number, PLAIN, B, A, ()), fate_hash.LOSS)
         with loss_classifier.load(losses) as classifier:
             for n in range(1, 300):
-                lost = hashing.draw(start, n) >> 11 < hashing.threshold(loss)
+                lost = fate_hash.draw(start, n) >> 11 < fate_hash.threshold(loss)
                 assert (bpf.run_on(classifier.program, ethernet(bytes(46))).result == TC_ACT_SHOT) == lost
 
 
@@ -230,7 +231,7 @@ def test_a_pattern_loses_the_models_numbers(pattern: str) -> None:
 
 @pytest.mark.requires("bpf")
 def test_the_longest_pattern_is_taken() -> None:
-    numbers = [3 * number + number % 2 for number in range(1, loss_classifier.MOST_RANGES + 1)]
+    numbers = [3 * number + number % 2 for number in range(1, loss_classifier.MAX_RANGES + 1)]
     pattern = f"{', '.join(map(str, numbers))} every 3100"
     assert refusal(Impairment(loss_pattern=pattern)) == ""
     compare(Impairment(loss_pattern=pattern), [ethernet(bytes(46))] * 6_500)
@@ -247,7 +248,7 @@ def test_all_three_losses_together_name_the_models_cause() -> None:
 def test_the_other_direction_and_another_seed_lose_others() -> None:
     results = set()
     for seed, direction in ((SEED, "forward"), (SEED, "backward"), (SEED + 1, "backward")):
-        losses = losses_of(hashing.direction_key(seed, LINK, direction), Impairment(loss=0.5))
+        losses = losses_of(fate_hash.direction_key(seed, LINK, direction), Impairment(loss=0.5))
         with loss_classifier.load(losses) as classifier:
             results.add(tuple(bpf.run_on(classifier.program, ethernet()).result for _ in range(64)))
     assert len(results) == 3
@@ -256,7 +257,7 @@ def test_the_other_direction_and_another_seed_lose_others() -> None:
 @pytest.mark.requires("bpf")
 def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_their_fates() -> None:
     impairment = Impairment(loss=0.5)
-    model = Direction(LINK, "backward", impairment, seed=SEED)
+    model = Direction(LINK, "backward", impairment, FateOptions(seed=SEED))
     known = [ethernet(source=source) for source in (A, B, C)]
     with loss_classifier.load(losses_of(KEY, impairment), flows=3) as classifier:
         for frame in known:

@@ -20,8 +20,8 @@ MODULES = "print(json.dumps(len([name for name in sys.modules if name.startswith
 
 
 def test_messages_need_little_of_it() -> None:
-    lean = after("from testbed.kernel import messages", MODULES)
-    whole = after("import pyroute2", "from testbed.kernel import messages", MODULES)
+    lean = after("from testbed.kernel import netlink_messages as messages", MODULES)
+    whole = after("import pyroute2", "from testbed.kernel import netlink_messages as messages", MODULES)
     assert isinstance(lean, int)
     assert isinstance(whole, int)
     assert lean < whole / 2
@@ -37,14 +37,14 @@ def test_messages_need_little_of_it() -> None:
     ],
 )
 def test_whoever_wants_the_whole_package_gets_it(lines: list[str]) -> None:
-    before = "from testbed.kernel import messages"
+    before = "from testbed.kernel import netlink_messages as messages"
     one = "print(json.dumps([found.__name__, messages.ifinfmsg is sys.modules['pyroute2.netlink.rtnl.ifinfmsg'].ifinfmsg]))"
     assert after(before, *lines, one) == ["IPRoute", True]
 
 
 def test_what_is_not_in_it_is_an_attribute_error() -> None:
     lines = [
-        "from testbed.kernel import messages",
+        "from testbed.kernel import netlink_messages as messages",
         "import pyroute2",
         "print(json.dumps(hasattr(pyroute2, 'IPRoutes')))",
     ]
@@ -52,5 +52,9 @@ def test_what_is_not_in_it_is_an_attribute_error() -> None:
 
 
 def test_a_package_that_is_there_already_stays_as_it_is() -> None:
-    lines = ["import pyroute2", "from testbed.kernel import messages", "print(json.dumps(type(pyroute2).__name__))"]
+    lines = [
+        "import pyroute2",
+        "from testbed.kernel import netlink_messages as messages",
+        "print(json.dumps(type(pyroute2).__name__))",
+    ]
     assert after(*lines) == "module"

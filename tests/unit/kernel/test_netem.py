@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
-from testbed.kernel import messages, netem, qdiscs, shapers
+from testbed.fates.jitter import SCALE, normal_table, pareto_table
+from testbed.fates.text_files import BrokenFileError
+from testbed.kernel import netem, netlink_messages, qdiscs, shapers
 from testbed.kernel.netem import Correlations, Extras, Options, Slot
 from testbed.kernel.netlink import attributes
 from testbed.spec.layout import Impairment
-from testbed.wire.jitter import SCALE, normal_table, pareto_table
-from testbed.wire.text_files import BrokenFileError
 
 MTU = 1500
 HEADERS = 16 + 20  # of netlink and of traffic control
@@ -73,7 +73,7 @@ def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() 
 def test_what_other_requests_have_encoded_before_changes_nothing() -> None:
     """pyroute2 keeps what it knows of a kind of message in its class, and hands it down."""
     given = Options(latency=640, seed=10, sizes=qdiscs.size_table(lambda size: size, MTU))
-    messages.add_clsact(7)
+    netlink_messages.add_clsact(7)
     shapers.requests(7, shapers.Options(1000, 3000, 7, in_frames=True))
     request = netem.request(7, given)
     assert netem.decoded(payload(request)) == replace(given, sizes=None)
@@ -261,13 +261,13 @@ def test_the_tables_are_those_of_the_wire_model() -> None:
 
 def test_the_uniform_table_is_even_from_one_end_to_the_other() -> None:
     table = netem.distribution_table("uniform")
-    assert (len(table), sum(table), table[0], table[-1]) == (netem.MOST_TABLE_ENTRIES, 0, -SCALE, SCALE)
+    assert (len(table), sum(table), table[0], table[-1]) == (netem.MAX_TABLE_ENTRIES, 0, -SCALE, SCALE)
     assert {second - first for first, second in itertools.pairwise(table)} == {1, 2}
     assert options(Impairment(delay=1, jitter=1)).table == table
 
 
 def test_a_table_that_is_too_long_or_broken_is_refused_with_its_name() -> None:
-    long = "1 " * (netem.MOST_TABLE_ENTRIES + 1)
+    long = "1 " * (netem.MAX_TABLE_ENTRIES + 1)
     impairment = Impairment(delay=1, jitter=1, distribution="table", jitter_file="mine.dist")
     with pytest.raises(
         UnsupportedError, match=r"^mine\.dist has 16,385 entries; netem takes tables of 16,384 at most$"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed.kernel import messages, namespaces, survey, syscalls
+from testbed.kernel import namespaces, netlink_messages, rtnl_dump, syscalls
 from testbed.kernel.changes import observed_by
 from testbed.kernel.netlink import BATCH_BYTES, RequestError, RouteSocket
 
@@ -27,25 +27,25 @@ def route() -> Iterator[RouteSocket]:
 
 
 def names(route: RouteSocket) -> set[str]:
-    return set(survey.by_name(survey.interfaces(route)))
+    return set(rtnl_dump.by_name(rtnl_dump.interfaces(route)))
 
 
 def test_all_requests_of_a_batch_are_carried_out_in_one_call(route: RouteSocket) -> None:
     calls: list[str] = []
     with observed_by(calls.append):
-        route.execute([messages.make_bridge(f"s{n}", 100 + n, MAC) for n in range(5)], "five switches")
+        route.execute([netlink_messages.make_bridge(f"s{n}", 100 + n, MAC) for n in range(5)], "five switches")
     assert calls == ["five switches"]
     assert {f"s{n}" for n in range(5)} < names(route)
 
 
 def test_requests_refused_in_the_middle_are_named_and_the_rest_is_carried_out(route: RouteSocket) -> None:
     requests = [
-        messages.make_bridge("s1", 101, MAC),
-        messages.make_bridge("s1", 102, MAC),  # the name is taken
-        messages.make_bridge("s3", 103, MAC),
-        messages.set_link(101, mtu=10**9),
-        messages.remove_link(999),
-        messages.make_bridge("s6", 106, MAC),
+        netlink_messages.make_bridge("s1", 101, MAC),
+        netlink_messages.make_bridge("s1", 102, MAC),  # the name is taken
+        netlink_messages.make_bridge("s3", 103, MAC),
+        netlink_messages.set_link(101, mtu=10**9),
+        netlink_messages.remove_link(999),
+        netlink_messages.make_bridge("s6", 106, MAC),
     ]
     with pytest.raises(RequestError) as caught:
         route.execute(requests)
@@ -60,24 +60,24 @@ def test_requests_refused_in_the_middle_are_named_and_the_rest_is_carried_out(ro
 
 def test_a_refused_last_request_does_not_look_like_success(route: RouteSocket) -> None:
     with pytest.raises(RequestError, match="No such device"):
-        route.execute([messages.make_bridge("s1", 101, MAC), messages.remove_link(999)])
+        route.execute([netlink_messages.make_bridge("s1", 101, MAC), netlink_messages.remove_link(999)])
     assert "s1" in names(route)
 
 
 def test_a_batch_larger_than_a_call_takes_is_split(route: RouteSocket) -> None:
     addresses = [f"10.{n >> 8}.{n & 255}.1/30" for n in range(3000)]
-    requests = [messages.add_address(1, address) for address in addresses]
+    requests = [netlink_messages.add_address(1, address) for address in addresses]
     calls: list[str] = []
     with observed_by(calls.append):
         route.execute(requests, "addresses")
     assert sum(map(len, requests)) > BATCH_BYTES
     assert len(calls) == -(-len(requests) // (BATCH_BYTES // len(requests[0])))
-    assert len(survey.addresses(route)[1]) == len(addresses)
+    assert len(rtnl_dump.addresses(route)[1]) == len(addresses)
 
 
 def test_positions_count_on_through_a_split_batch(route: RouteSocket) -> None:
-    requests = [messages.add_address(1, f"10.{n >> 8}.{n & 255}.1/30") for n in range(3000)]
-    requests[2900] = messages.remove_link(999)
+    requests = [netlink_messages.add_address(1, f"10.{n >> 8}.{n & 255}.1/30") for n in range(3000)]
+    requests[2900] = netlink_messages.remove_link(999)
     with pytest.raises(RequestError) as caught:
         route.execute(requests)
     assert [refusal.position for refusal in caught.value.refusals] == [2900]

@@ -30,12 +30,12 @@ QUEUES = """\
 
 @pytest.mark.parametrize("text", [OLD, RPS, FLOW_LIMIT, NUMBERED, QUEUES], ids=["9", "10", "11", "13", "15"])
 def test_drops_are_the_second_column_of_every_processors_line(text: str) -> None:
-    assert softnet.parsed(text) == {0: 10, 1: 0}
+    assert softnet.parse(text) == {0: 10, 1: 0}
 
 
 def test_a_processor_that_is_off_has_no_line_and_its_successor_keeps_its_number() -> None:
     numbered = NUMBERED.splitlines()[1]
-    assert softnet.parsed(numbered) == {1: 0}
+    assert softnet.parse(numbered) == {1: 0}
 
 
 def test_the_rise_is_counted_by_processor() -> None:

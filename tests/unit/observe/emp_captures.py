@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from protocols.emp import codec as emp
-from testbed.wire import pcapng
+from testbed.fabric import pcapng
 
 A, B = "02:00:00:00:00:01", "02:00:00:00:00:02"
 LINK = "n1:eth0--n2:eth0"

@@ -37,9 +37,9 @@ from protocols.myrinet import frames as myrinet
 from protocols.myrinet.envelope import sealed
 from testbed import registry
 from testbed.errors import TestbedError
-from testbed.observe.dissector import making
-from testbed.observe.dissector.headers import protocol
+from testbed.observe.dissector import lua
 from testbed.observe.dissector.lua import dissector
+from testbed.observe.dissector.lua_headers import protocol
 
 MODULES = {package.partition(".")[2]: frames_of(package) for package in PACKAGES}
 MODULES |= {"made_up": made_up_frames, "many": made_up_layers, "myrinet": myrinet}
@@ -324,10 +324,10 @@ def test_a_protocol_of_which_no_dissector_can_be_made_keeps_nobody_from_the_othe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     modules = {"emp": MODULES["emp"], "other": ModuleType("other")}
-    monkeypatch.setattr(making, "frame_modules", lambda: modules)
-    text, lacking = making.made()
+    monkeypatch.setattr(lua, "frame_modules", lambda: modules)
+    text, lacking = lua.generate_dissector()
     assert 'protocol("emp", ' in text
     assert lacking == ["other is not in it: other: 0 of its layers are bound to an EtherType, not one"]
     del modules["emp"]
     with pytest.raises(TestbedError, match="there is no protocol to make a dissector of"):
-        making.made()
+        lua.generate_dissector()

@@ -6,10 +6,10 @@ import pytest
 from emp_captures import ack, capture, data
 
 from testbed.errors import TestbedError
-from testbed.observe.decoding.filtering import Filter
-from testbed.observe.decoding.reading import CaptureReader, Frame
-from testbed.wire import pcapng
-from testbed.wire.tokens import RuleError
+from testbed.fabric import pcapng
+from testbed.fates.tokens import RuleError
+from testbed.observe.decoding.capture_reader import CaptureReader, Frame
+from testbed.observe.decoding.frame_filter import Filter
 
 SECOND = 1_000_000_000
 
@@ -47,15 +47,15 @@ def test_frames_of_which_a_condition_is_true_are_meant_and_times_begin_with_the_
     there = frames()
     chosen = Filter(text)
     # Frames come some at a time.
-    assert [*chosen.passes(there[:1]), *chosen.passes(there[1:])] == [there[number] for number in numbers]
+    assert [*chosen.select(there[:1]), *chosen.select(there[1:])] == [there[number] for number in numbers]
 
 
 @pytest.mark.parametrize(("text", "what"), [("link == x", "link"), ("emp and not direction == forward", "direction")])
 def test_what_a_capture_does_not_say_is_not_asked_of_it(text: str, what: str) -> None:
     with pytest.raises(
-        TestbedError, match=f"the filter asks for the {what}, and the capture does not say it of n1:eth0"
+        TestbedError, match=f"the filter asks for the {what}, which the capture does not record for n1:eth0"
     ):
-        Filter(text).passes(frames(nics=False))
+        Filter(text).select(frames(nics=False))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw, bind_layers, split_layers
 
 from protocols.myrinet.envelope import sealed
-from testbed.observe.fixed_layers import FixedLayers, UnfitError
-from testbed.observe.layers import frame_modules, shown, shown_by_scapy
+from testbed.observe.format.fixed_layers import FixedLayers, UnfitError
+from testbed.observe.format.layers import format_by_scapy, format_layers, frame_modules
 
 STACKS = [(package, stack) for package in PACKAGES for stack in frames_of(package).STACKS]
 FIXED = FixedLayers({module.__name__ for module in frame_modules().values()})
@@ -28,7 +28,7 @@ def test_whole_frames_are_shown_alike_and_none_is_left_to_scapy(
     raw = on_a_link(drawn.layers, drawn.raw + padding)
     if raw != drawn.raw + padding:  # it is Myrinet's
         raw = sealed(drawn.raw + padding, route)
-    assert FIXED.shown(raw) == list(shown_by_scapy(raw))
+    assert FIXED.format(raw) == list(format_by_scapy(raw))
 
 
 @pytest.mark.parametrize(("package", "stack"), STACKS)
@@ -41,13 +41,13 @@ def test_broken_frames_are_shown_alike(
     for bit in flips:
         frame[12 + (bit >> 3) % (len(frame) - 12)] ^= 1 << (bit & 7)
     for raw in (bytes(frame), bytes(frame[: max(14, len(frame) - cut)])):
-        assert list(shown(raw)) == list(shown_by_scapy(raw))
+        assert list(format_layers(raw)) == list(format_by_scapy(raw))
 
 
 @given(st.sampled_from([b"\x88\xb5", b"\x88\xb6", b"\x08\x00", b"\x00\x20"]), st.binary(max_size=90))
 def test_any_bytes_are_shown_alike(ethertype: bytes, rest: bytes) -> None:
     raw = bytes(12) + ethertype + rest
-    assert list(shown(raw)) == list(shown_by_scapy(raw))
+    assert list(format_layers(raw)) == list(format_by_scapy(raw))
 
 
 class Small(Packet):
@@ -76,14 +76,14 @@ def test_a_layer_that_does_more_than_have_fields_is_left_to_scapy(layer: type[Pa
     bind_layers(Ether, layer, type=0x9A9D)
     try:
         frame = bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / layer() / Raw(b"payload"))
-        expected = list(shown_by_scapy(frame))
+        expected = list(format_by_scapy(frame))
         if fits:
-            assert FixedLayers({__name__}).shown(frame) == expected
+            assert FixedLayers({__name__}).format(frame) == expected
             assert expected[1] == "Small: high 1, low '', key 0x10, size 7"
         else:
             with pytest.raises(UnfitError):
-                fixed.shown(frame)
+                fixed.format(frame)
         with pytest.raises(UnfitError):
-            FixedLayers(set()).shown(frame)
+            FixedLayers(set()).format(frame)
     finally:
         split_layers(Ether, layer, type=0x9A9D)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from testbed.errors import reason_of
-from testbed.observe.writing import CaptureFile
+from testbed.observe.sniff.capture_sinks import CaptureFile
 
 
 def test_the_file_that_could_not_be_written_is_named() -> None:

@@ -9,14 +9,14 @@ import pytest
 from emp_captures import LINK, N1, N2, A, B, ack, capture, data, first, raw
 
 from protocols.core.codegen import generate
-from protocols.core.telling import Kind
-from testbed.observe.decoding import messages as under_test
-from testbed.observe.decoding.messages import Message, Messages, Names
-from testbed.observe.decoding.reading import CaptureReader, Frame, Interface
-from testbed.observe.decoding.showing import Timelines, summary
-from testbed.observe.wording import tellers
-from testbed.wire import pcapng
-from testbed.wire.headers import standard_fields
+from protocols.core.frame_kinds import Kind
+from testbed.fabric import pcapng
+from testbed.fates.headers import standard_fields
+from testbed.observe.decoding import message_timelines as under_test
+from testbed.observe.decoding.capture_reader import CaptureReader, Frame, Interface
+from testbed.observe.decoding.frame_output import Timelines, summary
+from testbed.observe.decoding.message_timelines import Message, Messages, Names
+from testbed.observe.format.frame_format import make_formatters
 
 Said = list[tuple[int, int, bytes, pcapng.Bound, str]]
 NICS = {raw(A): "n1:eth0", raw(B): "n2:eth0"}
@@ -38,7 +38,7 @@ LOSSY: Said = [
 def grouped(said: Said, *, nics: bool = True) -> list[Message]:
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
-    messages.take(reader.feed(capture(said, nics=nics)))
+    messages.add(reader.feed(capture(said, nics=nics)))
     assert not messages.strays
     return messages.found
 
@@ -59,7 +59,7 @@ def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
 
 
 def test_its_timeline_begins_with_its_first_frame_and_says_what_each_met() -> None:
-    lines = Timelines(NICS).whole(*grouped(LOSSY))
+    lines = Timelines(NICS).details(*grouped(LOSSY))
     assert lines[0] == f"0.000001000  n1/n2/7  {summary(*grouped(LOSSY))}"
     assert lines[1] == "  +0.000000000 n1:eth0 > EMP MESSAGE message 7 frame 0, node 0 to 1, tag 0x20, 3 of 6 bytes"
     assert lines[2] == (
@@ -74,7 +74,7 @@ def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were
     (message,) = grouped(LOSSY, nics=False)
     assert (message.sent, message.lost, message.again) == ({"data": 4, "ack": 2}, 2, 3)
     assert Names({}).of(message) == f"{A}/{B}/7"
-    assert Names({}).means(f"{A}/7", message)
+    assert Names({}).matches(f"{A}/7", message)
 
 
 def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_a_nic() -> None:
@@ -104,7 +104,7 @@ def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> 
         (N2, 3, lonely, "inbound", ""),
         (N2, 4, b"\xff" * 60, "inbound", ""),  # of no protocol
     ]
-    messages.take(reader.feed(capture(said)))
+    messages.add(reader.feed(capture(said)))
     (message,) = messages.found
     assert [one.what for one in message.sightings][1] == "EMP, broken (check)"
     assert messages.strays == 1
@@ -128,7 +128,7 @@ def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> 
 )
 def test_a_message_is_meant_by_its_nodes_and_its_id(text: str, meant: bool) -> None:
     (message,) = grouped(LOSSY)
-    assert Names(NICS).means(text, message) is meant
+    assert Names(NICS).matches(text, message) is meant
 
 
 def test_a_nic_is_called_by_its_port_where_its_node_has_several() -> None:
@@ -153,8 +153,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     exec(generate(frames, "the tests"), codec.__dict__)
     fields = standard_fields()
     fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
-    table = tellers({"made": codec}, fields)
-    monkeypatch.setattr(under_test, "told", lambda: table)
+    table = make_formatters({"made": codec}, fields)
+    monkeypatch.setattr(under_test, "formatters", lambda: table)
     return codec
 
 
@@ -172,8 +172,8 @@ def test_frames_that_name_a_message_by_handles_belong_to_the_one_that_has_taken_
     sent = [*exchange(100, 30), *exchange(101, 31), made_up.pack_reply(b, a, 0, 0, 0, 3, bytes(6), 30)]
     frames = [Frame(when, Interface("n1:eth0", LINK), "outbound", one, len(one)) for when, one in enumerate(sent)]
     messages = Messages({}, lambda _: True)
-    messages.take(frames)
-    messages.take([Frame(99, Interface("n1:eth0"), "outbound", made_up.pack_reply(b, a, 0, 0, 0, 1, bytes(6), 77), 40)])
+    messages.add(frames)
+    messages.add([Frame(99, Interface("n1:eth0"), "outbound", made_up.pack_reply(b, a, 0, 0, 0, 1, bytes(6), 77), 40)])
     assert [one.id for one in messages.found] == [(100,), (101,)]
     assert [[one.frame.when for one in message.sightings] for message in messages.found] == [
         [0, 1, 2, 3, 8],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testbed.errors import DescriptionError, NotFoundError
-from testbed.observe.papers import Figures, figures, only, paper_of, parse
+from testbed.observe.papers import Figures, figures, paper_of, parse, restrict
 
 GOOD = """
 title = "A title"
@@ -174,10 +174,10 @@ def test_figures_are_taken_of_a_runs_rows(options: dict[str, Any], expected: lis
 
 def test_of_some_runs_a_paper_says_what_they_tell() -> None:
     paper = parse(GOOD + RELATED, "the paper")
-    latency = only(paper, ["latency"])
+    latency = restrict(paper, ["latency"])
     assert (len(latency.rows), len(latency.shapes), latency.relations, latency.tables) == (2, 1, (), ())
-    contention = only(paper, ["contention"])
+    contention = restrict(paper, ["contention"])
     assert (contention.rows, contention.shapes, contention.relations, len(contention.tables)) == ((), (), (), 1)
-    assert only(paper, ["latency", "contention"]) == paper
+    assert restrict(paper, ["latency", "contention"]) == paper
     with pytest.raises(NotFoundError, match="no run 'latent' — did you mean 'latency'"):
-        only(paper, ["latent"])
+        restrict(paper, ["latent"])

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from testbed.observe.quantities import Sense, cell, duration, heading, is_point, sense_of
+from testbed.observe.format.quantities import Sense, format_time, format_value, heading, is_point, sense_of
 
 
 @pytest.mark.parametrize(
@@ -17,14 +17,14 @@ from testbed.observe.quantities import Sense, cell, duration, heading, is_point,
      ("passed", True, "True"), ("p50_ns", math.inf, "inf"), ("p50_ns", 10**400, str(10**400))],
 )  # fmt: skip
 def test_a_value_is_shown_with_its_unit(key: str, value: object, shown: str) -> None:
-    assert cell(key, value) == shown
+    assert format_value(key, value) == shown
 
 
 def test_a_heading_has_no_unit_and_times_have_the_one_in_which_they_are_one_at_least() -> None:
     assert [heading(key) for key in ("p50_ns", "aggregate_bit_s", "requests_per_s", "o_s_ns")] == [
         "p50", "aggregate", "requests/s", "o s",
     ]  # fmt: skip
-    assert [duration(value) for value in (0, 999, 1000, 1e6, -2e9)] == ["0 ns", "999 ns", "1 us", "1 ms", "-2 s"]
+    assert [format_time(value) for value in (0, 999, 1000, 1e6, -2e9)] == ["0 ns", "999 ns", "1 us", "1 ms", "-2 s"]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgWriter, PcapWriter
 
-from testbed.observe.decoding.files import Source
-from testbed.observe.decoding.reading import BrokenCaptureError, CaptureReader, Frame, Interface
-from testbed.wire import pcapng
+from testbed.fabric import pcapng
+from testbed.observe.decoding.capture_files import Source
+from testbed.observe.decoding.capture_reader import BrokenCaptureError, CaptureReader, Frame, Interface
 
 TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=20)
 FRAMES = st.lists(
@@ -157,8 +157,8 @@ def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
     frames = reader.feed(section + other + pcapng.interface("n1:eth0"))
     frames += reader.feed(pcapng.packet(0, 1, b"cooked", "inbound") + pcapng.packet(1, 2, b"frame", "inbound"))
     assert [one.raw for one in frames] == [b"frame"]
-    assert reader.strange == 1
-    with pytest.raises(BrokenCaptureError, match="link type 113; only Ethernet's"):
+    assert reader.skipped == 1
+    with pytest.raises(BrokenCaptureError, match="link type 113; only Ethernet"):
         CaptureReader("it").feed(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 113))
 
 
@@ -166,7 +166,7 @@ def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
     ("content", "words"),
     [
         (b"", "x is empty: a capture has at least a header"),
-        (b"\x0a\x0d", "x is cut off within the block that begins at byte 0: of it there are 2 bytes"),
+        (b"\x0a\x0d", "x is cut off within the block that begins at byte 0: 2 bytes of it are there"),
         (b"root:x:0:0", "x is no capture: it begins with 'root', as no pcapng or pcap does"),
         (b"\x1f\x8b\x08\x00\x00", "x is no capture: it begins with 0x1f8b0800"),
         (b"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00abcdefgh", "x is damaged at byte 8: its byte order is said to be 'abcd'"),
@@ -194,7 +194,7 @@ def test_what_is_no_capture_says_so(tmp_path: Path, content: bytes, words: str) 
 def test_an_interface_knows_in_which_direction_of_its_link_a_frame_goes(
     interface: Interface, bound: str, direction: str
 ) -> None:
-    assert interface.enters(bound) == direction
+    assert interface.direction_of(bound) == direction
 
 
 def test_the_captures_of_a_folder_are_merged_by_time_and_one_that_is_broken_ends_at_its_damage() -> None:

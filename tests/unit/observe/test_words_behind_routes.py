@@ -14,14 +14,14 @@ import pytest
 
 from protocols.am2 import codec as am2
 from protocols.am2.mapper import codec as mapper
-from protocols.core.telling import Kind
+from protocols.core.frame_kinds import Kind
 from protocols.emp import codec as emp
 from protocols.myrinet import fields as myrinet
 from protocols.myrinet.envelope import sealed
+from testbed.fates.header_fields import ETHERNET_HEADER
+from testbed.fates.headers import standard_fields
 from testbed.fields import register
-from testbed.observe.wording import Told, tellers
-from testbed.wire.fields import ETHERNET_HEADER
-from testbed.wire.headers import standard_fields
+from testbed.observe.format.frame_format import FrameFormatter, make_formatters
 
 MACS = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
 FRAME = emp.pack_frame(*MACS, emp.TYPE_DATA, 0, 3, 1, 2, 77, 5, emp.STATUS_OK, b"abc")
@@ -30,26 +30,26 @@ HINT = mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0)
 ACK_SAID, HINT_SAID = "AM-II ACK channel 5 sequence 7", "mapping HINT 9 of node 2"
 
 
-def told(routed: bool) -> Told:
+def told(routed: bool) -> FrameFormatter:
     """EMP, as if its frames had a route."""
     module = ModuleType("routed")
     vars(module).update({**vars(emp), "ROUTED": routed})
     fields = standard_fields()
     fields.register("emp", emp.ETHERTYPE, emp.FIELDS, emp.FLOW, routed=routed)
-    return Told("emp", module, fields)
+    return FrameFormatter("emp", module, fields)
 
 
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\x81\xbf\x80"])
 def test_a_frame_is_told_of_in_the_same_words_whatever_is_left_of_its_route(route: bytes) -> None:
     one = told(routed=True)
     frame = FRAME[:ETHERNET_HEADER] + route + FRAME[ETHERNET_HEADER:]
-    assert one.words(frame) == told(routed=False).words(FRAME) != ""
-    bare, _, _ = one.bare(frame)
+    assert one.format(frame) == told(routed=False).format(FRAME) != ""
+    bare, _, _ = one.strip(frame)
     assert bare == FRAME
-    assert one.sort(bare) == emp.TYPE_DATA
-    assert not one.wrong(bare)
+    assert one.kind_of(bare) == emp.TYPE_DATA
+    assert not one.defect(bare)
     assert one.read("message")(bare) == 77
-    assert "broken (check)" in one.words(frame[:-1] + b"x")
+    assert "broken (check)" in one.format(frame[:-1] + b"x")
 
 
 def words(frame: bytes, more: Mapping[str, object] | None = None) -> str:
@@ -58,9 +58,9 @@ def words(frame: bytes, more: Mapping[str, object] | None = None) -> str:
     fields = standard_fields()
     for name, codec in codecs.items():
         register(fields, name, codec)
-    one = tellers(codecs, fields)[myrinet.ETHERTYPE].of(frame)
+    one = make_formatters(codecs, fields)[myrinet.ETHERTYPE].formatter_of(frame)
     assert one is not None
-    return one.words(frame)
+    return one.format(frame)
 
 
 def test_protocols_that_share_an_ethertype_are_each_told_of_in_their_own_words() -> None:
@@ -102,7 +102,7 @@ OUTSIDE = """
 from scapy.fields import ByteField, ShortField
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
-from protocols.core.telling import Kind
+from protocols.core.frame_kinds import Kind
 from protocols.myrinet.frames import Myrinet
 
 class Outside(Packet):
@@ -121,15 +121,15 @@ frames = importlib.import_module("outside.frames")
 pathlib.Path(frames.__file__).with_name("codec.py").write_text(generate(frames, "the tests"))
 from protocols.myrinet.envelope import sealed
 from testbed.fields import known_fields
-from testbed.observe.dissector.making import made
-from testbed.observe.layers import shown
-from testbed.observe.naming import named
-from testbed.wire.rules import Rule
+from testbed.observe.dissector.lua import generate_dissector
+from testbed.observe.format.layers import format_layers
+from testbed.observe.format.frame_labels import label
+from testbed.fates.rules import Rule
 codec = importlib.import_module("outside.codec")
 frame = sealed(codec.pack_frame(bytes(6), bytes(6), 1, 42), bytes([0x81]))
 Rule.parse("drop outside.number == 42", known_fields())
-text, lacking = made()
-told = [named(frame), *shown(frame), 'carry("Myrinet", function(values)' in text, *lacking]
+text, lacking = generate_dissector()
+told = [label(frame), *format_layers(frame), 'carry("Myrinet", function(values)' in text, *lacking]
 print(json.dumps([told, sorted(map(str, known_fields().flow_fields()))]))
 """
 

@@ -8,8 +8,8 @@ from protocols.am2 import codec
 from protocols.am2 import page as layout
 from protocols.am2.firmware import Firmware
 from protocols.am2.nic_memory import NOBODY, NicMemory
-from protocols.am2.packets import HEADER, answered, packed, prefix
 from protocols.am2.settings import Settings
+from protocols.am2.transport import HEADER, answered, packed, prefix
 from protocols.core.firmware import Adapter, Buffer
 
 ADDRESSES = (b"\2\0\0\0\0\1", b"\2\0\0\0\0\2")

@@ -8,22 +8,21 @@ import pytest
 from mutants import Mutant
 
 from protocols.am2 import card, page, receiver
-from protocols.am2.channels import Incoming, Outgoing, Sending, Sight
 from protocols.am2.codec import REASON_NONE
 from protocols.am2.endpoint_frames import Resident
-from protocols.am2.host.driver import SegmentDriver
 from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.endpoint_names import ANY, Correspondent
 from protocols.am2.host.inbox import Inbox
-from protocols.am2.host.names import ANY, Correspondent
-from protocols.am2.messages import Packet
+from protocols.am2.host.segment_driver import SegmentDriver
 from protocols.am2.receiver import Receiver
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
+from protocols.am2.transport import Incoming, Outgoing, Packet, Sending, Sight
 from protocols.am2.turns import Turns
 
 
 def one_bit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(card, "MOST_SEQUENCES", 2)
+    patch.setattr(card, "MAX_SEQUENCES", 2)
 
 
 def late_refusal(patch: pytest.MonkeyPatch) -> None:

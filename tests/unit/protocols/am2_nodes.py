@@ -12,7 +12,7 @@ from protocols.core.completion import Completion
 from protocols.mpi import am2
 from protocols.mpi.am2.endpoint import Am2Endpoint
 from protocols.mpi.device import Receipt
-from protocols.mpi.errors import Envelope, MPIError
+from protocols.mpi.mpi_errors import Envelope, MPIError
 
 
 class Nodes:

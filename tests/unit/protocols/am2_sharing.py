@@ -13,9 +13,9 @@ from protocols.am2.apart import Nic
 from protocols.am2.apart_memory import size_of
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import Settings
-from protocols.core.apart import Ring
 from protocols.core.firmware import Adapter, Buffer
 from protocols.core.memory import UnpinnedError
+from protocols.core.split_memory import Ring
 
 HEAP = 1 << 19
 """Bytes of a host's."""

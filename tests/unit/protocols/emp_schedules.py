@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from random import Random
 
 from schedules import Delivered, Library, Schedule
 
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Agent, Nic, Plug
-from protocols.core.memory import HostMemory
-from protocols.emp import codec
-from protocols.emp.descriptors import ANY_SOURCE, Descriptors
-from protocols.emp.firmware import Firmware
-from protocols.emp.host import ANY_TAG, EmpError, Endpoint, TruncatedError, plug
+from protocols.emp.descriptors import ANY_SOURCE
+from protocols.emp.host import ANY_TAG, EmpError, TruncatedError, plug
 from protocols.emp.settings import Settings
 
 
@@ -29,18 +24,7 @@ def truncated(completion: Completion[Delivered]) -> Delivered | None:
 LIBRARY = Library(ANY_SOURCE, ANY_TAG, truncated)
 
 
-def in_writing(settings: Settings) -> Plug:
-    """NICs that their hosts tell everything by descriptors, as hosts in other processes do."""
-
-    def build(adapter: Adapter, nic: Nic) -> Agent:
-        memory, table = HostMemory(), Descriptors(settings.descriptors)
-        firmware = Firmware(adapter, nic, memory, table, settings, codec)
-        return Agent(firmware, Endpoint(adapter, nic, memory, table))
-
-    return build
-
-
-def schedule(seed: int, plug: Callable[[Settings], Plug] = plug) -> Schedule:
+def schedule(seed: int) -> Schedule:
     """The case of a seed."""
     random = Random(f"EMP {seed}")
     settings = Settings(unit=random.choice([1, 2, 3, 7]), window=random.choice([1, 2, 16]))
@@ -51,9 +35,9 @@ def schedule(seed: int, plug: Callable[[Settings], Plug] = plug) -> Schedule:
     return Schedule(seed, plug(settings), LIBRARY, sizes, random.choice([2, 2, 3, 5]), mtu)
 
 
-def run(seed: int, plug: Callable[[Settings], Plug] = plug) -> Schedule:
+def run(seed: int) -> Schedule:
     """The case of a seed, to its end. AssertionError says what is wrong; that a transfer fails is wrong, too."""
-    case = schedule(seed, plug)
+    case = schedule(seed)
     try:
         case.run()
     except EmpError as error:

@@ -14,9 +14,9 @@ from itertools import count, pairwise
 from random import Random
 
 from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.network_map import Port, Topology
+from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
-from protocols.am2.mapper.tables import Table
-from protocols.am2.mapper.topology import Port, Topology
 from protocols.myrinet.envelope import crc8
 
 HOP = 1_000  # ns

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pair import Wires
 
-from testbed.engine.awaiting import Awaited
+from testbed.engine.waitables import Awaited
 
 T = TypeVar("T")
 

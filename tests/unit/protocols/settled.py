@@ -12,8 +12,8 @@ from ranks import Ranks
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.mpi.device import Device, Found, Receipt
-from protocols.mpi.errors import Envelope
 from protocols.mpi.matching import MatchingByLibrary
+from protocols.mpi.mpi_errors import Envelope
 
 
 class Post:
@@ -51,7 +51,7 @@ class Post:
 
 
 class PostEndpoint(MatchingByLibrary):
-    contexts, most_tag, most_bytes = 256, (1 << 24) - 1, 1 << 20
+    contexts, max_tag, max_message_size = 256, (1 << 24) - 1, 1 << 20
 
     def __init__(self, post: Post) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class DescriptorsOnly:
     """So many receives, which never end unless they are taken back, and messages that are `held` for probes: source,
     context, tag, length."""
 
-    rank, size, contexts, most_tag, most_bytes = 0, 2, 4, 100, 1000
+    rank, size, contexts, max_tag, max_message_size = 0, 2, 4, 100, 1000
 
     def __init__(self, receives: int) -> None:
         self.free = receives

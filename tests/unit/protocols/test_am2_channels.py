@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.am2.channels import Incoming, Outgoing, Sending, Sight
 from protocols.am2.settings import Settings
+from protocols.am2.transport import Incoming, Outgoing, Sending, Sight
 
 FEW = Settings(channels=2)
 WIDE = Settings(channels=2, sequences=1 << 16)

@@ -8,15 +8,15 @@ from typing import cast
 import pytest
 
 from protocols.am2 import page as layout
-from protocols.am2.host.driver import Residence
+from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint, Events, Translation
-from protocols.am2.host.errors import Returned, Status
+from protocols.am2.host.endpoint_names import ANY, EndpointName
 from protocols.am2.host.library import ActiveMessages, ResourceError
-from protocols.am2.host.names import ANY, EndpointName
+from protocols.am2.host.segment_driver import Residence
 from protocols.am2.nic_memory import NicMemory
 from protocols.am2.settings import Settings
-from protocols.core.apart import Place
 from protocols.core.firmware import Adapter
+from protocols.core.split_memory import Place
 
 ADDRESSES = tuple(bytes((2, 0, 0, 0, 0, number)) for number in range(3))
 AWAY = EndpointName(1, 0)
@@ -383,7 +383,7 @@ def reply(host: Host, endpoint: Endpoint, message: int, *, source: EndpointName 
         endpoint.name.endpoint, 7, message, 0, 0, message,
     )  # fmt: skip
     host.say(endpoint, slot)
-    assert endpoint.poll()
+    assert endpoint.handle()
 
 
 def asks(host: Host, count: int) -> tuple[Endpoint, list[int]]:
@@ -427,7 +427,7 @@ def test_what_was_taken_where_nobody_is_any_more_comes_back_and_what_was_not_the
     host.am.completed(gone)
     assert endpoint.is_ready
     assert came_back == []
-    assert endpoint.poll() == 2
+    assert endpoint.handle() == 2
     assert [(one.status, one.message, one.destination, one.handler) for one in came_back] == [
         (Status.UNREACHABLE, 1, AWAY, 1), (Status.UNREACHABLE, 3, AWAY, 1),
     ]  # fmt: skip
@@ -449,7 +449,7 @@ def test_which_requests_were_taken_is_seen_when_the_page_is_there() -> None:
     assert endpoint.is_empty
     page[layout.PLACES[0]] = layout.FREE
     endpoint.moved(page)
-    assert endpoint.poll() == 1
+    assert endpoint.handle() == 1
     assert list(endpoint.outbox.asked) == [2]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.am2 import codec, page
-from protocols.am2.packets import HEADER, answered, packed, prefix, unpack_answer, unpack_body
+from protocols.am2.transport import HEADER, answered, packed, prefix, unpack_answer, unpack_body
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import opened, sealed
 

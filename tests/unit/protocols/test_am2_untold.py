@@ -8,7 +8,7 @@ from am2_card import ADDRESSES, Card
 from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, REASON_RESTARTED
 from protocols.am2.firmware import Firmware
-from protocols.am2.mapper.tables import Path, Table
+from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
 

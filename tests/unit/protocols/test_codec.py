@@ -20,8 +20,8 @@ from scapy.packet import Packet, Raw, bind_layers
 
 from protocols.core.codegen import codec, generate
 from protocols.core.malformed import MalformedError
-from testbed.wire.fields import locate
-from testbed.wire.headers import standard_fields
+from testbed.fates.header_fields import locate
+from testbed.fates.headers import standard_fields
 
 
 def made_up_codec() -> ModuleType:
@@ -286,7 +286,7 @@ def test_a_layer_that_no_codec_can_be_made_for_is_an_error_that_names_the_field(
 
 def test_a_beginning_that_not_all_frames_have_is_an_error() -> None:
     layers = made_up_frames.Base, made_up_frames.Call
-    assert "nothing ends no beginning" in refused("made_up_frames", *layers, PREFIX="nothing")
+    assert "PREFIX is 'nothing', which is no field" in refused("made_up_frames", *layers, PREFIX="nothing")
     assert "id ends no beginning" in refused("made_up_frames", *layers, PREFIX="id", CHECK="id")
 
 

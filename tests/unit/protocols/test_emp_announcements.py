@@ -16,7 +16,7 @@ from protocols.emp.host import EmpError, plug
 from protocols.emp.settings import Settings
 
 TOLD = ["restarted 0.0"]
-MOST = 9
+MAX = 9
 
 
 def vacated() -> tuple[Wires, Completion]:
@@ -86,7 +86,7 @@ def test_a_peer_that_only_waits_to_receive_is_told_at_once() -> None:
     assert failed(half)
 
 
-@pytest.mark.parametrize("lost", [1, 4, MOST - 1])
+@pytest.mark.parametrize("lost", [1, 4, MAX - 1])
 def test_what_is_lost_is_said_again(lost: int) -> None:
     wires, half = vacated()
     for _ in range(lost):
@@ -101,7 +101,7 @@ def test_it_is_said_ever_more_rarely_and_not_for_ever() -> None:
     times = []
     while wires.tick():
         times += [wires.now] * len(wires.take(1))
-    assert len(times) == MOST
+    assert len(times) == MAX
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert gaps == sorted(gaps)
     assert gaps[-1] == Settings().longest_timeout

@@ -7,9 +7,9 @@ from typing import cast
 
 from emp_talk import nics, said
 
-from protocols.core.apart import SharedActions
 from protocols.core.firmware import Adapter
 from protocols.core.memory import HostMemory, SharedReachable
+from protocols.core.split_memory import SharedActions
 from protocols.emp import codec
 from protocols.emp.apart import Nic
 from protocols.emp.descriptors import SIZE

@@ -11,7 +11,7 @@ from protocols.core.firmware import Adapter, Buffer
 from protocols.core.memory import PAGE, HostMemory, Page
 from protocols.emp import codec
 from protocols.emp import descriptors as stat
-from protocols.emp.descriptors import Descriptors, list_of
+from protocols.emp.descriptors import Descriptors, list_of, unpack_head
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import ANY_SOURCE, DescriptorsExhaustedError, EmpError, TruncatedError
 from protocols.emp.settings import Settings
@@ -30,6 +30,22 @@ def test_there_are_640_and_the_641st_transfer_is_told_so() -> None:
     wires.exchange()
     assert receives[17].done
     assert receiver.post_receive(0, 640, bytearray(1)) is not None
+
+
+def test_host_and_nic_tell_each_other_of_every_transfer_by_a_descriptor() -> None:
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(ANY_SOURCE, 7, bytearray(9))
+    sender.post_send(1, 7, b"four")
+    firmware = [agent.firmware for agent in wires.agents]
+    assert all(isinstance(one, Firmware) for one in firmware)
+    sent, received = [one._card.descriptors.memory for one in firmware]  # type: ignore[attr-defined]  # as asserted
+    owner, kind, length, _, peer, tag, pages = unpack_head(sent)
+    assert (owner, kind, length, peer, tag, pages) == (stat.NIC, stat.SEND, 4, 1, 7, 1)
+    owner, kind, length, _, peer, tag, pages = unpack_head(received)
+    assert (owner, kind, length, peer, tag, pages) == (stat.NIC, stat.RECEIVE, 9, ANY_SOURCE, 7, 1)
+    wires.exchange()
+    assert unpack_head(sent) == (stat.DONE, 0, 0, 4, 1, 7, 0)
+    assert unpack_head(received) == (stat.DONE, 0, 0, 4, 0, 7, 0)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +359,7 @@ def test_a_descriptor_that_the_nic_refused_is_an_error_to_its_waiter() -> None:
     send = host.post_send(1, 0, bytes(2 * PAGE))
     host._memory.unpin(1 << 32)  # the page that the descriptor names
     host._memory.pin(memoryview(b"x"))
-    host._written[0].pinned = [(2 << 32, 0)]
+    host._transfers[0].pinned = [(2 << 32, 0)]
     ring(0, rung[0])
     with pytest.raises(EmpError, match="refused"):
         send.result()

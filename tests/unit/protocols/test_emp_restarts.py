@@ -347,4 +347,4 @@ def begin_at(wires: Wires, sender: int, receiver: int, message: int) -> None:
     """As if so many messages had been sent."""
     firmware = wires.agents[sender].firmware
     assert isinstance(firmware, Firmware)
-    firmware._card.peer(receiver).next_id = message
+    firmware._card.peers.peer(receiver).next_id = message

@@ -9,8 +9,8 @@ from myrinets import Myrinet, address, plugged, ring, star
 
 from protocols.am2.mapper import codec
 from protocols.am2.mapper.mapper import BROADCAST, NOBODY, Mapper, Station
+from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
-from protocols.am2.mapper.tables import Table
 from protocols.myrinet.envelope import sealed
 
 

@@ -11,12 +11,12 @@ from devices import Am2Ranks
 
 from protocols.am2 import codec
 from protocols.am2.plug import plug
-from protocols.am2.settings import MILLISECOND, MOST_SEQUENCES, SECOND, Settings
+from protocols.am2.settings import MAX_SEQUENCES, MILLISECOND, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, Comm, Request, Status, am2
 from protocols.mpi.am2.pairs import WINDOW
-from protocols.mpi.am2.staging import FOR_ONE, SLOT, SLOTS, Staging
+from protocols.mpi.am2.staging_area import FOR_ONE, SLOT, SLOTS, Staging
 from protocols.mpi.device import Device
-from protocols.mpi.errors import MPIError
+from protocols.mpi.mpi_errors import MPIError
 
 IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
 LONG = bytes(range(256)) * (4 * SLOT // 256)  # twice what one message has of the staging region
@@ -81,7 +81,7 @@ def test_more_long_messages_than_there_are_slots_wait_for_their_turn() -> None:
 
 
 def test_what_comes_before_its_turn_is_kept_and_no_more_than_a_window_of_it() -> None:
-    nodes = Nodes(2, Settings(sequences=MOST_SEQUENCES))
+    nodes = Nodes(2, Settings(sequences=MAX_SEQUENCES))
     nodes.talk(0, 1)
     sent = [nodes.send(0, 1, number.to_bytes(2)) for number in range(10 * WINDOW)]
     (first, *others) = nodes.wires.take(0)

@@ -8,7 +8,7 @@ from ranks import Ranks
 
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, ERR_REQUEST, Comm, Request, Status
-from protocols.mpi.errors import MPIError
+from protocols.mpi.mpi_errors import MPIError
 
 
 async def nothing(_: Comm) -> None:

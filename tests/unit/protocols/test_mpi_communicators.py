@@ -6,7 +6,7 @@ import pytest
 from devices import RanksOf, everywhere
 
 from protocols.mpi import ANY_SOURCE, COMM_NULL, ERR_ARG, ERR_COMM, ERR_OTHER, UNDEFINED, Comm, Message, Status
-from protocols.mpi.errors import MPIError
+from protocols.mpi.mpi_errors import MPIError
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])

@@ -27,7 +27,7 @@ from protocols.mpi import (
     Status,
 )
 from protocols.mpi.buffers import readable
-from protocols.mpi.errors import MPIError
+from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.pieces import gathered
 
 

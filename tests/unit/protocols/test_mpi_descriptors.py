@@ -13,13 +13,13 @@ from protocols.core.completion import Completion
 from protocols.emp.settings import Settings
 from protocols.mpi import ERR_NO_MEM, ERR_TRUNCATE, Comm, Request
 from protocols.mpi.device import Device
-from protocols.mpi.errors import Envelope, MPIError
+from protocols.mpi.mpi_errors import Envelope, MPIError
 
 
 class Sparse:
     """An endpoint with few descriptors, whose transfers are over when a test says so, or at once."""
 
-    rank, size, contexts, most_tag, most_bytes = 0, 2, 2, 100, 1000
+    rank, size, contexts, max_tag, max_message_size = 0, 2, 2, 100, 1000
 
     def __init__(self, free: int, at_once: bool = False) -> None:
         self.free = free

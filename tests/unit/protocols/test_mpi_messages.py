@@ -28,7 +28,7 @@ from protocols.mpi import (
     Request,
     Status,
 )
-from protocols.mpi.errors import MPIError
+from protocols.mpi.mpi_errors import MPIError
 
 TOO_GREAT = 1 << 40
 """Stands for the first tag that a device has not."""
@@ -296,7 +296,7 @@ def test_there_are_128_communicators(ranks_of: RanksOf) -> None:
 @everywhere
 def test_a_message_longer_than_any_can_be_is_refused(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
-    ranks.devices[0].most_bytes = 10
+    ranks.devices[0].max_message_size = 10
 
     async def program(comm: Comm) -> None:
         with pytest.raises(MPIError, match="a message of 11 bytes: at most 10"):

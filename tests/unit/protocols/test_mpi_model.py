@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ranks import Ranks
 from settled import by_library
 
-from protocols.am2.settings import MOST_SEQUENCES
+from protocols.am2.settings import MAX_SEQUENCES
 from protocols.am2.settings import Settings as Am2Settings
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Message, Request, Status
@@ -186,7 +186,7 @@ def ranks_on(device: str, count: int, descriptors: int) -> Ranks:
     if device == "by library":
         return by_library(count)
     if device == "am2":
-        return Am2Ranks(count, Am2Settings(sequences=MOST_SEQUENCES))
+        return Am2Ranks(count, Am2Settings(sequences=MAX_SEQUENCES))
     return Ranks(count, Settings(descriptors=descriptors))
 
 

@@ -12,8 +12,8 @@ from ranks import Ranks
 
 from protocols.emp.settings import Settings
 from protocols.mpi import ERR_COUNT, ERR_PROC_FAILED, ERR_TYPE, Comm, Request, Status
-from protocols.mpi.errors import MPIError
-from protocols.mpi.objects import FIRST
+from protocols.mpi.device import FIRST
+from protocols.mpi.mpi_errors import MPIError
 
 HEAD = 16
 LARGEST_IN_ONE = FIRST - HEAD - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)
@@ -235,7 +235,7 @@ def test_what_cannot_be_unpickled_raises_where_it_is_waited_for(ranks_of: RanksO
 @everywhere
 def test_an_object_longer_than_a_continuation_can_be_is_refused(ranks_of: RanksOf) -> None:
     ranks = ranks_of(1)
-    ranks.devices[0].most_bytes = 5000
+    ranks.devices[0].max_message_size = 5000
 
     async def program(comm: Comm) -> None:
         with pytest.raises(MPIError, match="at most 9080") as raised:

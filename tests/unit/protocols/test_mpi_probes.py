@@ -21,7 +21,7 @@ from protocols.mpi import (
     Status,
 )
 from protocols.mpi.device import Device
-from protocols.mpi.errors import MPIError
+from protocols.mpi.mpi_errors import MPIError
 
 Kind = Callable[[int], Ranks]
 

@@ -13,7 +13,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from ranks import Ranks
 
-from protocols.am2.settings import MOST_SEQUENCES
+from protocols.am2.settings import MAX_SEQUENCES
 from protocols.am2.settings import Settings as Am2Settings
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Request, Status
@@ -102,7 +102,7 @@ def am2_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
     """On links that let frames overtake each other."""
     settings = st.builds(
         Am2Settings,
-        sequences=st.just(MOST_SEQUENCES),
+        sequences=st.just(MAX_SEQUENCES),
         channels=st.sampled_from([1, 3, 32]),
         credits=st.sampled_from([1, 2, 4, 16]),
         medium=st.sampled_from([512, 8192]),

@@ -19,7 +19,7 @@ from protocols.mpi import (
     Request,
     Status,
 )
-from protocols.mpi.errors import MPIError
+from protocols.mpi.mpi_errors import MPIError
 
 
 @pytest.mark.parametrize("synchronous", [False, True])

@@ -16,12 +16,12 @@ from protocols.core.malformed import MalformedError
 from protocols.myrinet import fields
 from protocols.myrinet.envelope import crc8, deltas, opened, route_bytes, sealed, stripped
 from protocols.myrinet.frames import Myrinet
+from testbed.fates.header_fields import MAX_HOPS, locate
+from testbed.fates.headers import standard_fields
 from testbed.fields import register
-from testbed.wire.fields import MOST_HOPS, locate
-from testbed.wire.headers import standard_fields
 
 HEAD = bytes.fromhex("020000000002 020000000001 88b6")
-ROUTES = st.lists(st.integers(-32, 31), max_size=MOST_HOPS).map(tuple)
+ROUTES = st.lists(st.integers(-32, 31), max_size=MAX_HOPS).map(tuple)
 TYPES = st.integers(0, 0x7FFF).map(lambda number: number.to_bytes(2, "big"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.statistics import enough_for
+from testbed.controller.verdict.statistics import enough_for
 from testbed.pytest_plugin import SampleTooSmallError, assert_loss
 from testbed.pytest_plugin.assertions import two_sided
 

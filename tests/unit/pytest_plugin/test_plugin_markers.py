@@ -8,18 +8,18 @@ import pytest
 
 from testbed import Cluster
 from testbed.errors import DescriptionError, NotFoundError
-from testbed.pytest_plugin import requirements
-from testbed.pytest_plugin.asking import Asked, MarkerError, asked, modes
-from testbed.pytest_plugin.laying import Overlay, laid_over
+from testbed.pytest_plugin import requires_marker
+from testbed.pytest_plugin.marker import MarkerArguments, MarkerError, modes, read_markers
 from testbed.pytest_plugin.prompt import command
+from testbed.pytest_plugin.under_test import Overlay, lay_over
 from testbed.spec.elements import Impairments
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 cluster = pytest.mark.cluster
 
 
-def found(*markers: pytest.MarkDecorator, base: Path = Path(), source: object = None) -> Asked:
-    return asked([decorator.mark for decorator in markers], base, source)
+def found(*markers: pytest.MarkDecorator, base: Path = Path(), source: object = None) -> MarkerArguments:
+    return read_markers([decorator.mark for decorator in markers], base, source)
 
 
 def test_impairments_count_for_all_links_and_those_of_one_link_more() -> None:
@@ -93,7 +93,7 @@ def test_a_test_runs_in_the_modes_that_it_can_run_in() -> None:
 def test_later_overlays_lie_over_earlier_ones() -> None:
     star = Cluster.star(2, loss="1%", delay="1ms")
     overlays = [Overlay("all", Impairments(loss="5%", rate="1gbit")), Overlay("n1", Impairments(loss="9%"), "in")]
-    first, second = resolve(laid_over(star, overlays)).links
+    first, second = resolve(lay_over(star, overlays)).links
     assert (first.forward.loss, first.backward.loss, second.forward.loss) == (0.05, 0.09, 0.05)
     assert {way.delay for way in (first.forward, first.backward, second.backward)} == {1_000_000}
     assert {way.rate for way in (first.forward, first.backward, second.backward)} == {1_000_000_000}
@@ -101,12 +101,15 @@ def test_later_overlays_lie_over_earlier_ones() -> None:
 
 def test_a_requirement_that_is_not_met_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"sunshine": lambda: "it rains", "air": lambda: ""}
-    monkeypatch.setattr(requirements, "REQUIREMENTS", known)
-    assert requirements.unmet(Asked(requires=("air",))) == ""
-    assert requirements.unmet(Asked(requires=("air", "sunshine"))) == "requires sunshine: it rains"
-    assert requirements.unmet(Asked(programs=("sh", "no-such-program"))) == "there is no program no-such-program"
+    monkeypatch.setattr(requires_marker, "REQUIREMENTS", known)
+    assert requires_marker.unmet(MarkerArguments(requires=("air",))) == ""
+    assert requires_marker.unmet(MarkerArguments(requires=("air", "sunshine"))) == "requires sunshine: it rains"
+    assert (
+        requires_marker.unmet(MarkerArguments(programs=("sh", "no-such-program")))
+        == "there is no program no-such-program"
+    )
     with pytest.raises(MarkerError, match="no requirement is named 'sun'; there are sunshine, air"):
-        requirements.unmet(Asked(requires=("sun",)))
+        requires_marker.unmet(MarkerArguments(requires=("sun",)))
 
 
 def test_a_line_of_the_prompt_is_a_shell_a_program_or_a_command() -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import_module("testbed.pytest_plugin.life")  # pytester forgets modules that its runs import; so they are imported once
+import_module(
+    "testbed.pytest_plugin.cluster_life"
+)  # pytester forgets modules that its runs import; so they are imported once
 
 pytest_plugins = ["pytester"]
 

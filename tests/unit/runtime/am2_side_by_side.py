@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import cast
 
 from protocols.am2.apart import Nic, apart
+from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.errors import Returned, Status
+from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.names import EndpointName
 from protocols.am2.host.token import Token
 from protocols.am2.receiver import Delivered
 from protocols.am2.settings import MILLISECOND, Settings
-from protocols.core.apart import Apart, Place
 from protocols.core.firmware import Adapter
+from protocols.core.split_memory import Apart, Place
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.kernel.sealed_memory import sealed
+from testbed.kernel.sealed_memory import make_sealed
 from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
 from testbed.runtime.shared.heap import Heap
 from testbed.runtime.shared.region import Layout, Region
@@ -41,15 +41,14 @@ _TAKEN = 8
 class Nobody:
     """A wire that takes everything."""
 
-    class socket:  # noqa: N801
-        @staticmethod
-        def send(_frame: bytes) -> None: ...
+    @staticmethod
+    def send(_frame: bytes) -> None: ...
 
 
 def attached(apart: Apart, heap: int = HEAP) -> Attached:
     """As of a host process."""
     layout = Layout(1 << (apart.most - 1).bit_length(), apart.descriptors, heap)
-    memory = sealed("side by side", layout.size)
+    memory = make_sealed("side by side", layout.size)
     region = Region(memory, layout)
     os.close(memory)
     one, other = socket.socketpair()
@@ -126,7 +125,7 @@ class Host:
             completions.words[16] = place + 1
             self.am.completed(completions.numbers[place % len(completions.numbers)])
         for endpoint in self.am.endpoints:
-            endpoint.poll(4)
+            endpoint.handle(4)
 
     @property
     def is_quiet(self) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.fates.flows import Flow
+from testbed.fates.records import LOSS, Fate, Record
 from testbed.runtime.logs import LogFile, read_log
-from testbed.wire.fates import LOSS, Fate, Record
-from testbed.wire.flows import Flow
 
 LOST = [Record("n1--s1", "forward", 0, Flow(0x88B5, 1, 2, ()), n, LOSS, Fate(drop=True)) for n in range(1, 10)]
 LINE = len(LOST[0].to_line()) + 1

@@ -15,11 +15,11 @@ import pytest
 
 from testbed.engine.loop import Loop
 from testbed.errors import KernelError, TestbedError
-from testbed.kernel.waiting import Waiter
-from testbed.runtime import events
-from testbed.runtime.aside import Aside
+from testbed.kernel.waiter import Waiter
+from testbed.runtime import event_log
+from testbed.runtime.background_writer import Aside
 from testbed.runtime.calls import Later, Listener, NotThereError, call
-from testbed.runtime.orders import Carried, Orders, Places, Treated
+from testbed.runtime.relay.orders import Carried, Orders, Places, Treated
 from testbed.spec.layout import Impairment
 
 
@@ -190,15 +190,15 @@ def test_orders_come_back_from_their_file(tmp_path: Path) -> None:
 
 
 def test_events_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
-    assert list(events.read(tmp_path)) == []
+    assert list(event_log.read(tmp_path)) == []
     for number in range(3):
-        events.record(tmp_path, "tested", number=number)
-    found = list(events.read(tmp_path))
+        event_log.record(tmp_path, "tested", number=number)
+    found = list(event_log.read(tmp_path))
     assert [(event["event"], event["number"]) for event in found] == [("tested", 0), ("tested", 1), ("tested", 2)]
     assert [event["clock"] for event in found] == sorted(event["clock"] for event in found)
     assert all(json.dumps(dict(event)) for event in found)
 
 
 def test_an_event_of_a_cluster_that_is_gone_is_nobodys(tmp_path: Path) -> None:
-    events.record(tmp_path / "gone", "tested")
+    event_log.record(tmp_path / "gone", "tested")
     assert not (tmp_path / "gone").exists()

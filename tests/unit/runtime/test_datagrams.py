@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.runtime.sockets.datagrams import HEAD, LONGEST, MOST, UNFINISHED, Assembly, Message, split
+from testbed.runtime.sockets.datagrams import HEAD, LONGEST, MAX, UNFINISHED, Assembly, Message, split
 
 
 def datagrams(context: int, tag: int, number: int, content: bytes) -> list[memoryview]:
@@ -21,7 +21,7 @@ def filled(length: int) -> bytes:
     return (bytes(range(251)) * (length // 251 + 1))[:length]
 
 
-@pytest.mark.parametrize("length", [0, 1, MOST])
+@pytest.mark.parametrize("length", [0, 1, MAX])
 def test_a_message_that_fits_is_one_datagram_of_what_udp_can_carry(length: int) -> None:
     (datagram,) = datagrams(1, 7, 1, filled(length))
     assert len(datagram) <= 65_507
@@ -29,7 +29,7 @@ def test_a_message_that_fits_is_one_datagram_of_what_udp_can_carry(length: int) 
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(MOST + 1, 4 * MOST), min_size=1, max_size=4), st.randoms(use_true_random=False))
+@given(st.lists(st.integers(MAX + 1, 4 * MAX), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_longer_ones_are_whole_once_in_any_order(lengths: list[int], chance: Random) -> None:
     sent = [
         (number, piece)
@@ -46,7 +46,7 @@ def test_longer_ones_are_whole_once_in_any_order(lengths: list[int], chance: Ran
 
 def test_a_message_with_a_lost_datagram_never_comes_and_is_counted() -> None:
     assembly = Assembly()
-    pieces = datagrams(0, 7, 1, filled(3 * MOST))
+    pieces = datagrams(0, 7, 1, filled(3 * MAX))
     assert [assembly.take(0, piece) for piece in (pieces[0], pieces[2], pieces[2], pieces[0])] == [None] * 4
     assert assembly.incomplete == 1
     assert assembly.take(0, pieces[1]) is not None
@@ -55,10 +55,10 @@ def test_a_message_with_a_lost_datagram_never_comes_and_is_counted() -> None:
 
 def test_of_many_incomplete_ones_the_oldest_is_given_up() -> None:
     assembly = Assembly()
-    first, second = datagrams(0, 7, 0, filled(MOST + 1))
+    first, second = datagrams(0, 7, 0, filled(MAX + 1))
     assembly.take(0, first)
     for number in range(1, UNFINISHED + 1):
-        assembly.take(0, datagrams(0, 7, number, filled(MOST + 1))[0])
+        assembly.take(0, datagrams(0, 7, number, filled(MAX + 1))[0])
     assert assembly.given_up == 1
     assert assembly.take(0, second) is None
     assert assembly.incomplete == UNFINISHED + 2
@@ -67,8 +67,8 @@ def test_of_many_incomplete_ones_the_oldest_is_given_up() -> None:
 @pytest.mark.parametrize(
     "datagram",
     [
-        b"", b"short", HEAD.pack(0, 0, 1, 5, 0), HEAD.pack(0, 0, 1, LONGEST + 1, 0) + bytes(MOST),
-        HEAD.pack(0, 0, 1, MOST + 1, 1) + bytes(MOST), HEAD.pack(0, 0, 1, 2 * MOST, 2 * MOST) + bytes(1),
+        b"", b"short", HEAD.pack(0, 0, 1, 5, 0), HEAD.pack(0, 0, 1, LONGEST + 1, 0) + bytes(MAX),
+        HEAD.pack(0, 0, 1, MAX + 1, 1) + bytes(MAX), HEAD.pack(0, 0, 1, 2 * MAX, 2 * MAX) + bytes(1),
         HEAD.pack(0, 0, 1, 0, 5),
     ],
 )  # fmt: skip

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from protocols.core.firmware import Agent
+from testbed.errors import FirmwareError
 from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.veth_port import VethPort
 
 if TYPE_CHECKING:
     from protocols.core.firmware import Firmware, Host
@@ -32,7 +34,7 @@ class Card:
         self.rung: list[int] = []
         self.when: dict[int, Callable[[], object]] = {}
         wire = cast("FrameSocket", Wire())
-        self.nic = InlineNic(wire)
+        self.nic = InlineNic(VethPort(wire))
         self.nic.attach(Agent(cast("Firmware", self), cast("Host", self)))
 
     def ring(self, _now: int, index: int) -> None:
@@ -56,14 +58,14 @@ class Card:
 def test_what_the_firmware_raises_comes_out_of_the_call_and_the_next_doorbell_is_answered() -> None:
     card = Card()
     card.when[1] = card.break_down
-    with pytest.raises(RuntimeError, match="it cannot"):
+    with pytest.raises(FirmwareError, match="it cannot"):
         card.nic.doorbell(1, 0, 0)
     assert not card.nic.busy
     card.nic.doorbell(2, 0, 0)
     assert card.rung == [1, 2]
 
 
-def test_doorbells_that_have_waited_are_answered_though_the_one_before_has_raised() -> None:
+def test_what_was_shown_before_the_firmware_raised_is_seen_and_answered_with_the_next_doorbell() -> None:
     card = Card()
 
     def show_and_raise() -> None:
@@ -72,19 +74,26 @@ def test_doorbells_that_have_waited_are_answered_though_the_one_before_has_raise
         card.break_down()
 
     card.when[1] = show_and_raise
-    with pytest.raises(RuntimeError, match="it cannot"):
+    with pytest.raises(FirmwareError, match="it cannot"):
         card.nic.doorbell(1, 0, 0)
-    assert card.rung == [1, 11, 12]
+    assert card.rung == [1]
     assert not card.nic.busy
+    card.nic.doorbell(2, 0, 0)
+    assert card.rung == [1, 2, 11, 12]
 
 
-def test_of_doorbells_that_have_waited_one_that_raises_keeps_none_from_being_answered() -> None:
+def test_an_error_upon_a_completion_leaves_the_next_one_to_be_seen_with_the_next_doorbell() -> None:
     card = Card()
-    card.when[1] = lambda: card.show(10)
+
+    def show_two() -> None:
+        card.show(10)
+        card.show(20)
+
+    card.when[1] = show_two
     card.when[11] = card.break_down
-    with pytest.raises(RuntimeError, match="it cannot"):
+    with pytest.raises(FirmwareError, match="it cannot"):
         card.nic.doorbell(1, 0, 0)
-    assert card.rung == [1, 11, 12]
+    assert card.rung == [1, 11]
     assert not card.nic.busy
     card.nic.doorbell(3, 0, 0)
-    assert card.rung == [1, 11, 12, 3]
+    assert card.rung == [1, 11, 3, 21, 22]

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.runtime.nodes.driver import Driver
 from testbed.runtime.nodes.inline import InlineNic
-from testbed.runtime.nodes.patience import MOST, Patience
+from testbed.runtime.nodes.inline_driver import Driver
+from testbed.runtime.nodes.patience import MAX, Patience
+from testbed.runtime.nodes.veth_port import VethPort
 
 if TYPE_CHECKING:
     from protocols.core.firmware import Firmware
@@ -50,7 +51,7 @@ def test_one_frame_that_comes_while_it_is_looked_for_and_every_wait_begins_with_
     looks(patience, [False] * 1_000)
     found = looks(patience, [True] * 1_000)
     first = found.index(True)
-    assert first <= MOST
+    assert first <= MAX
     assert all(found[first:])
 
 
@@ -59,8 +60,8 @@ def test_looks_in_vain_are_few_however_frames_come(waits: list[bool]) -> None:
     found = looks(Patience(LOOK), waits)
     vain = sum(looked and not soon for looked, soon in zip(found, waits, strict=True))
     good = sum(looked and soon for looked, soon in zip(found, waits, strict=True))
-    # Between two that are not in vain the n-th costs 2**n - 1 waits without one, up to MOST.
-    longest = math.log2(MOST + 1) + len(waits) / (MOST + 1) + 1
+    # Between two that are not in vain the n-th costs 2**n - 1 waits without one, up to MAX.
+    longest = math.log2(MAX + 1) + len(waits) / (MAX + 1) + 1
     assert vain <= (good + 1) * longest
     if not good:
         assert vain <= longest
@@ -121,9 +122,9 @@ class Machine:
 
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Drive a NIC until all frames have come."""
-        monkeypatch.setattr("testbed.runtime.nodes.driver.time", self)
+        monkeypatch.setattr("testbed.runtime.nodes.inline_driver.time", self)
         wire = cast("FrameSocket", self)
-        driver = Driver(wire, InlineNic(wire), cast("Firmware", self), 0, Patience(LOOK))
+        driver = Driver(wire, InlineNic(VethPort(wire)), cast("Firmware", self), 0, Patience(LOOK))
         monkeypatch.setattr(driver, "_sleep", self.sleep)
         with closing(driver), closing(self._end), closing(self._other):
             driver.wait(None)

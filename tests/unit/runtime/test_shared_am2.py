@@ -9,7 +9,7 @@ import random
 import pytest
 from am2_side_by_side import Cluster, Course, Host
 
-from protocols.am2.host.errors import Status
+from protocols.am2.host.am_errors import Status
 from protocols.am2.receiver import Delivered
 from protocols.am2.settings import MILLISECOND, Settings
 

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.runtime.shared.functions import MOST, Wire, address_of
+from testbed.runtime.nodes.veth_port import VethPort
+from testbed.runtime.shared.functions import MAX, Wire, address_of
 
 ETHERNET = bytes(8)
 
@@ -28,9 +29,9 @@ class Sent:
 
 @pytest.mark.parametrize("own", [b"\x02\xc3\x11\x22\x33\x44", b"\x00\x1b\x21\x00\x00\x01", b"\xfe\xff\xff\xff\xff\xff"])
 def test_functions_have_addresses_of_their_own(own: bytes) -> None:
-    addresses = [address_of(own, function) for function in range(MOST)]
+    addresses = [address_of(own, function) for function in range(MAX)]
     assert addresses[0] == own
-    assert len(set(addresses)) == MOST
+    assert len(set(addresses)) == MAX
     for address in addresses[1:]:
         assert address[0] & 1 == 0  # one interface's
         assert address[0] & 2  # locally administered
@@ -40,7 +41,7 @@ def test_functions_have_addresses_of_their_own(own: bytes) -> None:
 def test_frames_between_functions_stay_and_all_others_leave() -> None:
     own = [address_of(b"\x02\0\0\0\0\1", function) for function in range(2)]
     sent = Sent()
-    wire = Wire(cast("FrameSocket", sent), frozenset(own))
+    wire = Wire(VethPort(cast("FrameSocket", sent)), frozenset(own))
     inside, outside = own[1] + ETHERNET, b"\x02\0\0\0\0\2" + ETHERNET
     wire.send(inside)
     wire.later.append(outside)

@@ -17,7 +17,7 @@ from protocols.emp.descriptors import SIZE, pack_head
 from protocols.emp.firmware import Firmware
 from protocols.emp.settings import Settings
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.kernel.sealed_memory import sealed
+from testbed.kernel.sealed_memory import make_sealed
 from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
 from testbed.runtime.shared.region import Layout, Region
 
@@ -31,15 +31,14 @@ APART = apart(Settings(descriptors=DESCRIPTORS, give_up=50 * MILLISECOND))
 class Nobody:
     """A wire that takes everything."""
 
-    class socket:  # noqa: N801
-        @staticmethod
-        def send(_frame: bytes) -> None: ...
+    @staticmethod
+    def send(_frame: bytes) -> None: ...
 
 
 def attached() -> Attached:
     """As of a host process."""
     layout = Layout(64, APART.descriptors, HEAP)
-    memory = sealed("fuzz", layout.size)
+    memory = make_sealed("fuzz", layout.size)
     region = Region(memory, layout)
     os.close(memory)
     one, other = socket.socketpair()
@@ -138,7 +137,7 @@ def test_a_message_in_too_many_pieces_is_refused() -> None:
     """Each piece costs the agent more memory than it costs the host."""
     wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
     layout = Layout(64, APART.descriptors, 1 << 16)
-    memory = sealed("fuzz", layout.size)
+    memory = make_sealed("fuzz", layout.size)
     host = attached()
     host.region = Region(memory, layout)
     os.close(memory)

@@ -11,9 +11,9 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.mpi.device import Found, Receipt
-from protocols.mpi.errors import ERR_PROC_FAILED, MPIError
 from protocols.mpi.matching import Matching, Receive
-from testbed.runtime.sockets.connections import HEAD, Connection
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
+from testbed.runtime.sockets.tcp_connections import HEAD, Connection
 
 GONE = MPIError(ERR_PROC_FAILED, "the connection has ended")
 PATIENCE = 10.0  # s

@@ -7,7 +7,7 @@ import pytest
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter
 from protocols.mpi.device import Found
-from protocols.mpi.errors import ERR_PROC_FAILED, MPIError
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from testbed.runtime.sockets.tcp import TcpEndpoint
 
 ADDRESSES = [bytes(6)] * 2

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from testbed.errors import DescriptionError
 from testbed.spec.layout import End
 from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 MTUS = [1280, 1500, 4000, 9000]
 _NODE_NAMES = ["n1", "n2", "n3", "n07", "n300", "a", "b", "rack1-host2", "rack2-host2", "login", "x_9", "N1"]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import DescriptionError, NotFoundError, PermissionDeniedError, Problem
-from testbed.spec.loading import LARGEST_FILE, from_dict, load, parse
+from testbed.spec.loader import LARGEST_FILE, from_dict, load, parse
 from testbed.spec.model import Description, Link, Nic, Node, Switch
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 STAR = """
 name = "c"
@@ -303,7 +303,10 @@ def test_a_wrong_heading_says_what_it_expected(line: str, expected: str) -> None
         ('shape = "star"', "generate", "the key 'nodes'"),
         ('shape = "ring"\nnodes = 2', "generate.nodes", "at least 3"),
         ('shape = "fat-tree"\nk = 3', "generate.k", "an even number"),
+        ('shape = "line"\nnodes = 16385', "generate.nodes", "at most 16,384"),
         ('shape = "line"\nnodes = 99999999', "generate.nodes", "at most 16,384"),
+        ('shape = "full-mesh"\nnodes = 201', "generate.nodes", "at most 200"),
+        ('shape = "fat-tree"\nk = 42', "generate.k", "at most 40"),
         ('shape = "star"\nnodes = "4"', "generate.nodes", "a whole number"),
         ('shape = "star"\nnode = 4', "generate", "nodes or shape"),
         ('shape = "dumbbell"\nleft = 1\nright = -1', "generate.right", "at least 1"),
@@ -313,6 +316,43 @@ def test_a_wrong_heading_says_what_it_expected(line: str, expected: str) -> None
 def test_a_wrong_shape_says_what_it_expected(generate: str, path: str, expected: str) -> None:
     found = problems(f'name = "c"\n[generate]\n{generate}')
     assert any(problem.path == path and expected in problem.expected for problem in found), found
+
+
+LINK = '[[link]]\nends = ["n1", "s1"]\n'
+NODE = 'name = "c"\n[[node]]\nname = "n1"\n'
+SHAPE = 'name = "c"\n[generate]\nshape = '
+
+
+@pytest.mark.parametrize(
+    ("text", "largest", "too_large", "path", "expected"),
+    [
+        (SHAPE + '"dumbbell"\nright = 1\nleft = LIMIT', "1022", "1023", "generate.left", "less than 1,023"),
+        (SHAPE + '"dumbbell"\nleft = 1\nright = LIMIT', "1022", "1023", "generate.right", "less than 1,023"),
+        (NODE + "cpus = [LIMIT]", "8191", "8192", "node[1] (n1).cpus", "CPU numbers below 8,192"),
+        (STAR + LINK + 'corrupt = "1%"\ncorrupt_bits = LIMIT', "4096", "4097", "link[1].corrupt_bits", "at most 4,096"),
+        (STAR + LINK + 'rate = "1gbit"\noverhead = LIMIT', "1024", "1025", "link[1].overhead", "at most 1,024"),
+        (STAR + LINK + 'queue_frames = LIMIT\nrate = "1gbit"', f"{2**31 - 1}", f"{2**31}", "link[1].queue_frames",
+         "at most 2,147,483,647"),
+        (STAR + LINK + 'loss_pattern = "1-LIMIT"', "100000", "100001", "link[1].loss_pattern",
+         "at most 100,000 numbers of frames; a longer pattern repeats with 'every N'"),
+    ],
+)  # fmt: skip
+def test_a_limit_is_allowed_and_what_is_beyond_it_says_which_it_is(
+    text: str, largest: str, too_large: str, path: str, expected: str
+) -> None:
+    parse(text.replace("LIMIT", largest), "cluster.toml")
+    problem = only(text.replace("LIMIT", too_large))
+    assert problem.path == path
+    assert expected in problem.expected
+
+
+def test_a_switch_that_says_its_ports_has_no_more() -> None:
+    links = "".join(f'[[link]]\nends = ["n{number}", "s1"]\n' for number in (1, 2, 3))
+    nodes = 'name = "c"\nnode = [{name = "n1"}, {name = "n2"}, {name = "n3"}]\n'
+    parse(nodes + 'switch = [{name = "s1", ports = 3}]\n' + links, "cluster.toml")
+    problem = only(nodes + 'switch = [{name = "s1", ports = 2}]\n' + links)
+    assert problem.found == "3 links"
+    assert problem.expected == "at most 2, one for each of its ports"
 
 
 def test_mistakes_of_fields_and_between_parts_are_reported_together() -> None:
@@ -428,13 +468,13 @@ def test_a_file_of_10_mb_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     file = tmp_path / "huge.toml"
     file.write_bytes(b'[[node]]\nname = "n"\n' * 500_000)
     start = time.process_time()
-    with pytest.raises(DescriptionError, match="at most 1 MiB"):
+    with pytest.raises(DescriptionError, match="at most 4 MiB"):
         load(file)
     assert time.process_time() - start < 1, "it was read, or even parsed, as a whole"
 
 
 def test_a_text_above_the_limit_is_refused_too() -> None:
-    assert "1 MiB" in only("#" * (LARGEST_FILE + 1)).expected
+    assert "4 MiB" in only("#" * (LARGEST_FILE + 1)).expected
 
 
 def test_a_directory_is_not_a_file(tmp_path: Path) -> None:

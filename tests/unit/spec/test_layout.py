@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from strategies import descriptions
 
-from testbed.spec.drawing import to_dot
+from testbed.spec.graphviz import to_dot
 from testbed.spec.layout_json import from_json, to_json
-from testbed.spec.loading import load, parse, topologies
+from testbed.spec.loader import load, parse, topologies
 from testbed.spec.model import Description
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 
 
 @pytest.mark.parametrize("name", [name for name, _ in topologies()])
@@ -76,7 +76,7 @@ def test_a_drawing_tells_directions_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["testbed.spec.layout_json", "testbed.spec.drawing", "testbed.spec.shipped", "testbed.errors"]
+    "module", ["testbed.spec.layout_json", "testbed.spec.graphviz", "testbed.spec.shipped", "testbed.errors"]
 )
 def test_commands_that_parse_nothing_do_not_load_the_validation_library(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('pydantic', 'pydantic_core', 'tomllib') if m in sys.modules])"

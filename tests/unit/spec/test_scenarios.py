@@ -10,8 +10,8 @@ import pytest
 from testbed import Scenario
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.spec import scenario as scenarios
-from testbed.spec.faults import KINDS, Crash, Flap, Impair, Partition, Pause, Reset, Restart
-from testbed.spec.loading import table_of
+from testbed.spec.fault_models import KINDS, Crash, Flap, Impair, Partition, Pause, Reset, Restart
+from testbed.spec.loader import table_of
 from testbed.spec.problems import MismatchError
 from testbed.spec.scenario import RandomFaults
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 
 from testbed.errors import DescriptionError
-from testbed.spec.loading import load, parse, topologies
+from testbed.spec.loader import load, parse, topologies
 from testbed.spec.model import Defaults, Description, Impairments, Link, Node
-from testbed.spec.resolving import resolve
+from testbed.spec.resolver import resolve
 from testbed.spec.wiring import wire
 
 SIDES = {"left": ["n1", "n2", "n3", "n4"], "right": ["n5", "n6", "n7", "n8"], "bottleneck": ["s1--s2"]}
@@ -90,9 +90,9 @@ def test_the_now_has_100_hosts_on_40_switches_of_at_most_8_ports_in_three_subclu
 
 def test_a_shape_has_switches_of_the_kind_that_is_asked_for_with_the_ports_that_it_needs() -> None:
     for few in (Description.ring(4, kind="myrinet"), Description.dumbbell(3, 7, kind="myrinet")):
-        assert {(switch.kind, switch.most_ports) for switch in few.switches} == {("myrinet", 8)}
+        assert {(switch.kind, switch.max_ports) for switch in few.switches} == {("myrinet", 8)}
     (many,) = Description.star(16, kind="myrinet").switches
-    assert (many.kind, many.most_ports) == ("myrinet", 16)
+    assert (many.kind, many.max_ports) == ("myrinet", 16)
     text = 'name = "star-16"\n[generate]\nshape = "star"\nnodes = 16\nkind = "myrinet"'
     assert parse(text, "x") == Description.star(16, kind="myrinet")
     for nodes in (33, 2_000):

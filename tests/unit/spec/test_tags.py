@@ -14,9 +14,9 @@ from strategies import descriptions
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.spec.layout_json import from_json, to_json
 from testbed.spec.model import Description, Link, Node
-from testbed.spec.resolving import resolve
-from testbed.spec.selecting import expanded, node_of, nodes_of
-from testbed.spec.writing import json_schema, to_toml
+from testbed.spec.resolver import resolve
+from testbed.spec.selection import expand_tags, node_of, nodes_of
+from testbed.spec.toml_writer import json_schema, to_toml
 
 TEXT = """
 name = "racks"
@@ -167,8 +167,8 @@ def test_editors_know_tags() -> None:
 
 
 def test_a_tag_means_the_nodes_and_links_that_have_it() -> None:
-    assert expanded(RACKS, ["@rack1"]) == ["n1", "n2", RACKS.links[2].name]
-    assert expanded(RACKS, ["n2", "@rack1"]) == ["n2", "n1", RACKS.links[2].name]
+    assert expand_tags(RACKS, ["@rack1"]) == ["n1", "n2", RACKS.links[2].name]
+    assert expand_tags(RACKS, ["n2", "@rack1"]) == ["n2", "n1", RACKS.links[2].name]
     assert nodes_of(RACKS, ["@rack1"]) == ["n1", "n2"]
     assert nodes_of(RACKS, ["n3", "@client"]) == ["n1", "n3"]
     assert nodes_of(RACKS, ["all"]) == ["n1", "n2", "n3"]
@@ -185,8 +185,8 @@ def test_a_tag_that_nothing_has_is_told_with_the_nearest_or_with_all() -> None:
     with pytest.raises(NotFoundError, match="nothing in cluster racks has the tag 'rakc1'; did you mean '@rack1'"):
         nodes_of(RACKS, ["@rakc1"])
     with pytest.raises(NotFoundError, match="has the tag 'zzz'; there are client, rack1, slow"):
-        expanded(RACKS, ["@zzz"])
+        expand_tags(RACKS, ["@zzz"])
     with pytest.raises(NotFoundError, match="has the tag 'a': it has no tags"):
-        expanded(resolve(Description.star(2)), ["@a"])
+        expand_tags(resolve(Description.star(2)), ["@a"])
     with pytest.raises(NotFoundError, match="no node of cluster racks has the tag 'slow': it is one of links"):
         nodes_of(RACKS, ["@slow"])

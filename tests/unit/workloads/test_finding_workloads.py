@@ -9,10 +9,22 @@ import pytest
 
 from testbed import registry
 from testbed.errors import DescriptionError, NotFoundError, TestbedError
-from testbed.workloads.finding import choose
+from testbed.workloads.lookup import choose
 from testbed.workloads.pingpong import PingPong
 
-OURS = {"pingpong", "bandwidth", "rate", "random", "logp", "permutation", "contention", "comb", "sort", "service"}
+OURS = {
+    "pingpong",
+    "bandwidth",
+    "rate",
+    "random",
+    "churn",
+    "logp",
+    "permutation",
+    "contention",
+    "comb",
+    "sort",
+    "service",
+}
 
 
 def test_ours_are_registered_as_anybodys_are() -> None:

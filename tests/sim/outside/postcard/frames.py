@@ -2,7 +2,7 @@
 
 from struct import Struct
 
-from protocols.core.telling import Kind
+from protocols.core.frame_kinds import Kind
 
 ETHERTYPE = 0x88B7
 HEAD = Struct("!6s6sHBxHIHIH")

@@ -1,7 +1,7 @@
 """A workload of somebody else's."""
 
 from testbed.workloads.form import Comm, Node, Workload
-from testbed.workloads.settings import Size
+from testbed.workloads.workload_settings import Size
 
 
 class Greeting(Workload):

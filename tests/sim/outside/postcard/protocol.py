@@ -10,8 +10,8 @@ from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.core.protocol import Protocol
 from protocols.mpi.device import Device
-from protocols.mpi.errors import Envelope
 from protocols.mpi.matching import MatchingByLibrary
+from protocols.mpi.mpi_errors import Envelope
 
 AGAIN = 5_000_000  # ns
 INBOX = -1  # shown to the host: something is in its inbox
@@ -19,6 +19,8 @@ INBOX = -1  # shown to the host: something is in its inbox
 
 class Firmware:
     """Knows frames and peers. letters: descriptor -> peer and frame without a number; inbox: what has come for the host."""
+
+    ethertype = ETHERTYPE
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
         self.letters: dict[int, tuple[int, int, int, bytes]] = {}
@@ -76,14 +78,14 @@ class Firmware:
 
     def _put(self, kind: int, peer: int, number: int, context: int, tag: int, data: bytes) -> None:
         own, to = self._adapter.address, self._adapter.addresses[peer]
-        head = HEAD.pack(to, own, ETHERTYPE, kind, self._adapter.number, number, context, tag, len(data))
+        head = HEAD.pack(to, own, self.ethertype, kind, self._adapter.number, number, context, tag, len(data))
         self._nic.send((head + data).ljust(60, b"\0"))
 
 
 class Host(MatchingByLibrary):
     """The library: what MPI's device asks of an endpoint."""
 
-    contexts, most_tag, most_bytes = 256, 0xFFFF, 1400
+    contexts, max_tag, max_message_size = 256, 0xFFFF, 1400
 
     def __init__(self, adapter: Adapter, nic: Nic, firmware: Firmware) -> None:
         self.rank, self.size = adapter.number, len(adapter.addresses)

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Measure the layout of the product's source, and fail where it exceeds a limit.
+
+    ci/house.py                      print one line for each measure: value, limit
+    ci/house.py --list MEASURE       print what it counts
+    ci/house.py --limits             exit with 1 if a measure is above its limit
+
+Measured are the modules of testbed/ and protocols/, without generated codecs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+ROOMS: Final = ("testbed", "protocols")
+SMALL_MODULE: Final = 50  # lines
+LONG_FUNCTION: Final = 80  # lines
+MANY_PARAMETERS: Final = 10
+RIDDLES: Final = ("What ", "The same", "Who ", "That ")
+STANDARD_SETS: Final = {
+    "__init__.py", "__main__.py", "codec.py", "frames.py", "firmware.py", "states.py", "profile.py", "protocol.py",
+    "counters.py", "settings.py", "fields.py", "fabric.py", "plug.py", "host.py", "paper.py", "network.py", "endpoint.py",
+    "peers.py", "sender.py", "receiver.py", "card.py", "apart.py",
+}  # fmt: skip
+"""File names that each protocol's or fabric's room repeats, of whatever length."""
+SETS_ROOMS: Final = ("protocols/", "testbed/fabric/", "testbed/sim/", "testbed/runtime/", "testbed/nic/")
+NOUNS: Final = {"matching", "routing", "wiring"}
+"""Words in -ing that are nouns of the field."""
+
+
+@dataclass(slots=True)
+class Module:
+    path: Path
+    name: str
+    tree: ast.Module
+    lines: int
+    imports: set[str] = field(default_factory=set)
+
+    @property
+    def place(self) -> str:
+        return self.path.relative_to(ROOT).as_posix()
+
+
+def modules() -> list[Module]:
+    """Parse the product's modules, without generated ones."""
+    found = []
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if path.name == "codec.py":  # generated
+                continue
+            text = path.read_text()
+            tree = ast.parse(text)
+            dotted = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+            found.append(Module(path, dotted, tree, len(text.splitlines())))
+    names = {module.name for module in found}
+    for module in found:
+        module.imports = set(imported(module, names))
+    return found
+
+
+def imported(module: Module, names: set[str]) -> Iterator[str]:
+    """Modules of the product that importing this one imports: not those of TYPE_CHECKING blocks, nor of functions."""
+    pending: list[ast.stmt] = list(module.tree.body)
+    while pending:
+        statement = pending.pop()
+        match statement:
+            case ast.Import(names=aliases):
+                yield from (alias.name for alias in aliases if alias.name in names)
+            case ast.ImportFrom(module=str(source), names=aliases, level=0):
+                for alias in aliases:
+                    inner = f"{source}.{alias.name}"
+                    yield inner if inner in names else source
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
+                pending += orelse
+            case ast.If() | ast.Try() | ast.With():
+                pending += [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
+            case _:
+                pass
+
+
+def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+# The measures: what each counts, as lines to print
+
+
+def statements(found: list[Module]) -> list[str]:
+    return [module.place for module in found for node in ast.walk(module.tree) if isinstance(node, ast.stmt)]
+
+
+def circles(found: list[Module]) -> list[str]:
+    """Strongly connected components of several modules (Tarjan 1972)."""
+    graph = {module.name: sorted(module.imports & {other.name for other in found}) for module in found}
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    result: list[str] = []
+
+    def visit(name: str) -> None:
+        numbers[name] = lowest[name] = len(numbers)
+        stack.append(name)
+        for other in graph[name]:
+            if other not in numbers:
+                visit(other)
+                lowest[name] = min(lowest[name], lowest[other])
+            elif other in stack:
+                lowest[name] = min(lowest[name], numbers[other])
+        if lowest[name] == numbers[name]:
+            place = stack.index(name)
+            component, stack[place:] = stack[place:], []
+            if len(component) > 1:
+                result.append(" ".join(sorted(component)))
+
+    sys.setrecursionlimit(10_000)
+    for name in graph:
+        if name not in numbers:
+            visit(name)
+    return result
+
+
+def small_modules(found: list[Module]) -> list[str]:
+    return [
+        f"{module.lines:3} {module.place}"
+        for module in found
+        if module.lines < SMALL_MODULE and not is_standard(module) and module.path.name != "entry.py"
+    ]
+
+
+def is_standard(module: Module) -> bool:
+    name = module.path.name
+    return name.startswith("__") or (name in STANDARD_SETS and module.place.startswith(SETS_ROOMS))
+
+
+def participles(found: list[Module]) -> list[str]:
+    return [
+        module.place
+        for module in found
+        if re.fullmatch(r"[a-z]+ing", module.path.stem) and module.path.stem not in NOUNS
+    ]
+
+
+def repeated_names(found: list[Module]) -> list[str]:
+    places = defaultdict(list)
+    for module in found:
+        if not is_standard(module):
+            places[module.path.name].append(module.place)
+    return [" ".join(ones) for ones in places.values() if len(ones) > 1]
+
+
+def long_functions(found: list[Module]) -> list[str]:
+    return [
+        f"{length:3} {module.place}:{node.lineno} {node.name}"
+        for module in found
+        for node in functions(module)
+        if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > LONG_FUNCTION
+    ]
+
+
+def many_parameters(found: list[Module]) -> list[str]:
+    lines = []
+    for module in found:
+        for node in functions(module):
+            arguments = node.args
+            count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
+            count -= bool(arguments.args) and arguments.args[0].arg in ("self", "cls")
+            if count > MANY_PARAMETERS:
+                lines.append(f"{count:3} {module.place}:{node.lineno} {node.name}")
+    return lines
+
+
+def riddles(found: list[Module]) -> list[str]:
+    lines = []
+    for module in found:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                if text.startswith(RIDDLES):
+                    lines.append(f"{module.place}:{getattr(node, 'lineno', 1)} {text.splitlines()[0]}")
+    return lines
+
+
+def local_imports(found: list[Module]) -> list[str]:
+    """Imports within functions, outside cli/."""
+    return [
+        f"{module.place}:{node.lineno}"
+        for module in found
+        if not module.place.startswith("testbed/cli/")
+        for function in functions(module)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+
+
+def type_checking(found: list[Module]) -> list[str]:
+    return [module.place for module in found if "if TYPE_CHECKING" in module.path.read_text()]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    lines: Callable[[list[Module]], list[str]]
+    limit: int | None
+    """None: told, not limited."""
+
+
+MEASURES: Final = {
+    "statements": Measure(statements, None),
+    "import circles": Measure(circles, 0),
+    f"modules below {SMALL_MODULE} lines": Measure(small_modules, 20),
+    "modules named by a participle": Measure(participles, 20),
+    "file names that occur twice": Measure(repeated_names, 0),
+    f"functions above {LONG_FUNCTION} lines": Measure(long_functions, 0),
+    f"functions of more than {MANY_PARAMETERS} parameters": Measure(many_parameters, 0),
+    "docstrings that begin with a riddle": Measure(riddles, 0),
+    "imports within functions": Measure(local_imports, None),
+    "modules with TYPE_CHECKING blocks": Measure(type_checking, None),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", metavar="MEASURE", help="the measure's name, or the first words of it")
+    parser.add_argument("--limits", action="store_true")
+    asked = parser.parse_args()
+    found = modules()
+    if asked.list:
+        names = [name for name in MEASURES if name.startswith(asked.list)]
+        if not names:
+            parser.error(f"no measure {asked.list!r}; there are: {', '.join(MEASURES)}")
+        for name in names:
+            for line, count in Counter(MEASURES[name].lines(found)).items():
+                print(f"{count:5} {line}" if count > 1 else line)
+        return 0
+    exceeded = False
+    for name, measure in MEASURES.items():
+        value = len(measure.lines(found))
+        above = measure.limit is not None and value > measure.limit
+        exceeded |= above
+        limit = "" if measure.limit is None else f"limit {measure.limit}{', exceeded' if above else ''}"
+        print(f"{name:45} {value:7,}  {limit}".rstrip())
+    print(f"{'modules':45} {len(found):7,}")
+    return int(exceeded and asked.limits)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

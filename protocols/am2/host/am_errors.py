@@ -1,0 +1,75 @@
+"""Errors of active messages, and messages returned as undeliverable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from protocols.am2.host.endpoint_names import EndpointName
+
+
+class Status(IntEnum):
+    """Reason why a message was returned: AM-2's error codes (AM_... in its header files)."""
+
+    BAD_ARGUMENTS = 1
+    """EBADARGS: the NIC finds the message invalid."""
+    BAD_ENTRY = 2
+    """EBADENTRY: the place of the translation table is empty."""
+    BAD_TAG = 3
+    """EBADTAG: the destination has another tag."""
+    BAD_HANDLER = 4
+    """EBADHANDLER: the destination has no such handler."""
+    BAD_SEGMENT = 5
+    """EBADSEGOFF: the data does not lie within the destination's segment."""
+    BAD_LENGTH = 6
+    """EBADLENGTH: the data is longer than a message permits."""
+    BAD_ENDPOINT = 7
+    """EBADENDPOINT: the node has no such endpoint."""
+    CONGESTION = 8
+    """ECONGESTION: the destination had no room within the time allowed."""
+    UNREACHABLE = 9
+    """EUNREACHABLE: no answer has come, there is no route, or the node has restarted. Only with this status the message
+    may nevertheless have been delivered: its answer may have been lost."""
+    REPLY_REJECTED = 10
+    """EREPLYREJECTED: a reply was not accepted by the endpoint that had sent the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """An undeliverable message, as passed to its sender's error handler.
+
+    handler, arguments: as sent. message: its number, as the endpoint counts its requests; a reply has its request's.
+    data: the bytes sent with it, valid only while the handler runs. A message returned by the destination's library
+    (BAD_HANDLER) has no data, and only its first 14 arguments. A reply to handler 0 is the library's own, to a request
+    for an unknown handler: its arguments are BAD_HANDLER, that handler, and the request's arguments.
+    """
+
+    status: Status
+    is_reply: bool
+    destination: EndpointName
+    handler: int
+    arguments: tuple[int, ...]
+    message: int
+    data: memoryview
+
+
+class ActiveMessageError(Exception):
+    """Base of active messages' errors."""
+
+
+class RuleError(ActiveMessageError):
+    """A handler has broken a rule: a request's handler may send one reply and nothing else; a reply's handler may send
+    nothing."""
+
+
+class ReturnedError(ActiveMessageError):
+    """A message was returned to an endpoint without an error handler. returned: the message."""
+
+    def __init__(self, returned: Returned) -> None:
+        kind = "reply" if returned.is_reply else "request"
+        node, endpoint = returned.destination
+        super().__init__(
+            f"a {kind} to endpoint {endpoint} of node {node}, handler {returned.handler}, has come back: "
+            f"{returned.status.name.lower().replace('_', ' ')}"
+        )
+        self.returned = returned

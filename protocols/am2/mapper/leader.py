@@ -1,0 +1,88 @@
+"""The duty of a leading mapper: explore, make routes, and maintain both, as long as it leads.
+
+It is a generator that yields what it waits for: a batch of probes, or a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocols.am2.mapper.counters import Counters
+from protocols.am2.mapper.explorer import explore
+from protocols.am2.mapper.map_watch import Known, Silent
+from protocols.am2.mapper.network_map import ContradictionError, Topology
+from protocols.am2.mapper.prober import Batch, Found
+from protocols.am2.mapper.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait for that many nanoseconds, or until a hint to check the map."""
+
+    time: int
+
+
+Duty = Generator[Batch | Pause, int, None]
+"""A leader's generator, which is sent the time whenever it is resumed."""
+
+
+class Realm(Protocol):
+    """Receiver of a leader's findings."""
+
+    def adopt(self, topology: Topology) -> None:
+        """Use a new map of the network."""
+        ...
+
+    def seen(self, hosts: dict[int, Found]) -> None:
+        """Note that the network is unchanged, and that these hosts have answered."""
+        ...
+
+
+def lead(me: int, settings: Settings, counters: Counters, lossy: Callable[[], bool], realm: Realm) -> Duty:
+    """Lead for ever. The first item is a pause of 0, so that the time can be sent from then on."""
+    yield Pause(0)
+    while True:
+        counters.explorations += 1
+        try:
+            topology = yield from _explored(me, settings, lossy)
+        except ContradictionError:
+            counters.contradictions += 1
+            yield Pause(settings.timeout)
+            continue
+        realm.adopt(topology)
+        yield from _watch(topology, settings, counters, realm)
+
+
+def _explored(me: int, settings: Settings, lossy: Callable[[], bool]) -> Generator[Batch | Pause, int, Topology]:
+    exploration = explore(me, settings.ports, lossy)
+    try:
+        while True:
+            yield next(exploration)
+    except StopIteration as stop:
+        topology: Topology = stop.value
+        return topology
+
+
+def _watch(topology: Topology, settings: Settings, counters: Counters, realm: Realm) -> Duty:
+    """Check the map until something has changed, or it is time to explore again."""
+    turn = 0
+    began: int | None = None
+    while True:
+        now = yield Pause(settings.watch)
+        began = now if began is None else began
+        known = Known(topology)
+        yield known
+        if known.broken:
+            break
+        realm.seen(known.answers)
+        appeared = Silent(topology, settings.ports, settings.slices, turn)
+        yield appeared
+        if appeared.appeared:
+            break
+        counters.watches += 1
+        turn += 1
+        if settings.refresh and now - began >= settings.refresh:
+            return
+    counters.changes += 1

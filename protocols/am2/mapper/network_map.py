@@ -1,0 +1,81 @@
+"""A map of the network: switches, their ports' neighbours, and the routes by which the mapper's own NIC reaches them.
+
+Switches have no names and their ports no numbers that could be discovered. A switch is numbered in the order of
+discovery. A port is numbered relative to the one by which the switch was first entered: that is port 0, and others may
+be negative. A delta is the difference of two ports, so the origin of a switch's port numbers does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocols.am2.mapper.prober import Found
+from protocols.myrinet.envelope import Route
+
+
+class Port(NamedTuple):
+    """A port of a switch in the map."""
+
+    switch: int
+    port: int
+
+
+End = Port | int
+"""The far end of a cable: a switch's port, or the host of that number."""
+
+
+class ContradictionError(Exception):
+    """Answers are inconsistent: the network changes while it is explored, or an answer was lost too often."""
+
+
+@dataclass(slots=True)
+class Topology:
+    """The map. me: number of the mapper's own NIC. hosts: without me. at: the port of each host's cable, including
+    mine; empty in a network of two hosts and one cable. ends: for each switch, the far ends of its cables by port.
+    routes: to each switch, entering by its port 0."""
+
+    me: int
+    hosts: dict[int, Found] = field(default_factory=dict)
+    at: dict[int, Port] = field(default_factory=dict)
+    ends: list[dict[int, End]] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
+
+    def add(self, route: Route) -> int:
+        """Add a switch and return its number."""
+        self.ends.append({})
+        self.routes.append(route)
+        return len(self.ends) - 1
+
+    def attach(self, place: Port, number: int) -> None:
+        """Attach a host's cable to a port. Raises ContradictionError."""
+        self._put(place, number)
+        if self.at.setdefault(number, place) != place:
+            raise ContradictionError(f"host {number} is in two places")
+
+    def connect(self, first: Port, second: Port) -> None:
+        """Add a cable between two switches, or within one. Raises ContradictionError."""
+        self._put(first, second)
+        self._put(second, first)
+
+    def cables(self) -> Iterator[tuple[Port, Port]]:
+        """Yield the cables between switches, each once, from its lesser end."""
+        for switch, ends in enumerate(self.ends):
+            for port, end in ends.items():
+                if isinstance(end, Port) and (switch, port) <= end:
+                    yield Port(switch, port), end
+
+    def silent(self, switch: int, ports: int) -> list[int]:
+        """Return the ports at which nothing is known, for a switch with at most that many ports."""
+        return [port for port in span(self.ends[switch], ports) if port not in self.ends[switch]]
+
+    def _put(self, place: Port, end: End) -> None:
+        if self.ends[place.switch].setdefault(place.port, end) != end:
+            raise ContradictionError(f"two cables at port {place.port} of switch {place.switch}")
+
+
+def span(known: dict[int, End] | set[int], ports: int) -> range:
+    """Return the port numbers that a switch may have, from those known and the maximum number of ports; port 0 is one
+    of them."""
+    return range(max(known, default=0) - ports + 1, min(known, default=0) + ports)

@@ -1,0 +1,99 @@
+"""Route tables of NICs, and their encoding in frames.
+
+A table is sent in parts, each a frame's payload: the length of the route for the acknowledgement, that route, then for
+every destination its number (2 bytes), its address (6), the length of its route (1) and the route as in frames. The
+epoch and the author, which is the leader that made it, identify a table; of one author, the greater epoch is the later
+table.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.core.firmware import Buffer
+from protocols.core.malformed import MalformedError
+from protocols.myrinet.envelope import Route, route_bytes, route_of
+
+_ENTRY: Final = struct.Struct("!H6sB")
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A path to a NIC. route: as in a frame. address: its MAC."""
+
+    route: bytes
+    address: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The routes of one NIC. paths: by node number; missing nodes cannot be reached."""
+
+    epoch: int
+    author: int
+    paths: Mapping[int, Path]
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self.epoch, self.author
+
+
+def parts_of(table: Table, way_back: Route, most: int) -> list[bytes]:
+    """Encode a table as parts of at most `most` bytes; at least one part, possibly without entries."""
+    head = bytes((len(way_back),)) + route_bytes(way_back)
+    parts = [head]
+    for number, path in sorted(table.paths.items()):
+        entry = _ENTRY.pack(number, path.address, len(path.route)) + path.route
+        if len(parts[-1]) + len(entry) > most and len(parts[-1]) > len(head):
+            parts.append(head)
+        parts[-1] += entry
+    return parts
+
+
+def way_back_of(part: Buffer) -> tuple[bytes, int]:
+    """Decode the route for the acknowledgement, and return it with the offset of the entries. Raises MalformedError."""
+    end = 1 + part[0] if part else 1
+    if end > len(part):
+        raise MalformedError("route")
+    route_of(part[1:end])
+    return bytes(part[1:end]), end
+
+
+def paths_of(part: Buffer) -> dict[int, Path]:
+    """Decode the entries. Raises MalformedError."""
+    _, at = way_back_of(part)
+    paths: dict[int, Path] = {}
+    while at < len(part):
+        if at + _ENTRY.size > len(part):
+            raise MalformedError("entry")
+        number, address, length = _ENTRY.unpack_from(part, at)
+        at += _ENTRY.size
+        route = bytes(part[at : at + length])
+        if len(route) != length:
+            raise MalformedError("entry")
+        route_of(route)
+        paths[number] = Path(route, address)
+        at += length
+    return paths
+
+
+@dataclass(slots=True)
+class Collected:
+    """A table that is not complete yet."""
+
+    version: tuple[int, int]
+    count: int
+    parts: dict[int, dict[int, Path]] = field(default_factory=dict)
+
+    def add(self, part: int, paths: dict[int, Path]) -> Table | None:
+        """Add a part. Returns the table once it is complete, otherwise None."""
+        self.parts[part] = paths
+        if len(self.parts) < self.count:
+            return None
+        whole: dict[int, Path] = {}
+        for some in self.parts.values():
+            whole.update(some)
+        return Table(*self.version, whole)

@@ -1,0 +1,150 @@
+"""Deadlock-free routes: up*/down* on the map (Schroeder et al., "Autonet", IEEE JSAC 9(8), 1991).
+
+Switches are ordered; a cable leads up to the switch that comes first. A route goes up zero or more times, then down
+zero or more times, never up again. So a frame that holds one channel and waits for the next always waits for a channel
+that is later in one common order, and circular waits are impossible.
+
+Autonet's order, by the distance from a root, connects all hosts. But it makes one spine of a fat tree the root, and no
+route leads through another. So the order by the distance from the nearest host, the farthest first, is tried before
+(ours): it is used if it connects all hosts too, by routes that are in total no longer.
+
+The choice of the root is ours too: the switch with the least distance to its farthest host; of several the one that is
+farthest from its nearest host, then the one that was discovered first. Of the shortest legal routes, a hash of both
+hosts selects one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from protocols.am2.mapper.network_map import Port, Topology
+from protocols.myrinet.envelope import Route
+
+_FAR: Final = 1 << 30
+_MASK: Final = (1 << 64) - 1
+
+Step = tuple[int, Port]
+"""The port by which a switch is left, and the far end of its cable."""
+
+
+Choices = tuple[list[list[Step]], list[list[Step]]]
+"""The steps from each switch that are on a shortest legal path to a target, while going up is allowed, and after."""
+
+
+class _Order:
+    """The legal routes under an order of the switches. length: total length of the routes between all populated
+    switches, in cables."""
+
+    def __init__(self, steps: list[list[Step]], order: Sequence[int], populated: Sequence[int]) -> None:
+        self._steps, self._order = steps, order
+        self.rank = [0] * len(order)
+        for rank, switch in enumerate(order):
+            self.rank[switch] = rank
+        self.length = 0
+        self.choices = {switch: self._towards(switch, populated) for switch in populated}
+
+    def _towards(self, target: int, starts: Sequence[int]) -> Choices:
+        rank, count = self.rank, len(self._steps)
+        only_down, any_way = [_FAR] * count, [_FAR] * count
+        only_down[target] = 0
+        queue = deque([target])
+        while queue:
+            switch = queue.popleft()
+            for _, end in self._steps[switch]:
+                if rank[end.switch] < rank[switch] and only_down[end.switch] == _FAR:
+                    only_down[end.switch] = only_down[switch] + 1
+                    queue.append(end.switch)
+        for switch in self._order:
+            above = [any_way[end.switch] for _, end in self._steps[switch] if rank[end.switch] < rank[switch]]
+            any_way[switch] = min([only_down[switch], *(distance + 1 for distance in above)])
+        self.length += sum(any_way[start] for start in starts)
+        before: list[list[Step]] = [[] for _ in range(count)]
+        after: list[list[Step]] = [[] for _ in range(count)]
+        for switch, steps in enumerate(self._steps):
+            for step in steps:
+                far = step[1].switch
+                if rank[far] < rank[switch]:
+                    if any_way[far] + 1 == any_way[switch]:
+                        before[switch].append(step)
+                else:
+                    if only_down[far] + 1 == only_down[switch]:
+                        after[switch].append(step)
+                    if only_down[far] + 1 == any_way[switch]:
+                        before[switch].append(step)
+        return before, after
+
+
+class Routing:
+    """Routes between all hosts of a map."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._map = topology
+        self._steps: list[list[Step]] = [
+            [(port, end) for port, end in sorted(ends.items()) if isinstance(end, Port) and end.switch != switch]
+            for switch, ends in enumerate(topology.ends)
+        ]
+        self._populated = sorted({place.switch for place in topology.at.values()})
+        self.root = self._choose_root()
+        """The root switch; 0 if there are no switches."""
+        levels = self._distances(self.root) if self._steps else []
+        by_root = sorted(range(len(levels)), key=lambda switch: (levels[switch], switch))
+        heights = list(map(min, zip(*map(self._distances, self._populated), strict=True)))
+        by_height = sorted(by_root, key=lambda switch: -heights[switch])
+        tried = [_Order(self._steps, order, self._populated) for order in (by_height, by_root)]
+        self._order = min(tried, key=lambda order: order.length)
+        self.rank: Sequence[int] = self._order.rank
+        """Rank of each switch; a cable leads up to the lesser rank."""
+
+    def routes(self, source: int) -> dict[int, Route]:
+        """Return the routes from a host to every other one, by number."""
+        topology = self._map
+        if not topology.at:  # no switch: one cable between two hosts, or none
+            return {number: () for number in (topology.me, *topology.hosts) if number != source and topology.hosts}
+        return {number: self._route(source, number) for number in sorted(topology.at) if number != source}
+
+    def _route(self, source: int, destination: int) -> Route:
+        (switch, port), target = self._map.at[source], self._map.at[destination]
+        choices, rank = self._order.choices[target.switch], self.rank
+        route: list[int] = []
+        down = False
+        while switch != target.switch:
+            steps = choices[down][switch]
+            leave, end = steps[_hash(source, destination, len(route)) % len(steps)]
+            route.append(leave - port)
+            down = down or rank[end.switch] > rank[switch]
+            switch, port = end
+        return (*route, target.port - port)
+
+    def _choose_root(self) -> int:
+        if not self._steps:
+            return 0
+        distances = [self._distances(switch) for switch in self._populated]
+
+        def badness(switch: int) -> tuple[int, int, int]:
+            to_hosts = [distance[switch] for distance in distances]
+            return max(to_hosts), -min(to_hosts), switch
+
+        return min(range(len(self._steps)), key=badness)
+
+    def _distances(self, start: int) -> list[int]:
+        """Return the distances from one switch to all, in cables."""
+        distances = [_FAR] * len(self._steps)
+        distances[start] = 0
+        queue = deque([start])
+        while queue:
+            switch = queue.popleft()
+            for _, end in self._steps[switch]:
+                if distances[end.switch] == _FAR:
+                    distances[end.switch] = distances[switch] + 1
+                    queue.append(end.switch)
+        return distances
+
+
+def _hash(source: int, destination: int, step: int) -> int:
+    """Hash a choice; equal on all machines, with evenly distributed bits."""
+    value = (source << 32 ^ destination << 16 ^ step) + 0x9E3779B97F4A7C15 & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31

@@ -1,0 +1,197 @@
+"""The NICs that a NIC knows, each with its last incarnation, and the handshake after a restart.
+
+A NIC that restarts gets a greater incarnation (`Adapter.incarnation`) and forgets everything that was sent to it. So a
+frame names two incarnations: its sender's, and its receiver's as the sender knows it, 0 while it knows none.
+
+- A NIC does not accept a frame meant for another incarnation of it. It answers with a frame that states its
+  incarnation.
+- When a sender learns a peer's first incarnation, it resends what is in progress: frames meant for incarnation 0 have
+  not been accepted.
+- When it learns a later incarnation, the receiver discards partly received messages, and the sender returns to its host
+  what is in progress: whether it has arrived cannot be known.
+- Frames from an earlier incarnation, or from none, are dropped.
+
+So no message is received by two incarnations. `PEER` is the state table. Firmware uses it like this:
+
+    self.peers = Peers(adapter, nic, make_peer)
+
+    standing = self.peers.look(now, peer, sender, receiver, self)  # the frame's two incarnations; self: `PeerEvents`
+    if standing is Standing.MISDIRECTED:
+        ...  # answer with `self.peers.incarnation`, to `peer.incarnation`
+    elif standing is Standing.CURRENT:
+        ...  # take the frame
+
+In a cluster whose NICs count their incarnations from FIRST on, a protocol may presume that a peer has not restarted,
+and write to its first incarnation without having heard from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Final, Generic, Protocol, TypeVar
+
+from protocols.core.firmware import FIRST, Actions, Adapter
+from protocols.core.loopback import Loopback
+from protocols.core.states import Row, StateTable
+
+Send = Callable[[bytes], object]
+SendLater = Callable[[Callable[[], bytes]], object]
+
+_MASK: Final = 0xFFFF_FFFF
+_HALF: Final = 1 << 31
+_MAX_LANES: Final = 256
+"""Maximum number of cached lanes; when it is exceeded, the cache is cleared, so that active senders' lanes return."""
+
+UNKNOWN: Final = "unknown"
+KNOWN: Final = "known"
+
+PEER: Final = StateTable(
+    "Peer",
+    UNKNOWN,
+    (
+        Row(UNKNOWN, "presumed", "write to its first incarnation", KNOWN),
+        Row(UNKNOWN, "incarnation", "adopt it and resend what is under way", KNOWN),
+        Row(UNKNOWN, "no incarnation", "drop", UNKNOWN, ("stale",)),
+        Row(KNOWN, "same incarnation", "take", KNOWN),
+        Row(KNOWN, "later incarnation", "forget, adopt it and return what is under way", KNOWN, ("restarts",)),
+        Row(KNOWN, "earlier incarnation", "drop", KNOWN, ("stale",)),
+        Row(KNOWN, "no incarnation", "drop", KNOWN, ("stale",)),
+        Row(KNOWN, "meant for another incarnation", "drop and answer who is here", KNOWN, ("stale",)),
+    ),
+)
+"""State table of another NIC; events are the incarnations that its frames name."""
+
+
+class Peer:
+    """Another NIC, or this one. number: its node's number. address: its MAC. incarnation: the last one known, or
+    presumed; 0 if none. send, send_later: as in `Actions`; to this NIC itself, as in `Loopback`."""
+
+    __slots__ = ("address", "incarnation", "number", "send", "send_later")
+
+    def __init__(self, number: int, address: bytes, incarnation: int, send: Send, send_later: SendLater) -> None:
+        self.number: Final = number
+        self.address = address
+        self.incarnation = incarnation
+        self.send = send
+        self.send_later = send_later
+
+
+AnyPeer = TypeVar("AnyPeer", bound=Peer)
+EventPeer = TypeVar("EventPeer", bound=Peer, contravariant=True)
+Lane = TypeVar("Lane")
+MakePeer = Callable[[int, int, Send, SendLater], AnyPeer]
+"""Make a peer from a node's number, an incarnation, and its two send functions."""
+
+
+class PeerEvents(Protocol[EventPeer]):
+    """Firmware callbacks for a change of a peer's incarnation."""
+
+    def introduced(self, now: int, peer: EventPeer) -> None:
+        """A peer's incarnation is known for the first time: resend what is in progress."""
+        ...
+
+    def restarting(self, peer: EventPeer) -> None:
+        """A peer has restarted. `peer.incarnation` is still the former one: discard what came from it."""
+        ...
+
+    def restarted(self, now: int, peer: EventPeer) -> None:
+        """`peer.incarnation` is the new one: return what was in progress to the former."""
+        ...
+
+
+class Standing(Enum):
+    """Relation of the incarnations that a frame names to the last known ones."""
+
+    CURRENT = "from and for the last incarnations"
+    STALE = "from an earlier incarnation, or from none"
+    MISDIRECTED = "from the last incarnation, for another one of this NIC"
+
+
+@lru_cache(maxsize=16)
+def _numbers(addresses: tuple[bytes, ...]) -> Mapping[bytes, int]:
+    """Return node numbers by MAC address; cached, so that all NICs of a cluster in one process share the mapping."""
+    return {address: number for number, address in enumerate(addresses)}
+
+
+class Peers(Generic[AnyPeer, Lane]):
+    """The peers of one NIC, created on demand.
+
+    incarnation: this NIC's. known: peers by node number; this NIC is the first. loopback: frames to this NIC itself.
+    lanes: cached headers, by the first bytes of frames. These bytes name the last incarnations of both NICs, so that
+    further frames that begin with them need no `look`.
+    """
+
+    __slots__ = (
+        "_addresses", "_make", "_numbers", "_presumed", "_send", "_send_later", "incarnation", "known", "lanes",
+        "loopback", "number",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        nic: Actions,
+        make: MakePeer[AnyPeer],
+        *,
+        presumes_first: bool = False,
+    ) -> None:
+        """presumes_first: while this NIC is in incarnation FIRST, presume that unknown peers are, too."""
+        self.number: Final = adapter.number
+        self.incarnation: Final = adapter.incarnation
+        self.known: Final[dict[int, AnyPeer]] = {}
+        self.loopback: Final = Loopback()
+        self.lanes: Final[dict[bytes, Lane]] = {}
+        self._addresses = adapter.addresses
+        self._numbers: Mapping[bytes, int] | None = None
+        self._presumed = FIRST if presumes_first and adapter.incarnation == FIRST else 0
+        self._make = make
+        # Bound once: there may be thousands of peers.
+        self._send: Send = nic.send
+        self._send_later: SendLater = nic.send_later
+        loopback = self.loopback
+        self.known[self.number] = make(self.number, self.incarnation, loopback.frames.append, loopback.send_later)
+
+    def peer(self, number: int) -> AnyPeer:
+        """Return the peer of an existing node, creating it if necessary."""
+        found = self.known.get(number)
+        if found is None:
+            found = self.known[number] = self._make(number, self._presumed, self._send, self._send_later)
+        return found
+
+    def at(self, address: bytes) -> AnyPeer | None:
+        """Return the peer with that MAC address in the adapter's list; None if there is no such peer."""
+        if self._numbers is None:
+            self._numbers = _numbers(tuple(self._addresses))
+        number = self._numbers.get(address)
+        return None if number is None else self.peer(number)
+
+    def look(self, now: int, peer: AnyPeer, incarnation: int, meant: int, events: PeerEvents[AnyPeer]) -> Standing:
+        """Check the two incarnations that a peer's frame names: its sender's, as `hear` does, and the one that it is
+        meant for."""
+        if not self.hear(now, peer, incarnation, events):
+            return Standing.STALE
+        return Standing.CURRENT if meant == self.incarnation else Standing.MISDIRECTED
+
+    def hear(self, now: int, peer: AnyPeer, incarnation: int, events: PeerEvents[AnyPeer]) -> bool:
+        """Whether a frame's incarnation is its peer's last one. A later incarnation than the known one is adopted.
+        events: the firmware; not stored here, so that a NIC that has ended is freed at once, with its host's memory."""
+        if incarnation == peer.incarnation or not incarnation:
+            return incarnation != 0
+        if not peer.incarnation:
+            peer.incarnation = incarnation
+            events.introduced(now, peer)
+            return True
+        if (incarnation - peer.incarnation) & _MASK >= _HALF:
+            return False
+        self.lanes.clear()
+        events.restarting(peer)
+        peer.incarnation = incarnation
+        events.restarted(now, peer)
+        return True
+
+    def keep_lane(self, beginning: bytes, lane: Lane) -> None:
+        """Cache the lane of frames that begin with these bytes, until a peer restarts or the cache is full."""
+        if len(self.lanes) >= _MAX_LANES:
+            self.lanes.clear()
+        self.lanes[beginning] = lane

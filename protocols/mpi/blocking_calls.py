@@ -1,0 +1,257 @@
+"""mpi4py's blocking interface: the calls of `comm`, `requests` and `mpi_messages` without an await. Each returns when
+the awaited one would.
+
+There is one implementation. A call here makes the awaited call's coroutine and passes it to `run`, which the
+environment of a blocking program provides: it drives the coroutine, and lets everything else run while that waits.
+"""
+
+# ruff: noqa: N802 -- the names are mpi4py's
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
+
+from protocols.mpi import comm as awaited
+from protocols.mpi import mpi_messages, requests
+from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
+from protocols.mpi.device import nothing
+from protocols.mpi.mpi_status import Status
+
+A = TypeVar("A")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+Work = Coroutine[Any, None, T]
+"""Coroutine of an ``async def`` in this package: it yields what it waits for, and is sent nothing."""
+
+
+class Run(Protocol):
+    """Drives a coroutine to its end, and returns or raises its result."""
+
+    def __call__(self, work: Work[T], /) -> T: ...
+
+
+class _Face(Generic[A]):
+    """Blocking wrapper. awaited: the wrapped object."""
+
+    __slots__ = ("awaited", "run")
+
+    def __init__(self, awaited: A, run: Run) -> None:
+        self.awaited = awaited
+        self.run = run
+
+    def __repr__(self) -> str:
+        return repr(self.awaited)
+
+
+def _blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[_Face[A], P], T]:
+    @wraps(method)
+    def call(face: _Face[A], /, *args: P.args, **named: P.kwargs) -> T:
+        return face.run(method(face.awaited, *args, **named))
+
+    return call
+
+
+def _begun(method: Callable[Concatenate[A, P], Work[requests.Request]]) -> Callable[Concatenate[_Face[A], P], Request]:
+    @wraps(method)
+    def call(face: _Face[A], /, *args: P.args, **named: P.kwargs) -> Request:
+        return Request(face.run(method(face.awaited, *args, **named)), face.run)
+
+    return call
+
+
+def _persistent(
+    method: Callable[Concatenate[A, P], Work[requests.Prequest]],
+) -> Callable[Concatenate[_Face[A], P], Prequest]:
+    @wraps(method)
+    def call(face: _Face[A], /, *args: P.args, **named: P.kwargs) -> Prequest:
+        return Prequest(face.run(method(face.awaited, *args, **named)), face.run)
+
+    return call
+
+
+def _together(
+    method: Callable[Concatenate[Sequence[requests.Request], P], Work[T]],
+) -> Callable[Concatenate[type[Request], Sequence[Request], P], T]:
+    @wraps(method)
+    def call(_: type[Request], several: Sequence[Request], /, *args: P.args, **named: P.kwargs) -> T:
+        run = next((one.run for one in several if one.awaited.active), _at_once)
+        return run(method([one.awaited for one in several], *args, **named))
+
+    return call
+
+
+class Request(_Face[requests.Request]):
+    """See `requests.Request`."""
+
+    __slots__ = ()
+
+    @property
+    def active(self) -> bool:
+        """Whether it has not been waited for yet."""
+        return self.awaited.active
+
+    def __bool__(self) -> bool:
+        """Whether it is not REQUEST_NULL, which a completed request becomes."""
+        return self.awaited.active
+
+    Wait = _blocking(requests.Request.Wait)
+    wait = _blocking(requests.Request.wait)
+    Test = _blocking(requests.Request.Test)
+    test = _blocking(requests.Request.test)
+    Get_status = _blocking(requests.Request.Get_status)
+    Cancel = _blocking(requests.Request.Cancel)
+    cancel = Cancel
+
+    Waitall = classmethod(_together(requests.Request.Waitall))
+    waitall = classmethod(_together(requests.Request.waitall))
+    Testall = classmethod(_together(requests.Request.Testall))
+    testall = classmethod(_together(requests.Request.testall))
+    Waitany = classmethod(_together(requests.Request.Waitany))
+    waitany = classmethod(_together(requests.Request.waitany))
+    Testany = classmethod(_together(requests.Request.Testany))
+    testany = classmethod(_together(requests.Request.testany))
+    Waitsome = classmethod(_together(requests.Request.Waitsome))
+    waitsome = classmethod(_together(requests.Request.waitsome))
+    Testsome = classmethod(_together(requests.Request.Testsome))
+    testsome = classmethod(_together(requests.Request.testsome))
+
+
+class Prequest(Request):
+    """See `requests.Prequest`."""
+
+    __slots__ = ("_persistent",)
+
+    def __init__(self, awaited: requests.Prequest, run: Run) -> None:
+        super().__init__(awaited, run)
+        self._persistent = awaited
+
+    def Start(self) -> None:
+        """Start the transfer."""
+        self.run(self._persistent.Start())
+
+    @classmethod
+    def Startall(cls, several: Sequence[Prequest]) -> None:
+        """Start all, in order."""
+        for one in several:
+            one.Start()
+
+    def Free(self) -> None:
+        """Free the request, which cannot be used afterwards."""
+        self._persistent.Free()
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class Message(_Face[mpi_messages.Message]):
+    """See `mpi_messages.Message`."""
+
+    __slots__ = ()
+
+    Recv = _blocking(mpi_messages.Message.Recv)
+    recv = _blocking(mpi_messages.Message.recv)
+    Irecv = _begun(mpi_messages.Message.Irecv)
+    irecv = _begun(mpi_messages.Message.irecv)
+
+
+class Comm(_Face[awaited.Comm]):
+    """See `comm.Comm`."""
+
+    __slots__ = ()
+
+    @property
+    def rank(self) -> int:
+        return self.awaited.rank
+
+    @property
+    def size(self) -> int:
+        return self.awaited.size
+
+    @property
+    def tag_ub(self) -> int:
+        """The greatest tag (MPI_TAG_UB)."""
+        return self.awaited.tag_ub
+
+    def Get_rank(self) -> int:
+        return self.awaited.rank
+
+    def Get_size(self) -> int:
+        return self.awaited.size
+
+    Send = _blocking(awaited.Comm.Send)
+    Ssend = _blocking(awaited.Comm.Ssend)
+    Recv = _blocking(awaited.Comm.Recv)
+    Sendrecv = _blocking(awaited.Comm.Sendrecv)
+    Isend = _begun(awaited.Comm.Isend)
+    Issend = _begun(awaited.Comm.Issend)
+    Irecv = _begun(awaited.Comm.Irecv)
+    Send_init = _persistent(awaited.Comm.Send_init)
+    Ssend_init = _persistent(awaited.Comm.Ssend_init)
+    Recv_init = _persistent(awaited.Comm.Recv_init)
+
+    send = _blocking(awaited.Comm.send)
+    ssend = _blocking(awaited.Comm.ssend)
+    recv = _blocking(awaited.Comm.recv)
+    sendrecv = _blocking(awaited.Comm.sendrecv)
+    isend = _begun(awaited.Comm.isend)
+    issend = _begun(awaited.Comm.issend)
+    irecv = _begun(awaited.Comm.irecv)
+
+    Probe = _blocking(awaited.Comm.Probe)
+    Iprobe = _blocking(awaited.Comm.Iprobe)
+    probe = Probe
+    iprobe = Iprobe
+
+    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
+        """See `comm.Comm.Mprobe`."""
+        return Message(self.run(self.awaited.Mprobe(source, tag, status)), self.run)
+
+    def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
+        """See `comm.Comm.Improbe`."""
+        found = self.run(self.awaited.Improbe(source, tag, status))
+        return None if found is None else Message(found, self.run)
+
+    mprobe = Mprobe
+    improbe = Improbe
+
+    Barrier = _blocking(awaited.Comm.Barrier)
+    barrier = Barrier
+
+    def Dup(self) -> Comm:
+        """See `comm.Comm.Dup`."""
+        return Comm(self.run(self.awaited.Dup()), self.run)
+
+    def Split(self, color: int = 0, key: int = 0) -> Comm | None:
+        """See `comm.Comm.Split`."""
+        part = self.run(self.awaited.Split(color, key))
+        return None if part is None else Comm(part, self.run)
+
+    def Free(self) -> None:
+        """See `comm.Comm.Free`."""
+        self.awaited.Free()
+
+    def Abort(self, errorcode: int = 1) -> None:
+        """End the program, and the run."""
+        raise SystemExit(f"rank {self.rank} has called Abort, with error code {errorcode}")
+
+
+def _at_once(work: Work[T], /) -> T:
+    """Run a coroutine of completed transfers, which does not wait."""
+    while True:
+        try:
+            work.send(None)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+
+def _null() -> Request:
+    null = requests.Request(nothing())
+    null.active = False
+    return Request(null, _at_once)
+
+
+REQUEST_NULL: Final = _null()
+"""The null request: it is complete."""

@@ -1,0 +1,95 @@
+"""The interface between `device` and a protocol's host library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from protocols.core.completion import Completion
+from protocols.mpi.pieces import Pieces
+
+if TYPE_CHECKING:
+    from protocols.mpi.device import Dispatch, Found, Receipt
+
+
+class MatchingEndpoint(Protocol):
+    """A node's access to a NIC that matches messages. `matching.MatchingByLibrary` implements most of it for other
+    NICs.
+
+    A message goes to the oldest receive begun for its context, for its source or ANY_SOURCE, and for its tag or
+    ANY_TAG; a receive takes the oldest such message; two messages of one sender in one context never overtake each
+    other in matching. Nodes 0 to size - 1 are ranks 0 to size - 1 of all; a node may send to itself.
+
+    contexts: number of contexts, from 0; a receive, even for any tag, gets messages of its own context only. max_tag:
+    tags are 0 to max_tag. max_message_size: in bytes.
+
+    All calls return False, with no effect, if descriptors are short for that transfer; the device tries again when
+    another of its transfers has completed. Neither sends nor receives may take all descriptors, or two programs that
+    both first send, or first receive, many messages could deadlock; together they leave one for probes. Otherwise calls
+    complete `over`, possibly at once, or fail it with an MPIError:
+
+    - ERR_TRUNCATE: the message is longer than the buffer, which is full; the envelope describes the message. The sender
+      does not notice.
+    - ERR_PROC_FAILED: the peer has restarted, has given up or does not answer. Whether a sent message has arrived is
+      not known; a receive's buffer may hold a part.
+
+    Calls may come from a completion's callback. Ranks, tags and lengths have been checked.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def contexts(self) -> int: ...
+
+    @property
+    def max_tag(self) -> int: ...
+
+    @property
+    def max_message_size(self) -> int: ...
+
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+        """Send. Completes when the buffer may be reused; the envelope's source is then the destination. An endpoint
+        that can tell later whether the message has arrived does so: see `Dispatch`."""
+        ...
+
+    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+        """Send as `send`, but complete only after the message has been matched."""
+        ...
+
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+        """Receive. Completes when a message has been received. source: a rank, or ANY_SOURCE. tag: a tag, or
+        ANY_TAG."""
+        ...
+
+    def receive_claimed(self, found: Found, buffer: memoryview, over: Receipt) -> bool:
+        """Receive a message that a probe has claimed."""
+        ...
+
+    def probe(
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+    ) -> bool:
+        """Find the oldest message that such a receive would get, which stays there. Completes when there is one, or,
+        without wait, soon, with None if there is none. claim: only `receive_claimed` can receive it afterwards."""
+        ...
+
+
+@runtime_checkable
+class ScatteringEndpoint(MatchingEndpoint, Protocol):
+    """An endpoint whose NIC gathers sends from pieces, and scatters receives to pieces, where that is useful."""
+
+    def is_moved(self, pieces: Pieces) -> bool:
+        """Whether the NIC moves a message in these pieces. The device copies others."""
+        ...
+
+    def send_pieces(
+        self, destination: int, context: int, tag: int, data: Pieces, synchronous: bool, over: Dispatch
+    ) -> bool:
+        """Send pieces, as `send` or `send_synchronously`."""
+        ...
+
+    def receive_pieces(self, source: int, context: int, tag: int, buffer: Pieces, over: Receipt) -> bool:
+        """Receive into pieces, as `receive`."""
+        ...

@@ -1,0 +1,51 @@
+"""MPI's status of a receive."""
+
+# ruff: noqa: N802 -- the names are mpi4py's
+
+from __future__ import annotations
+
+from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, UNDEFINED
+from protocols.mpi.datatypes import BYTE, Datatype
+from protocols.mpi.mpi_errors import CANCELLED, SUCCESS, Envelope
+
+
+class Status:
+    """A status, filled by the call that it is passed to. count: bytes. error: an error class. cancelled: the transfer
+    was cancelled."""
+
+    __slots__ = ("cancelled", "count", "error", "source", "tag")
+
+    def __init__(self) -> None:
+        self.source = ANY_SOURCE
+        self.tag = ANY_TAG
+        self.count = 0
+        self.error = SUCCESS
+        self.cancelled = False
+
+    def __repr__(self) -> str:
+        return f"<Status: source {self.source}, tag {self.tag}, {self.count} bytes, error {self.error}>"
+
+    def fill(self, envelope: Envelope | None, error: int = SUCCESS) -> None:
+        """Set a transfer's outcome; for the library. None: no message, as for a send."""
+        self.source, self.tag, self.count = envelope or (ANY_SOURCE, ANY_TAG, 0)
+        self.error = error
+        self.cancelled = envelope is CANCELLED
+
+    def Get_source(self) -> int:
+        return self.source
+
+    def Get_tag(self) -> int:
+        return self.tag
+
+    def Get_error(self) -> int:
+        return self.error
+
+    def Get_count(self, datatype: Datatype = BYTE) -> int:
+        """Return the number of items of the datatype received; UNDEFINED if it is not whole."""
+        if not datatype.size:
+            return 0 if not self.count else UNDEFINED
+        whole, rest = divmod(self.count, datatype.size)
+        return whole if not rest else UNDEFINED
+
+    def Is_cancelled(self) -> bool:
+        return self.cancelled

@@ -1,0 +1,52 @@
+"""A buffer for messages whose senders need not wait until they have been received.
+
+MPI 4.1, section 3.4: the library decides whether a standard send is buffered. On EMP, which acknowledges reception, an
+unbuffered send returns together with the peer's answer. If the sender posts the receive for that answer only then, the
+answer is dropped, and the receiver waits for the timeout that repairs it. So programs that block, as mpi4py's do, have
+their sends buffered.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from protocols.mpi.device import Dispatch, Observer
+from protocols.mpi.mpi_errors import MPIError
+
+ROOM: Final = 1 << 20
+"""Bytes, about as many as the kernel buffers of a TCP connection."""
+_MIN: Final = 1024  # minimum bytes that a message counts for
+
+
+class SendBuffer:
+    """One rank's buffer. Messages without room are not buffered: their sender waits. `device` reports failures of
+    buffered sends."""
+
+    __slots__ = ("_free", "_held")
+
+    def __init__(self, room: int = ROOM) -> None:
+        self._free = room
+        self._held: set[Dispatch] = set()
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message of that many bytes fits."""
+        return max(size, _MIN) <= self._free
+
+    def hold(self, size: int, over: Dispatch) -> None:
+        """Hold room until the send has completed."""
+        self._free -= max(size, _MIN)
+        self._held.add(over)
+        over.leave_to(Observer.NOBODY)
+        over.add_callback(partial(self._release, size, over))
+
+    def _release(self, size: int, over: Dispatch, _: object) -> None:
+        self._free += max(size, _MIN)
+        self._held.discard(over)
+
+    async def drain(self) -> None:
+        """Wait until the buffer is empty."""
+        for over in list(self._held):
+            with suppress(MPIError):  # the next call reports it
+                await over

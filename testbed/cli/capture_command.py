@@ -1,0 +1,112 @@
+"""Command ``capture``: capture frames of links, into a file or as lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from testbed.cli.consoles import echo, json_option, name_option, print_json
+
+if TYPE_CHECKING:
+    from testbed.observe.sniff.capture import CaptureResult
+    from testbed.observe.sniff.capture_sinks import Sink
+
+
+@click.command("capture", short_help="Capture frames of links, with what they met.")
+@click.argument("target", metavar="LINK|NODE|@TAG|all")
+@click.option("-w", "--write", "path", metavar="FILE", help="Write pcapng to this file; '-' is standard output.")
+@click.option("--for", "duration", metavar="TIME", help="End after this time, such as 10s.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many frames.")
+@name_option
+@json_option
+def capture_command(
+    target: str, path: str | None, duration: str | None, count: int | None, name: str | None, as_json: bool
+) -> None:
+    """Capture the frames of a link, or of all links of a node, in both directions, until Ctrl-C.
+
+    \b
+    testbed capture n1                        a line for every frame
+    testbed capture n1--s1 -w n1.pcapng       for Wireshark: an interface for each end, in the order of time
+    testbed capture all -w - | wireshark -k -i -
+
+    A frame that is dropped, duplicated, corrupted or delayed on purpose or by chance is shown where it enters the link,
+    with a comment that says so. '>' leaves the named end, '<' arrives there. A capture does not disturb the link.
+
+    With --json every frame is a line, an object of kind "frame", and the totals are the last one, of kind "capture";
+    with -w only the totals are printed.
+    """
+    if as_json and path == "-":
+        raise click.UsageError("--json cannot go with -w -: standard output is the capture")
+    from testbed.cluster.records.state import Store
+    from testbed.observe.sniff.capture import capture, enter
+    from testbed.observe.sniff.capture_sinks import CaptureFile, Facts, Lines
+
+    seconds = _seconds(duration)
+    store = Store()
+    cluster = store.choose(name).name
+    if path is None:
+        sink: Sink = Facts(partial(print_json, "frame", line=True)) if as_json else Lines(click.echo)
+    else:
+        # Opened before entering the user namespace: the file is this user's.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        sink = CaptureFile(1) if path == "-" else CaptureFile(os.open(path, flags, 0o644), path)
+    stop, stopped = os.pipe()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: os.write(stopped, b"\n"))
+    enter(store, cluster)
+
+    def begun() -> None:
+        if not (seconds or count):
+            echo(f"capturing {target} of {cluster}: Ctrl-C ends it", err=True)
+
+    captured = capture(store, cluster, target, sink, stop, seconds=seconds, count=count or 0, begun=begun)
+    sys.stdout.flush()
+    if as_json:
+        print_json("capture", {"cluster": cluster, "target": target, **_document(captured)}, line=path is None)
+    else:
+        _tell(captured)
+
+
+def _document(captured: CaptureResult) -> Mapping[str, object]:
+    return {**asdict(captured), "whole": captured.complete}
+
+
+def _tell(captured: CaptureResult) -> None:
+    """Print totals and warnings on standard error: standard output may be the capture."""
+    total = sum(captured.frames.values())
+    by = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
+    echo(f"{total} frames in {captured.seconds:.1f} s" + (f": {by}" if total else ""), err=True)
+    if captured.met:
+        echo("met: " + ", ".join(f"{number} {cause}" for cause, number in sorted(captured.met.items())), err=True)
+    if captured.gone:
+        echo("the cluster was taken down", err=True)
+    for end, number in captured.dropped.items():
+        echo(f"warning: {number} frames at {end} are lacking: they came faster than they were read", err=True)
+    for number, words in (
+        (captured.cut, "frames were longer than what is kept of one"),
+        (captured.untold, "frames have met something that is not told beside them"),
+        (captured.undecided, "frames may have been dropped by a loss classifier; it is not known which"),
+        (captured.late, "frames came late and are out of order"),
+    ):
+        if number:
+            echo(f"warning: {number} {words}", err=True)
+
+
+def _seconds(duration: str | None) -> float:
+    from testbed.spec.units import UnitError, parse_duration
+
+    try:
+        nanoseconds = parse_duration(duration) if duration is not None else 0
+    except UnitError as error:
+        raise click.BadParameter(str(error), param_hint="--for") from error
+    if duration is not None and nanoseconds == 0:
+        raise click.BadParameter("a time longer than 0", param_hint="--for")
+    return nanoseconds / 1e9

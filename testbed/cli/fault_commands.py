@@ -1,0 +1,334 @@
+"""Commands ``inject``, ``link``, ``partition``, ``load`` and ``heal``: faults in a running cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from testbed.cli.consoles import cluster_named, echo, json_option, name_option, print_json
+
+if TYPE_CHECKING:
+    from testbed.cluster.faults.fault_injection import Injected
+    from testbed.cluster.faults.injections import Injection
+    from testbed.cluster.records.paths import RoundTrip
+
+Command = Callable[..., None]
+
+for_option = click.option("--for", "duration", metavar="TIME", help="Heal by itself after this time: 10s, 500ms.")
+
+# Option -> (metavar, what it sets). The values are written as in a description.
+_IMPAIRMENTS = {
+    "delay": ("TIME", "one-way delay"),
+    "jitter": ("TIME", "spread of the delay; order is kept, so the mean rises where frames are closer than it"),
+    "distribution": ("NAME", "of the jitter: uniform, normal, pareto, table, trace"),
+    "jitter-file": ("FILE", "table or trace of the jitter"),
+    "rate": ("RATE", "of the wire: 100mbit, or unlimited"),
+    "rate-trace": ("FILE", "delivery opportunities in mahimahi's format, instead of a rate"),
+    "queue": ("SIZE", "queue before the wire: 64KiB"),
+    "queue-frames": ("N", "queue before the wire, in frames"),
+    "loss": ("SHARE", "of frames: 5%"),
+    "gemodel": ("'P R 1-H 1-K'", "losses in bursts, as tc writes them"),
+    "loss-pattern": ("'5, 12, 24'", "which of the direction's frames are lost"),
+    "corrupt": ("SHARE", "of frames in which a bit is flipped"),
+    "corrupt-bits": ("N", "bits flipped in a corrupted frame"),
+    "duplicate": ("SHARE", "of frames that arrive twice"),
+    "reorder": ("SHARE", "of frames that skip the delay"),
+    "minimum-frame": ("SIZE", "a shorter frame takes this much of the rate; needs a rate"),
+    "overhead": ("N", "bytes of the rate that each frame takes beside its own"),
+    "cell-size": ("SIZE", "payload of a cell"),
+    "cell-overhead": ("N", "bytes of the rate that each cell takes beside its payload"),
+}
+_NUMBERS = ("queue-frames", "corrupt-bits", "overhead", "cell-overhead")
+_FILES = ("jitter-file", "rate-trace")
+
+
+def _impairment_options(command: Command) -> Command:
+    for name, (metavar, words) in reversed(_IMPAIRMENTS.items()):
+        kind = int if name in _NUMBERS else str
+        command = click.option(f"--{name}", metavar=metavar, type=kind, help=f"{words[0].upper()}{words[1:]}.")(command)
+    return command
+
+
+@click.command("inject", short_help="Impair links of a running cluster.")
+@click.argument("target", metavar="LINK|NODE|@TAG|all")
+@_impairment_options
+@click.option("--rule", "rules", multiple=True, metavar="'RULE'", help="A fault: 'drop tcp.dport == 5001 and nth(3)'.")
+@click.option("--replay", type=click.Path(dir_okay=False, resolve_path=True), default=None,
+              help="Let the fates of a log come again, which 'up --fates' has written, instead of chance.")  # fmt: skip
+@click.option(
+    "--direction", metavar="A-B|out|in", default="", help="From A to B, out of the node or into it; else both."
+)
+@for_option
+@name_option
+@json_option
+def inject_command(
+    target: str,
+    rules: Sequence[str],
+    replay: str | None,
+    direction: str,
+    duration: str | None,
+    name: str | None,
+    as_json: bool,
+    **impairments: Any,
+) -> None:
+    """Impair links while they run; only what is named is set. 'testbed heal' lifts it.
+
+    \b
+    testbed inject n1 --loss 5% --delay 2ms              all links of n1, both directions
+    testbed inject n1--s1 --rate 100mbit --direction n1-s1
+    testbed inject all --rule 'drop udp and nth(3)' --for 10s
+    testbed inject @rack1 --loss 5% --direction out      what all nodes of a tag send
+
+    When the command returns, the first frame offered sees it.
+    """
+    from testbed.cluster.faults import fault_injection
+    from testbed.cluster.records.paths import example, round_trip
+    from testbed.cluster.records.state import Store
+    from testbed.spec.elements import Impairments
+
+    store = Store()
+    cluster = store.existing(name)
+    given_keys = {key: value for key, value in impairments.items() if value is not None}
+    for option in _FILES:
+        key = option.replace("-", "_")
+        if key in given_keys:
+            given_keys[key] = _absolute(given_keys[key])
+    keys = Impairments(**given_keys).explicit()
+    done = fault_injection.inject(
+        store, cluster, target, keys, rules=rules, replay=replay or "", direction=direction, seconds=_seconds(duration)
+    )
+    pair = example(done.state, done.injection.links)
+    trip = round_trip(done.state, *pair) if pair is not None else None
+    _print_injected(cluster, done, as_json, trip)
+
+
+def _absolute(path: str) -> str:
+    from pathlib import Path
+
+    return str(Path(path).absolute())
+
+
+@click.command("link")
+@click.argument("target", metavar="LINK|NODE|@TAG|all")
+@click.argument("action", type=click.Choice(["down", "up", "flap"]))
+@for_option
+@name_option
+@json_option
+def link_command(target: str, action: str, duration: str | None, name: str | None, as_json: bool) -> None:
+    """Pull cables out, plug them in again, or both after a time (flap: one second unless --for says another).
+
+    The NICs at the ends of a link that is down have no carrier.
+    """
+    from testbed.cluster.faults import fault_injection
+    from testbed.cluster.records.state import Store
+
+    store = Store()
+    cluster = store.existing(name)
+    if action == "up":
+        if duration is not None:
+            raise click.UsageError("--for goes with 'down' and 'flap'")
+        _print_healed(cluster, fault_injection.heal_cut(store, cluster, target), as_json)
+        return
+    seconds = _seconds(duration) or (1.0 if action == "flap" else 0.0)
+    _print_injected(cluster, fault_injection.cut(store, cluster, target, seconds), as_json)
+
+
+@click.command("partition")
+@click.argument("groups", nargs=-1, required=True, metavar="NODE[,NODE...] / NODE[,NODE...] ...")
+@for_option
+@name_option
+@json_option
+def partition_command(groups: Sequence[str], duration: str | None, name: str | None, as_json: bool) -> None:
+    """Block all traffic between groups of nodes: testbed partition n1,n2 / n3,n4
+
+    Traffic within a group passes as before, and nodes in no group reach everybody.
+    """
+    from testbed.cluster.faults import fault_injection
+    from testbed.cluster.records.state import Store
+
+    store = Store()
+    cluster = store.existing(name)
+    written = " ".join(groups).split("/")
+    wanted = [[node for node in group.replace(",", " ").split() if node] for group in written]
+    _print_injected(cluster, fault_injection.partition(store, cluster, wanted, _seconds(duration)), as_json)
+
+
+@click.command("load")
+@click.argument("nodes", nargs=-1, metavar="NODE | NODE... RECEIVER")
+@click.option("--cpu", metavar="SHARE", help="Use so much of a processor: 50%, 200% for two.")
+@click.option("--rate", metavar="RATE", help="Let each sender send at this rate: 500mbit.")
+@click.option("--incast", metavar="NODE", help="Let all other nodes send to this one.")
+@for_option
+@name_option
+@json_option
+def load_command(
+    nodes: Sequence[str],
+    cpu: str | None,
+    rate: str | None,
+    incast: str | None,
+    duration: str | None,
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """Cause contention: use up a node's processor, or fill links with datagrams without congestion control.
+
+    \b
+    testbed load n1 --cpu 50% --for 10s
+    testbed load n1 n2 --rate 500mbit        n1 sends to n2
+    testbed load --incast n2 --rate 100mbit  all others send to n2
+    """
+    from testbed.cluster.faults import fault_injection
+    from testbed.cluster.records.state import Store
+    from testbed.spec.units import UnitError, parse_rate
+
+    store = Store()
+    cluster = store.existing(name)
+    seconds = _seconds(duration)
+    if cpu is not None:
+        if rate is not None or incast is not None or len(nodes) != 1:
+            raise click.UsageError("--cpu goes with one node: testbed load n1 --cpu 50%")
+        _print_injected(
+            cluster, fault_injection.load_processor(store, cluster, nodes[0], _share(cpu), seconds), as_json
+        )
+        return
+    if rate is None:
+        raise click.UsageError("say --cpu or --rate: testbed load n1 n2 --rate 500mbit")
+    try:
+        bits = parse_rate(rate)
+    except UnitError as error:
+        raise click.BadParameter(str(error), param_hint="--rate") from error
+    if bits == 0:
+        raise click.BadParameter("more than 0", param_hint="--rate")
+    if incast is not None:
+        if nodes:
+            raise click.UsageError("--incast names the receiver; all others send")
+        done = fault_injection.load_link(store, cluster, (), incast, bits, seconds)
+    elif len(nodes) < 2:
+        raise click.UsageError("name the senders and, last, the receiver: testbed load n1 n2 --rate 500mbit")
+    else:
+        done = fault_injection.load_link(store, cluster, nodes[:-1], nodes[-1], bits, seconds)
+    _print_injected(cluster, done, as_json)
+
+
+def _share(text: str) -> float:
+    number = text.removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a share such as 50%", param_hint="--cpu") from error
+    return value / 100 if text.endswith("%") else value
+
+
+@click.command("heal")
+@click.argument("words", nargs=-1, metavar="[CLUSTER] [NUMBER...]")
+@name_option
+@json_option
+def heal_command(words: Sequence[str], name: str | None, as_json: bool) -> None:
+    """Lift everything that is injected, or the injections with these numbers; 'testbed status' shows them.
+
+    \b
+    testbed heal             all that is injected
+    testbed heal star-4      the same, where several clusters are up
+    testbed heal star-4 2 3  injections 2 and 3
+
+    What the description declares stays.
+    """
+    from testbed.cluster.faults import fault_injection
+    from testbed.cluster.records.state import Store
+    from testbed.cluster.services import relay_client
+
+    store = Store()
+    named = words[0] if words and not words[0].isdecimal() else None
+    numbers = [_number(word) for word in words[named is not None :]]
+    cluster = store.existing(cluster_named(named, name))
+    idle = relay_client.idle_rules(store, store.choose(cluster), numbers)
+    _print_healed(cluster, fault_injection.heal(store, cluster, numbers), as_json, idle)
+
+
+def _number(word: str) -> int:
+    if not word.isdecimal():
+        raise click.BadParameter(f"{word!r} is not the number of an injection", param_hint="NUMBER")
+    return int(word)
+
+
+def _seconds(duration: str | None) -> float:
+    if duration is None:
+        return 0.0
+    from testbed.spec.units import UnitError, parse_duration
+
+    try:
+        nanoseconds = parse_duration(duration)
+    except UnitError as error:
+        raise click.BadParameter(str(error), param_hint="--for") from error
+    if nanoseconds == 0:
+        raise click.BadParameter("a time longer than 0", param_hint="--for")
+    return nanoseconds / 1e9
+
+
+def _print_injected(cluster: str, done: Injected, as_json: bool, trip: RoundTrip | None = None) -> None:
+    injection, state = done.injection, done.state
+    carriers = {link: state.datapaths.get(link, "direct") for link in sorted(injection.links)}
+    if as_json:
+        print_json(
+            "inject",
+            {
+                "cluster": cluster,
+                "number": injection.number,
+                "what": injection.what,
+                "links": [{"name": link, "datapath": datapath} for link, datapath in carriers.items()],
+                "round_trip": _trip(trip),
+                "seconds": done.took,
+            },
+        )
+        return
+    by = ", ".join(
+        f"{list(carriers.values()).count(datapath)} by {datapath}" for datapath in dict.fromkeys(carriers.values())
+    )
+    count = f"{len(carriers)} link" + ("s" if len(carriers) != 1 else "")
+    where = f" ({count}: {by})" if carriers and not injection.down else ""
+    echo(f"{injection.number}: {injection.what}{where}, in {done.took * 1000:.0f} ms")
+    if trip is not None:
+        echo(_trip_line(trip))
+
+
+def _trip(trip: RoundTrip | None) -> dict[str, object] | None:
+    if trip is None:
+        return None
+    return {
+        "nodes": [trip.one, trip.other],
+        "delay": trip.delay,
+        "jitter": trip.jitter,
+        "loss": trip.loss,
+        "rate": trip.rate,
+        "rules": trip.rules,
+        "down": trip.down,
+    }
+
+
+def _trip_line(trip: RoundTrip) -> str:
+    from testbed.spec.units import format_duration, format_rate
+
+    if trip.down:
+        return f"a round trip {trip.one} - {trip.other}: none, a link on the way is down"
+    parts = [f"delay {format_duration(trip.delay)}" + (f" ± {format_duration(trip.jitter)}" if trip.jitter else "")]
+    parts.append(f"loss {100 * trip.loss:.3g}%")
+    if trip.rate:
+        parts.append(f"at most {format_rate(trip.rate)} from {trip.one}")
+    if trip.rules:
+        parts.append(f"{trip.rules} fault rule" + ("s" if trip.rules > 1 else "") + " on the way")
+    return f"a round trip {trip.one} - {trip.other} now sees: {', '.join(parts)}"
+
+
+def _print_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle: Sequence[str] = ()) -> None:
+    if as_json:
+        shown = [{"number": injection.number, "what": injection.what} for injection in lifted]
+        print_json("heal", {"cluster": cluster, "healed": shown, "idle_rules": list(idle)})
+        return
+    for injection in lifted:
+        echo(f"healed {injection.number}: {injection.what}")
+    if not lifted:
+        echo("nothing was injected")
+    for sentence in idle:
+        echo(f"warning: {sentence}", err=True)

@@ -1,0 +1,249 @@
+"""Commands ``up``, ``down``, ``gc`` and ``nics``: bring clusters up, take them down, remove remains, share NICs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from testbed.cli.collector import collector_off
+from testbed.cli.consoles import cluster_argument, cluster_named, echo, json_option, name_option, print_json
+from testbed.cli.progress_display import counted
+from testbed.registry import DEFAULT_PROTOCOL
+from testbed.spec.layout import Impairment, Layout
+
+if TYPE_CHECKING:
+    from testbed.cluster.records.state import State, Store
+    from testbed.kernel.datapaths import Asked
+
+
+@click.command("up")
+@click.argument("source", metavar="FILE|NAME")
+@click.option("--name", metavar="CLUSTER", help="The cluster's name; by default the description's.", default=None)
+@click.option("--dry-run", is_flag=True, help="Print the plan, change nothing.")
+@click.option(
+    "--replace",
+    "replace_other",
+    is_flag=True,
+    help="Take down a cluster of that name from another file first, and what is up from this file under a former name.",
+)
+@click.option(
+    "--datapath",
+    type=click.Choice(["auto", "netem", "tc", "relay"]),
+    default="auto",
+    show_default=True,
+    help="Who shall carry impaired links; only what is asked for by name may be approximate.",
+)
+@click.option(
+    "--fates",
+    type=click.Path(dir_okay=False, resolve_path=True),
+    default=None,
+    help="Let the relay append every fate that is not a pass to this file; 'inject --replay' repeats them.",
+)
+@click.option("--unimpaired", is_flag=True, help="Leave out the declared delays, rates and losses of links.")
+@json_option
+@collector_off()
+def up_command(
+    source: str,
+    name: str | None,
+    dry_run: bool,
+    replace_other: bool,
+    datapath: Asked,
+    fates: str | None,
+    unimpaired: bool,
+    as_json: bool,
+) -> None:
+    """Bring a cluster up: FILE is a description in TOML, NAME one that comes with testbed or star-N for any N.
+
+    A cluster that is up already from the same file is converged: only the difference is made.
+    """
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plugins takes as long as 20 nodes
+
+    from testbed.cluster.bringing_up import bring_up, former_names
+    from testbed.cluster.plan.namespace_names import check_cluster
+    from testbed.cluster.records.state import Store
+    from testbed.cluster.records.status import summary
+    from testbed.spec.loader import load
+    from testbed.spec.resolver import resolve
+
+    begun = time.monotonic()
+    if name is not None:
+        check_cluster(name)
+    store = Store()
+    with counted("bringing up " + (name or source)) as progress:
+        loaded = load(source)
+        layout = resolve(loaded.description)
+        if unimpaired:
+            layout = _without_impairments(layout)
+        cluster = name or layout.name
+        outcome = bring_up(
+            store,
+            layout,
+            name=cluster,
+            origin=loaded.origin,
+            lasting=True,
+            replace_other=replace_other,
+            dry_run=dry_run,
+            progress=progress,
+            asked="relay" if fates and datapath == "auto" else datapath,
+            log=fates or "",
+        )
+    former = former_names(store, layout, loaded.origin)
+    if replace_other and not dry_run:  # only once the new one is up: a failure loses nothing
+        _take_down_former(store, former)
+        former = []
+    took = time.monotonic() - begun
+    operations = [str(operation) for operation in outcome.operations]
+    if as_json:
+        _print_up_json(outcome.state, operations, cluster, loaded.origin, former, dry_run=dry_run)
+    else:
+        _print_up(outcome.state, operations, cluster, summary(layout), took, dry_run=dry_run)
+    for old in former:
+        echo(
+            f"warning: {old} is still up: the file's cluster was called so before; 'testbed down {old}' takes it down, and "
+            f"'testbed up --replace {source}' would have",
+            err=True,
+        )
+
+
+def _take_down_former(store: Store, former: Sequence[str]) -> None:
+    from testbed.cluster.removal import down
+
+    for old in former:
+        down(store, old)
+        echo(f"{old}, its former name, is down", err=True)
+
+
+def _print_up_json(
+    state: State, operations: Sequence[str], cluster: str, origin: str, former: Sequence[str], *, dry_run: bool
+) -> None:
+    carriers = [
+        {"name": link, "datapath": datapath, "notes": list(state.notes.get(link, ()))}
+        for link, datapath in state.datapaths.items()
+    ]
+    print_json(
+        "up",
+        {
+            "cluster": cluster,
+            "origin": origin,
+            "dry_run": dry_run,
+            "operations": operations,
+            "impaired": carriers,
+            "former": former,
+        },
+    )
+
+
+def _print_up(
+    state: State, operations: Sequence[str], cluster: str, layout_summary: str, took: float, *, dry_run: bool
+) -> None:
+    """took: seconds."""
+    from testbed.cluster.records.status import carriers_in_words
+
+    if not operations:
+        as_described = "is as described" if dry_run else "is up as described"
+        echo(f"{cluster} {as_described}: nothing to do")
+    elif dry_run:
+        echo("\n".join(operations))
+    else:
+        count = f"{len(operations)} operation" + ("s" if len(operations) != 1 else "")
+        echo(f"{cluster} is up: {layout_summary} ({count}, {took:.2f} s)")
+    for line in carriers_in_words(state):
+        echo(f"  {line}")
+
+
+def _without_impairments(layout: Layout) -> Layout:
+    links = tuple(replace(link, forward=Impairment(), backward=Impairment()) for link in layout.links)
+    return replace(layout, links=links)
+
+
+@click.command("down")
+@cluster_argument
+@name_option
+@click.option("--grace", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="SECONDS",
+              help="How long programs get between SIGTERM and SIGKILL.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Every cluster of yours that is up.")
+@json_option
+def down_command(cluster: str | None, name: str | None, grace: float, everything: bool, as_json: bool) -> None:
+    """Take a cluster down: end its programs, remove all that was made for it."""
+    from testbed.cluster.records.state import Store
+    from testbed.cluster.removal import down
+
+    wanted = cluster_named(cluster, name)
+    if everything and wanted is not None:
+        raise click.UsageError("--all and a cluster's name exclude each other")
+    store = Store()
+    names = store.names() if everything else [store.existing(wanted)]
+    with counted("taking down " + ", ".join(names)) as progress:
+        for number, cluster_name in enumerate(names):
+            progress(number, len(names))
+            down(store, cluster_name, grace)
+    if as_json:
+        print_json("down", {"clusters": names})
+    else:
+        for cluster_name in names:
+            echo(f"{cluster_name} is down")
+
+
+@click.command("gc")
+@json_option
+def gc_command(as_json: bool) -> None:
+    """Remove what clusters left whose owner has died, and nothing else; also directories of killed runs.
+
+    Clusters that are up stay. What cannot be judged from here (another boot, another pid namespace) is reported.
+    """
+    from testbed.cluster.garbage import collect
+    from testbed.cluster.records.state import Store
+
+    with counted("collecting"):
+        findings = collect(Store())
+    if as_json:
+        shown = [{"what": item.what, "removed": item.removed, "reason": item.reason} for item in findings]
+        print_json("gc", {"findings": shown})
+        return
+    for item in findings:
+        echo(f"{'removed' if item.removed else 'left'} {item.what}: {item.reason}")
+    if not findings:
+        echo("nothing to collect")
+
+
+@click.command("nics", short_help="Share the NICs of a cluster, for scripts that attach.")
+@click.option("--protocol", default=DEFAULT_PROTOCOL, show_default=True, metavar="NAME", help="What the NICs speak.")
+@click.option(
+    "--functions",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="So many processes of a node may attach.",
+)
+@cluster_argument
+@name_option
+def nics_command(protocol: str, functions: int, cluster: str | None, name: str | None) -> None:
+    """Share every node's first NIC until Ctrl-C: an agent process runs its firmware, and scripts attach to it.
+
+    \b
+    testbed nics --functions 2 &
+    testbed exec n1 -- python my.py     in it: from testbed import attach
+
+    'testbed status' shows the agents and the attached processes. An agent that dies is restarted; 'testbed events'
+    reports it.
+    """
+    from testbed.cluster.records.state import Store
+    from testbed.cluster.running_cluster import RunningCluster
+    from testbed.controller.nic_options import share_nics
+
+    store = Store()
+    running = RunningCluster(store, store.choose(cluster_named(cluster, name)))
+    stop, stopped = os.pipe()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: os.write(stopped, b"\n"))
+    with share_nics(running, protocol, functions=functions) as standing:
+        echo(f"the NICs of {running.name} are shared: Ctrl-C ends it", err=True)
+        standing.tend(stop)

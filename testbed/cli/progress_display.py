@@ -1,0 +1,100 @@
+"""Progress of a command on standard error, once it has taken more than a second."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from testbed.cli.consoles import echo
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_SILENT = 1.0  # s
+
+
+@contextmanager
+def progress(place: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
+    """Context manager: show a run's progress in a terminal, as a line that changes every second.
+
+    place: the run's folder, whose rows are counted. Yields a function that sets the present step, None without a
+    terminal.
+    """
+    stream = sys.stderr  # kept: during a simulation sys.stderr is redirected to logs
+    if not stream.isatty():
+        yield None
+        return
+    begun = time.monotonic()
+    phase = "beginning"
+    shown = False
+
+    def show(_number: int = 0, _frame: FrameType | None = None) -> None:
+        nonlocal shown
+        try:
+            rows = (place / "rows.jsonl").read_bytes().count(b"\n")
+        except OSError:
+            rows = 0
+        stream.write(f"\r{phase}: {time.monotonic() - begun:.0f} s, {rows} row{'s' if rows != 1 else ''}\x1b[K")
+        stream.flush()
+        shown = True
+
+    def follow(what: str) -> None:
+        nonlocal phase
+        phase = what or phase
+        if time.monotonic() - begun > _SILENT:
+            show()
+
+    ticking = mode != "sim"  # the simulation needs the timer, and reports by itself
+    if ticking:
+        signal.signal(signal.SIGALRM, show)
+        signal.setitimer(signal.ITIMER_REAL, _SILENT, _SILENT)
+    try:
+        yield follow
+    finally:
+        if ticking:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        if shown:
+            stream.write("\r\x1b[K")
+
+
+@contextmanager
+def counted(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Context manager: show the progress of counted steps: a bar in a terminal, else a line from time to time."""
+    begun = reported = time.monotonic()
+    with ExitStack() as stack:
+        bars: list[Bar] = []
+
+        def say(_number: int, _frame: FrameType | None) -> None:
+            """Report that the command goes on, whatever takes so long: another command's lock, a program that does not
+            end."""
+            if not bars:
+                echo(f"{what} ...", err=True)
+
+        stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, say))
+        stack.callback(signal.setitimer, signal.ITIMER_REAL, *signal.setitimer(signal.ITIMER_REAL, _SILENT))
+
+        def show(done: int, total: int) -> None:
+            nonlocal reported
+            now = time.monotonic()
+            if now - begun < _SILENT:
+                return
+            if not sys.stderr.isatty():
+                if now - reported >= _SILENT:
+                    echo(f"{what}: {done} of {total} done", err=True)
+                    reported = now
+                return
+            if not bars:
+                from rich.console import Console
+                from rich.progress import Progress as RichProgress
+
+                bars.append(stack.enter_context(RichProgress(console=Console(stderr=True), transient=True)))
+                bars[0].add_task(what, total=total)
+            bars[0].update(bars[0].task_ids[0], completed=done)
+
+        yield show

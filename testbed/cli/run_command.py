@@ -1,0 +1,426 @@
+"""Commands ``run`` and ``runs``: run workloads or commands on all nodes, and list past runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+import click
+
+from testbed.cli.collector import imports_frozen
+from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.progress_display import progress
+from testbed.registry import DEFAULT_PROTOCOL
+
+if TYPE_CHECKING:
+    from testbed.controller.runs.command_runs import CommandsResult
+    from testbed.controller.runs.runner import Codec, Mode, Nics, RunResult
+    from testbed.controller.verdict.verdicts import Verdict
+
+_RUNS = Path("results/runs")
+_EXIT_CODES = {"degraded": 8, "invalid": 9, "failed": 10}
+_SHOWN = 40  # lines of a command's output
+
+
+class _RunOptions(TypedDict):
+    """Options that `testbed.run` takes as they are."""
+
+    protocol: str
+    codec: Codec
+    mode: Mode
+    dilate: int | None
+    nics: Nics
+    repeat: int
+    seed: int | None
+    timeout: float
+    patience: float | None
+    scenario: Path | None
+    profile: str
+    history: bool
+    check: bool | None
+    capture: bool
+    fates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A run that has ended. document: for JSON. show: prints the results. is_checked: its history was checked."""
+
+    document: Mapping[str, object]
+    show: Callable[[], None]
+    verdict: Verdict
+    is_checked: bool = False
+
+
+@click.command("run", short_help="Run a workload, or commands, on the nodes of a cluster.")
+@click.argument("cluster", metavar="CLUSTER")
+@click.argument("workload", metavar="[WORKLOAD]", required=False)
+@click.option(
+    "--protocol",
+    default=DEFAULT_PROTOCOL,
+    show_default=True,
+    metavar="NAME",
+    help="What the NICs speak; tcp and udp: the kernel's.",
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["generated", "scapy"]),
+    default="generated",
+    help="Let Scapy make and read the frames.",
+)
+@click.option("--mode", type=click.Choice(["sim", "live", "dilated"]), default="live", show_default=True,
+              help="On a virtual clock in one process; in namespaces; or there, slowed.")  # fmt: skip
+@click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
+              help="How many times slower than its model time passes in a dilated run; 200 if not said.")  # fmt: skip
+@click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
+              help="Whether a NIC's firmware runs in its host's process or in one of its own.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
+@click.option("--firmware", multiple=True, metavar="KEY=VALUE", help="A setting of the protocol's NICs.")
+@click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="So many times, with seeds one apart.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=None, help="Of fates and of the workload; the description's if not said."
+)
+@click.option("--on", "commands", multiple=True, type=(str, str), metavar="NODE COMMAND",
+              help="A shell command on a node, or on all of @TAG, instead of a workload; again and again.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
+              help="The run's folder; by default a new one in results/runs.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, metavar="SECONDS",
+              help="How long each repetition may take.")  # fmt: skip
+@click.option("--patience", type=click.FloatRange(0, min_open=True), default=None, metavar="SECONDS",
+              help="For how long nothing may get any further.")  # fmt: skip
+@click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
+              help="What goes wrong beside it, and when: in model time where that is dilated.")  # fmt: skip
+@click.option("--profile", default="ideal", metavar="NAME|FILE",
+              help="What NICs and hosts cost in the simulation: of the protocol, or a file; ideal: nothing.")  # fmt: skip
+@click.option("--history", is_flag=True, help="Write what each application sent, received and was told.")
+@click.option("--check/--no-check", default=None,
+              help="Look through the history: nothing lost, twice, changed; usual where that is the matter.")  # fmt: skip
+@click.option("--capture", is_flag=True, help="Write every frame of a simulation, and a trace.")
+@click.option(
+    "--fates", is_flag=True, help="Let the relay carry what is impaired, so that no fate in namespaces is untold."
+)
+@json_option
+@click.pass_context
+def run_command(
+    ctx: click.Context,
+    cluster: str,
+    workload: str | None,
+    settings: tuple[str, ...],
+    firmware: tuple[str, ...],
+    commands: tuple[tuple[str, str], ...],
+    output: Path | None,
+    as_json: bool,
+    **options: Unpack[_RunOptions],
+) -> None:
+    """Run a workload on all nodes of a cluster, or commands on some.
+
+    \b
+    testbed run star-4 pingpong
+    testbed run star-4 random --mode sim --set messages=1000 --seed 7
+    testbed run star-4 bandwidth --protocol tcp
+    testbed run star-4 random --scenario storm.toml
+    testbed run emp-2001 comb --mode sim --profile emp-2001
+    testbed run emp-2001 pingpong --mode dilated --dilate 500 --profile emp-2001
+    testbed run now-1998-pair am-logp --protocol am2 --mode sim --firmware reliable=no --firmware virtual=no
+    testbed run star-4 ./my_workload.py:PingPong --set count=5
+    testbed run star-2 ./my_mpi4py_script.py --set args='100 4096'
+    testbed run star-4 --on n1 'iperf3 -s -1' --on n2 'iperf3 -c n1'
+
+    A cluster that is up under that name is used and stays; another one is brought up for the run and taken down after it.
+    'testbed runs --workloads' lists workloads and their settings. Exit code 8: the verdict is degraded, 9: invalid, 10: a
+    promise was broken.
+    """
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plugins takes as long as 20 nodes
+    if bool(workload) == bool(commands):
+        raise click.UsageError("say either a workload or commands (--on NODE COMMAND)")
+    if commands:
+        _check_options_of_commands(options, firmware)
+    what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
+    place = output or _new_folder(Path(cluster).name.removesuffix(".toml"), what)
+    with progress(place, options["mode"]) as follow, _report_failure(place, made=output is None):
+        if commands:
+            ended = _run_commands(cluster, commands, place, follow, options)
+        else:
+            ended = _run_workload(cluster, str(workload), settings, firmware, place, follow, options)
+    if as_json:
+        print_json("run", ended.document)
+    else:
+        ended.show()
+        _print_verdict(ended.verdict)
+        if ended.is_checked:
+            from testbed.cli.replay import print_checks
+
+            print_checks(place)
+        echo(f"results are in {_shortest_path(place)}")
+    ctx.exit(_EXIT_CODES.get(ended.verdict.grade.value, 0))
+
+
+def _check_options_of_commands(options: _RunOptions, firmware: tuple[str, ...]) -> None:
+    if options["mode"] == "dilated" or options["dilate"] is not None:
+        raise click.UsageError("time cannot be dilated for commands: they take what this machine takes")
+    if options["profile"] != "ideal":
+        raise click.UsageError("--profile goes with a workload: commands take what this machine takes")
+    if firmware:
+        raise click.UsageError("--firmware goes with a workload: commands run over the kernel's own protocols")
+
+
+def _run_commands(
+    cluster: str,
+    commands: tuple[tuple[str, str], ...],
+    place: Path,
+    follow: Callable[[str], None] | None,
+    options: _RunOptions,
+) -> _Ended:
+    from testbed.controller.runs.command_runs import run_commands
+
+    result = run_commands(
+        cluster, commands, mode=options["mode"], seed=options["seed"], output=place, timeout=options["timeout"],
+        scenario=options["scenario"], follow=follow or (lambda _: None),
+    )  # fmt: skip
+    return _Ended(_commands_document(result), partial(_print_commands, result), result.verdict)
+
+
+def _run_workload(
+    cluster: str,
+    workload: str,
+    settings: tuple[str, ...],
+    firmware: tuple[str, ...],
+    place: Path,
+    follow: Callable[[str], None] | None,
+    options: _RunOptions,
+) -> _Ended:
+    from testbed.controller.runs.runner import run
+    from testbed.workloads.workload_settings import pairs
+
+    with imports_frozen():
+        result = run(
+            cluster, workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"), output=place,
+            follow=follow, **options,
+        )  # fmt: skip
+    return _Ended(_document(result), partial(_print_rows, result), result.verdict, result.checks is not None)
+
+
+@click.command("runs", short_help="List runs, show one, list workloads and protocols.")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False)
+@click.option("--workloads", is_flag=True, help="List the workloads with their settings, and the protocols.")
+@click.option("--protocols", is_flag=True, help="List the protocols: package, EtherType, modes.")
+@json_option
+def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json: bool) -> None:
+    """List the runs in results/runs or another directory; with a run's own folder, show its result."""
+    if workloads and protocols:
+        raise click.UsageError("--workloads and --protocols exclude each other")
+    if protocols:
+        _list_protocols(as_json)
+        return
+    if workloads:
+        _list_workloads(as_json)
+        return
+    from testbed.observe.recorded import recorded, runs
+
+    place = folder or _RUNS
+    if (place / "run.json").exists():
+        run_list, unreadable = [recorded(place)], list[str]()
+    else:
+        run_list, unreadable = runs(place)
+    if as_json:
+        shown = [
+            {"folder": str(run.folder), "status": run.status, "asked": run.asked, "result": run.result}
+            for run in run_list
+        ]
+        print_json("runs", {"runs": shown, "unreadable": unreadable})
+        return
+    if (place / "run.json").exists():
+        from testbed.cli.table_layout import print_rows
+
+        run = run_list[0]
+        echo(f"{run.asked.get('command', '')}: {run.status} {run.result.get('error', '')}".rstrip())
+        print_rows(list(run.rows()))
+    elif run_list:
+        from testbed.cli.table_layout import print_table
+
+        print_table(
+            ["folder", "cluster", "workload", "protocol", "mode", "seed", "status", "verdict"],
+            [
+                [
+                    run.folder.name,
+                    *(str(run.asked.get(key, "")) for key in ("cluster", "workload", "protocol", "mode", "seed")),
+                    run.status,
+                    str((run.result.get("verdict") or {}).get("grade", "")),
+                ]
+                for run in run_list
+            ],
+        )
+    else:
+        echo(f"there are no runs in {place}")
+    for sentence in unreadable:
+        echo(sentence, err=True)
+
+
+def _list_workloads(as_json: bool) -> None:
+    from dataclasses import MISSING
+
+    from testbed.registry import PROTOCOLS, WORKLOADS, load, offered
+    from testbed.workloads.workload_settings import settings_of
+
+    forms = {name: load(WORKLOADS, name) for name in offered(WORKLOADS)}
+    summaries = {
+        name: {
+            "summary": (form.__doc__ or "").strip().partition("\n")[0],
+            "settings": {key.name: None if key.default is MISSING else key.default for key in settings_of(form)},
+        }
+        for name, form in forms.items()
+    }
+    if as_json:
+        print_json("workloads", {"workloads": summaries, "protocols": list(offered(PROTOCOLS))})
+        return
+    for name, workload in summaries.items():
+        echo(f"{name}: {workload['summary']}")
+        settings = workload["settings"]
+        assert isinstance(settings, dict)
+        echo("    " + " ".join(f"{key}={_format_setting(value)}" for key, value in settings.items()))
+    echo(f"protocols: {', '.join(offered(PROTOCOLS))}")
+
+
+def _list_protocols(as_json: bool) -> None:
+    from testbed.cli.doctor import documents, print_protocols, problems
+
+    if as_json:
+        print_json("protocols", {"protocols": documents(), "problems": problems()})
+        return
+    print_protocols()
+    for sentence in problems():
+        echo(f"warning: {sentence}", err=True)
+
+
+def _format_setting(value: object) -> str:
+    return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
+
+
+def _new_folder(cluster: str, what: str) -> Path:
+    """Create and return a new folder; at once, since another run may begin in the same second."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{cluster}-{what}"
+    count, place = 1, _RUNS / stem
+    while True:
+        try:
+            place.mkdir(parents=True)
+        except FileExistsError:
+            count += 1
+            place = _RUNS / f"{stem}-{count}"
+        except OSError:  # the run reports it on its first write
+            return place
+        else:
+            return place
+
+
+@contextmanager
+def _report_failure(place: Path, *, made: bool) -> Iterator[None]:
+    """Context manager that reports the folder and the checks when a run fails after it has begun. made: the folder was
+    created for this run, and is removed if nothing has begun."""
+    before = (place / "run.json").exists()
+    try:
+        yield
+    except BaseException:
+        if made:
+            with suppress(OSError):  # not empty
+                place.rmdir()
+        if not before and (place / "run.json").exists():
+            from testbed.cli.replay import print_checks
+
+            echo(f"what there was until then is in {place}", err=True)
+            print_checks(place)
+        raise
+
+
+def _print_commands(result: CommandsResult) -> None:
+    for command in result.commands:
+        echo(f"{command.node}: {command.text} ended with code {command.code}")
+        lines = command.tail().splitlines()
+        echo("".join(f"  {line}\n" for line in lines[-_SHOWN:]), nl=False)
+
+
+def _print_rows(result: RunResult) -> None:
+    if result.verdict.grade.value == "invalid":
+        echo("the run is invalid, and no figure of it is shown")
+        return
+    from testbed.cli.table_layout import print_rows, print_table
+
+    print_rows(list(result.rows))
+    if not result.rows and result.folder is not None:  # a script prints its results
+        for node in result.results:
+            for log in sorted(result.folder.glob(f"**/logs/{node}.log")):
+                lines = log.read_text(errors="replace").splitlines()
+                echo("".join(f"{node}: {line}\n" for line in lines[-_SHOWN:]), nl=False)
+    if result.used:
+        parts = list(dict.fromkeys(part for usage in result.used.values() for part in usage))
+        print_table(
+            ["busy", *parts],
+            [
+                [node, *(f"{usage[part]['share']:.1%}" for part in parts)]
+                for node, usage in list(result.used.items())[:_SHOWN]
+            ],
+        )
+    switches = {name: counts for name, counts in result.repetitions[-1].switches.items() if any(counts.values())}
+    if switches:
+        causes = list(dict.fromkeys(cause for counts in switches.values() for cause in counts))
+        print_table(
+            ["switch", *(cause.replace("_", " ") for cause in causes)],
+            [
+                [name, *(f"{counts.get(cause, 0):,}" for cause in causes)]
+                for name, counts in list(switches.items())[:_SHOWN]
+            ],
+        )
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    for finding in verdict.findings:
+        if finding.grade.value in _EXIT_CODES:
+            where = " ".join(part for part in (finding.link, finding.direction) if part)
+            measured = "" if finding.measured is None else f" {finding.measured:.6g} {finding.unit}"
+            reason = f" ({finding.reason})" if finding.reason else ""
+            echo(f"  {finding.what}{' on ' + where if where else ''}:{measured}{reason}: {finding.grade.value}")
+    for note in verdict.notes:
+        echo(f"note: {note}")
+    colours = {"trusted": "green", "degraded": "yellow", "invalid": "red", "failed": "red"}
+    echo(f"verdict: {click.style(verdict.grade.value, fg=colours[verdict.grade.value])}")
+
+
+def _shortest_path(folder: Path) -> str:
+    whole = folder.absolute()
+    return os.path.relpath(whole) if whole.is_relative_to(Path.cwd()) else str(whole)
+
+
+def _common(result: CommandsResult | RunResult) -> dict[str, object]:
+    from testbed.controller.runs.run_recorder import verdict_to_json
+
+    return {"cluster": result.cluster, "folder": str(result.folder), "verdict": verdict_to_json(result.verdict)}
+
+
+def _commands_document(result: CommandsResult) -> Mapping[str, object]:
+    commands = [
+        {"node": command.node, "command": command.text, "code": command.code, "log": str(command.log)}
+        for command in result.commands
+    ]
+    return {**_common(result), "commands": commands}
+
+
+def _document(result: RunResult) -> Mapping[str, object]:
+    return {
+        **_common(result),
+        "workload": result.workload,
+        "settings": result.settings,
+        "protocol": result.protocol,
+        "mode": result.mode,
+        "seed": result.seed,
+        "seconds": result.seconds,
+        "rows": result.rows,
+        "results": [repetition.results for repetition in result.repetitions],
+        "counted": [repetition.counted for repetition in result.repetitions],
+        "used": [repetition.used for repetition in result.repetitions],
+        "switches": [repetition.switches for repetition in result.repetitions],
+    }

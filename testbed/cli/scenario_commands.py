@@ -1,0 +1,68 @@
+"""Command ``scenario check``: the timeline of a scenario on a cluster, without starting anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from testbed.cli.consoles import echo, json_option, print_json
+
+_SHOWN = 100  # moments; --json has all
+
+
+@click.group("scenario", short_help="Check scenarios of faults.")
+def scenario_command() -> None:
+    """Scenarios of faults beside a run: testbed run CLUSTER WORKLOAD --scenario FILE
+
+    'testbed schema scenario' has all keys.
+    """
+
+
+@scenario_command.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("cluster", metavar="CLUSTER")
+@click.option(
+    "--mode", type=click.Choice(["sim", "live"]), default="live", show_default=True, help="Where it is to be."
+)
+@click.option("--seed", type=click.IntRange(0), default=None, help="The run's; the description's if not said.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+              help="How long the run may take: its --timeout.")  # fmt: skip
+@json_option
+def check_command(
+    file: Path, cluster: str, mode: Literal["sim", "live"], seed: int | None, seconds: float, as_json: bool
+) -> None:
+    """Say what happens when; all that is wrong at once: names that the cluster does not have, what this machine cannot do.
+
+    \b
+    testbed scenario check storm.toml star-4
+    """
+    from testbed.controller.runs.limits import problem_of_seed, problem_of_time
+    from testbed.controller.runs.run_target import find_target
+    from testbed.controller.scenarios.feasibility import check, texts_of
+    from testbed.controller.scenarios.moments import moments, occurrences
+    from testbed.errors import DescriptionError
+    from testbed.spec.scenario import load
+    from testbed.spec.units import format_duration
+
+    if problems := problem_of_seed(seed) + problem_of_time("seconds", seconds):
+        raise DescriptionError("the run", problems)
+    scenario = load(file)
+    layout = find_target(cluster, mode, seed).layout
+    check(scenario, layout, mode)
+    texts_of(scenario.faults)
+    timeline = moments(occurrences(scenario, layout, layout.seed if seed is None else seed, round(seconds * 1e9)))
+    if as_json:
+        shown = [
+            {"at": moment.when, "begins": moment.begins, "fault": moment.occurrence.name,
+             "kind": moment.occurrence.fault.kind, "what": moment.occurrence.fault.what}
+            for moment in timeline
+        ]  # fmt: skip
+        print_json("scenario-check", {"name": scenario.name, "cluster": layout.name, "moments": shown})
+        return
+    for moment in timeline[:_SHOWN]:
+        word = "begins" if moment.begins else "ends"
+        echo(f"{format_duration(moment.when):>12}  {word:6}  {moment.occurrence.name}: {moment.occurrence.fault.what}")
+    if len(timeline) > _SHOWN:
+        echo(f"and {len(timeline) - _SHOWN:,} more; --json has all")

@@ -1,0 +1,89 @@
+"""Commands started by keys: each is `testbed` itself, called as a user would, while the screen goes on.
+
+So they accept the same options, print the same sentences and roll back the same things. They run one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Final
+
+_CALL: Final = "import sys; sys.argv[0] = 'testbed'; from testbed.cli.main import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Result of a command, as one line."""
+
+    message: str
+    failed: bool
+
+
+@dataclass(slots=True)
+class _Running:
+    process: subprocess.Popen[bytes]
+    handle: int
+    output: IO[bytes]
+
+
+class Commands:
+    """Queue of commands for one cluster."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Sequence[str]] = deque()
+        self._running: _Running | None = None
+
+    def descriptors(self) -> list[int]:
+        """Descriptors that become readable when the running command has ended."""
+        return [self._running.handle] if self._running is not None else []
+
+    def start(self, words: Sequence[str]) -> None:
+        """Run a command as soon as those before it have ended."""
+        self._waiting.append(words)
+        self._go_on()
+
+    def done(self) -> Done:
+        """Wait for the running command; return its result."""
+        running = self._running
+        assert running is not None
+        code = running.process.wait()
+        os.close(running.handle)
+        running.output.seek(0)
+        text = running.output.read().decode(errors="replace")
+        running.output.close()
+        self._running = None
+        self._go_on()
+        return Done(_line(text, failed=bool(code)), bool(code))
+
+    def finish(self) -> None:
+        """Wait for all commands: none is lost."""
+        while self._running is not None:
+            self.done()
+
+    def _go_on(self) -> None:
+        if self._running is not None or not self._waiting:
+            return
+        output = tempfile.TemporaryFile()  # noqa: SIM115  it is closed when its command has ended
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _CALL, *self._waiting.popleft()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C must reach the screen only
+        )
+        self._running = _Running(process, os.pidfd_open(process.pid), output)
+
+
+def _line(text: str, *, failed: bool) -> str:
+    """Join the output to one line; of an error without the usage."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not failed:
+        return "; ".join(lines)
+    errors = [line for line in lines if line.startswith("Error: ")]
+    return errors[-1].removeprefix("Error: ") if errors else " ".join(lines).removeprefix("testbed: ")

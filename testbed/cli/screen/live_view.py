@@ -1,0 +1,60 @@
+"""Loop of the full-screen view: a look at each interval, a redraw after each look and each key, until the user
+quits."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from testbed.cli.screen.frame import frame
+from testbed.cli.screen.key_commands import Commands
+from testbed.cli.screen.panels import PANELS
+from testbed.cli.screen.terminal import take_over
+from testbed.cli.screen.view import Command, Quit, View, press, show_result
+from testbed.observe.live.snapshot import Absent, Snapshot
+from testbed.observe.live.snapshots import SnapshotSampler
+
+
+def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard: int) -> None:
+    """Show the cluster until the user quits. interval: seconds between two looks. keyboard: the terminal's
+    descriptor. A signal that ends the program is raised again once the terminal is as before."""
+    commands = Commands()
+    ended_by = 0
+    try:
+        with take_over(keyboard) as terminal, console.screen(hide_cursor=True):
+            view, due = View(), 0.0
+            snapshot: Snapshot | Absent = Absent("")
+            while True:
+                now = time.monotonic()
+                if now >= due and not view.paused:
+                    snapshot = sampler.look(agents=PANELS[view.panel].name == "NICs")
+                    due = max(due + interval, now) if due else now + interval
+                width, height = console.size
+                console.update_screen(frame(snapshot, view, width, height))
+                left = 60.0 if view.paused else due - time.monotonic()
+                woken = terminal.wait(left, commands.descriptors())
+                if woken.interrupted or woken.gone or woken.ended_by:
+                    ended_by = woken.ended_by
+                    break
+                if woken.ready:
+                    done = commands.done()
+                    view, due = show_result(view, done.message, failed=done.failed), 0.0
+                for key in woken.keys:
+                    view, action = press(view, key, snapshot)
+                    if isinstance(action, Quit):
+                        return
+                    if isinstance(action, Command) and isinstance(snapshot, Snapshot):
+                        commands.start(arguments(snapshot.cluster, action))
+        if ended_by:
+            signal.raise_signal(ended_by)
+    finally:
+        commands.finish()
+
+
+def arguments(cluster: str, action: Command) -> Sequence[str]:
+    """Arguments of the complete command: the user's follow ours, so that the user's take precedence."""
+    name, *rest = action.words
+    return [name, "--name", cluster, *rest]

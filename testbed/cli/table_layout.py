@@ -1,0 +1,46 @@
+"""Tables in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from testbed.cli.consoles import printable
+from testbed.observe.format.quantities import format_value, heading
+
+_MAX = 60  # rows
+_WIDE = 200  # characters
+_HIDDEN = ("clock_ns", "rank")
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows, one table for each set of keys."""
+    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        kinds.setdefault(tuple(key for key in row if key not in _HIDDEN), []).append(row)
+    for keys, rows_of_kind in kinds.items():
+        print_table(
+            [heading(key) for key in keys],
+            ([format_value(key, row.get(key)) for key in keys] for row in rows_of_kind[:_MAX]),
+        )
+        if len(rows_of_kind) > _MAX:
+            _console().print(f"and {len(rows_of_kind) - _MAX:,} more in rows.jsonl")
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(headings):
+        table.add_column(Text(printable(name)), justify="left" if number == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(text)) for text in row))
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Console as wide as the terminal; wide enough for any table in a file or a pipe."""
+    return Console(width=None if sys.stdout.isatty() else _WIDE)

@@ -1,0 +1,1 @@
+"""Programs and shells in the nodes of a running cluster."""

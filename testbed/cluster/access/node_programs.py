@@ -1,0 +1,154 @@
+"""Start programs in nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from testbed.cluster.records.state import State, Store, file_source
+from testbed.errors import NotFoundError, TestbedError, reason_of
+from testbed.kernel import cgroups, namespaces
+from testbed.kernel.setns import Surroundings, enter
+from testbed.kernel.signals import default_for_programs
+from testbed.spec.layout import Node
+
+STATE = "TESTBED_STATE"
+"""Environment variable of programs in nodes: the cluster's directory. TESTBED_CLUSTER and TESTBED_NODE are also set."""
+
+NODE = "TESTBED_NODE"
+
+
+class CommandError(TestbedError):
+    """A program in a node ended with a non-zero code. returncode: negative for a signal, as in subprocess."""
+
+    def __init__(self, node: str, command: Sequence[str], returncode: int, stdout: str, stderr: str) -> None:
+        self.node = node
+        self.command = list(command)
+        self.returncode = returncode
+        self.stdout = stdout
+        self.stderr = stderr
+        how = f"ended with code {returncode}" if returncode >= 0 else f"was ended by signal {-returncode}"
+        said = stderr.strip() or stdout.strip()
+        super().__init__(f"{node}: {' '.join(command)} {how}" + (f":\n{said}" if said else ""))
+
+
+class CommandTimeoutError(TestbedError):
+    """A program in a node did not end in time and was killed."""
+
+
+def node_of(state: State, name: str) -> Node:
+    """The node of that name; NotFoundError lists the nodes."""
+    for node in state.layout.nodes:
+        if node.name == name:
+            return node
+    there = [node.name for node in state.layout.nodes]
+    shown = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
+    raise NotFoundError(f"cluster {state.name} has no node {name!r}; it has {shown}")
+
+
+def surroundings(store: Store, state: State, name: str) -> Surroundings:
+    """The environment of programs in a node: namespace, files, variables, limits. NotFoundError if the node does not
+    exist."""
+    node = node_of(state, name)
+    path = state.namespaces.get(name, "")
+    hidden = state.keeper is not None and path.startswith(f"{namespaces.NAMES}/")  # in the keeper's mount namespace
+    alive = state.keeper.alive if hidden and state.keeper is not None else namespaces.is_namespace(path)
+    if state.ended:
+        raise NotFoundError(state.ended)
+    if not alive:
+        raise NotFoundError(
+            f"node {name} of cluster {state.name} is gone: its network namespace does not exist any more; "
+            f"'testbed up' makes it again, 'testbed down --name {state.name}' removes the rest"
+        )
+    directory = store.directory(state.name)
+    files = {target: directory / file_source(name, target) for target in node.files}
+    if (clients := store.ssh(state.name) / "config").exists():
+        files.setdefault("/etc/ssh/ssh_config", clients)
+    return Surroundings(
+        namespace=path,
+        host_name=name,
+        hosts=directory / "hosts",
+        keeper=state.keeper.pid if hidden and state.keeper is not None else 0,
+        files=files,
+        environment={STATE: str(directory), "TESTBED_CLUSTER": state.name, NODE: name, **node.environment},
+        cpus=node.cpus,
+        group=cgroups.group(state.name, name) if node.cpu_share or node.memory else None,
+    )
+
+
+def environment(place: Surroundings, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment variables of a program: this process's, the node's, and `extra`."""
+    return {**os.environ, **place.environment, **(extra or {})}
+
+
+def become(place: Surroundings, command: Sequence[str]) -> None:
+    """Replace this process by a program in the node, which gets its terminal, standard input, signals and exit code.
+
+    Returns only by raising: TestbedError if this process cannot enter the node, OSError if the program cannot be
+    started.
+    """
+    try:
+        enter(place)
+    except OSError as error:
+        raise _not_entered(place, error) from error
+    default_for_programs()
+    os.execvpe(command[0], list(command), environment(place))
+
+
+def _not_entered(place: Surroundings, error: OSError) -> TestbedError:
+    return TestbedError(f"{place.host_name}: the program could not be put into the node: {reason_of(error)}")
+
+
+def start(
+    place: Surroundings,
+    command: Sequence[str],
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    group: bool = False,
+) -> subprocess.Popen[str]:
+    """Start a program in the node; the arguments are those of subprocess.Popen.
+
+    group: make it the leader of a new session, and thus of a process group.
+    """
+    if isinstance(command, str) or not command:
+        raise TypeError("a command is a list: the program and its arguments; for a shell: ['sh', '-c', ...]")
+    reader, writer = os.pipe()
+
+    def enter_or_say_why() -> None:
+        try:
+            enter(place)
+        except OSError as error:  # subprocess would hide the reason
+            os.write(writer, str(_not_entered(place, error)).encode())
+            raise
+
+    try:
+        return subprocess.Popen(
+            list(command),
+            cwd=cwd,
+            env=environment(place, env),
+            start_new_session=group,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            preexec_fn=enter_or_say_why,
+        )
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{place.host_name}: there is no program or directory {error.filename}") from error
+    except PermissionError as error:
+        raise TestbedError(f"{place.host_name}: {error.filename} is not a program that may be run") from error
+    except subprocess.SubprocessError as error:
+        os.set_blocking(reader, False)
+        with contextlib.suppress(BlockingIOError):
+            raise TestbedError(os.read(reader, 4096).decode(errors="replace")) from error
+        raise TestbedError(f"{place.host_name}: the program could not be put into the node ({error})") from error
+    finally:
+        os.close(reader)
+        os.close(writer)

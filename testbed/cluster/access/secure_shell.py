@@ -1,0 +1,122 @@
+"""ssh in a cluster: an sshd in every node, with keys and files that belong to the cluster and end with it.
+
+    ROOT/CLUSTER/ssh/config       for ``ssh -F``, outside and in the nodes, where it is shown as /etc/ssh/ssh_config
+    ROOT/CLUSTER/ssh/known_hosts  the cluster's host key under the nodes' names and addresses
+    ROOT/CLUSTER/ssh/key          the owner's key for all nodes; host_key is the nodes'
+    ROOT/CLUSTER/ssh/NODE.conf    configuration of the node's sshd; NODE.log is its log, NODE.pid its process
+
+Connections from outside are made in the node's network namespace (`testbed.kernel.port_forwarding`), since the machine
+has no interface in the cluster; connections between nodes cross the cluster's links. An sshd is a program of its node
+and ends with the cluster, which need not know of it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed.cluster.access import node_programs, shell_servers
+from testbed.cluster.access.shell_servers import PORT, user
+from testbed.cluster.records.state import PATIENCE, State, Store
+from testbed.errors import ConflictError, TestbedError
+from testbed.kernel.filesystem import make_directory, remove_file, replace_file, write_in_place
+from testbed.kernel.port_forwarding import command
+from testbed.runtime import event_log
+from testbed.spec.layout import Node
+
+if TYPE_CHECKING:
+    from testbed.machines.ssh_connections import Connection
+
+
+def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
+    """Ensure that these nodes of a running cluster (default: all) have an sshd; return the path of the client
+    configuration.
+
+    Existing files and servers are kept. Raises NotFoundError, UnsupportedError without OpenSSH or for a user without a
+    name, ConflictError if another program listens on the port, and TestbedError with sshd's output if it does not
+    start.
+    """
+    store.choose(name)
+    sshd, _ = shell_servers.program(), user()
+    with store.locked(name, PATIENCE):
+        state = store.choose(name)
+        if state.abandoned or state.phase not in ("up", "changing"):
+            raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
+        place = store.ssh(name)
+        make_directory(place, 0o700)
+        for key in ("key", "host_key"):
+            if not (place / f"{key}.pub").exists():
+                _make_key(place / key, f"{key} of cluster {name}")
+        replace_file(place / "known_hosts", _known_hosts(place, state))
+        config = place / "config"
+        config.touch(0o600)
+        write_in_place(config, _configuration(store, state, place))  # programs in nodes have it bind-mounted
+        began = shell_servers.begin(store, state, nodes or [node.name for node in state.layout.nodes], sshd)
+        if began:
+            event_log.record(store.directory(name), "ssh", nodes=began)
+    return config
+
+
+def connect(store: Store, state: State, node: str) -> Connection:
+    """A Fabric connection to a node that has an sshd; it opens on first use."""
+    from testbed.machines.ssh_connections import Door, connect
+
+    place, there = store.ssh(state.name), node_programs.surroundings(store, state, node)
+    return connect(Door(node, there.namespace, there.keeper, PORT, user(), place / "key", place / "known_hosts"))
+
+
+def _make_key(path: Path, comment: str) -> None:
+    remove_file(path)
+    done = subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise TestbedError(f"{path} cannot be made: {done.stderr.strip() or done.stdout.strip()}")
+
+
+# What clients read
+
+
+def _known_hosts(place: Path, state: State) -> str:
+    kind, key = (place / "host_key.pub").read_text().split()[:2]
+    return "".join(f"{','.join(_names(node))} {kind} {key}\n" for node in state.layout.nodes)
+
+
+def _names(node: Node) -> list[str]:
+    """The names and addresses under which a node can be reached."""
+    return [node.name, *(address.partition("/")[0] for nic in node.nics for address in nic.addresses)]
+
+
+def _configuration(store: Store, state: State, place: Path) -> str:
+    """The configuration for OpenSSH clients and programs that read their files. The first value of a key counts."""
+    lines = [f"# Cluster {state.name}, by testbed: it is written anew by 'testbed ssh', and ends with the cluster."]
+    outside = f'exec "test x$TESTBED_CLUSTER != x{state.name}"'
+    for node in state.layout.nodes:
+        there = node_programs.surroundings(store, state, node.name)
+        lines += [
+            f"Host {' '.join(_names(node))}",
+            f"    User {user()}",
+            f"    Port {PORT}",
+            f"    IdentityFile {place / 'key'}",
+            f"Match originalhost {','.join(_names(node))} {outside}",
+            f"    ProxyCommand {shlex.join(command(there.namespace, PORT, there.keeper)).replace('%', '%%')}",
+        ]
+    lines += [
+        "Host *",
+        "    ProxyUseFdpass yes",
+        "    IdentitiesOnly yes",
+        "    PreferredAuthentications publickey",
+        f"    UserKnownHostsFile {place / 'known_hosts'}",
+        "    GlobalKnownHostsFile /dev/null",
+        "    StrictHostKeyChecking yes",
+        "    UpdateHostKeys no",
+        "    SendEnv LANG LC_*",
+    ]
+    return "\n".join(lines) + "\n"

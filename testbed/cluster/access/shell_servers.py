@@ -1,0 +1,196 @@
+"""The sshd of each node: configuration, environment, start, and detection of running ones.
+
+As root, an sshd sees some files and directories of its own, so that it neither depends on nor changes the machine's.
+Without root, it runs as the user, in a user namespace below the cluster's in which the user has the same uid as outside
+and no power over the node: as root, sshd would switch to an unprivileged user before authentication, and there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from testbed.cluster.access import node_programs
+from testbed.cluster.records.state import State, Store
+from testbed.errors import ConflictError, TestbedError, UnsupportedError
+from testbed.kernel import daemons, processes, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.filesystem import replace_file, write_setting
+from testbed.kernel.ports import open_ports
+from testbed.kernel.processes import Identity
+from testbed.kernel.setns import Surroundings, enter
+from testbed.kernel.signals import default_for_programs
+from testbed.kernel.userns import become_oneself
+from testbed.spec.layout import Node
+
+PORT: Final = 22
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_BEGIN: Final = 10.0  # s until sshd must listen
+_LOOK: Final = 0.002  # s between two looks
+_SEPARATION: Final = "/run/sshd"  # sshd's privilege separation directory, which must exist
+_FIRST_PORT: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"  # the node's own, as all below net/ipv4
+_LOGINS: Final = ("/run/utmp", "/var/log/wtmp", "/var/log/lastlog")  # sshd records terminal sessions there
+
+
+def user() -> str:
+    """The user who logs in: the owner of the clusters. UnsupportedError if the uid has no name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError as error:
+        raise UnsupportedError(
+            f"user {os.geteuid()} has no name on this machine: sshd lets in nobody without"
+        ) from error
+
+
+def program() -> str:
+    """The absolute path of sshd, which it requires as its argv[0]. UnsupportedError without OpenSSH."""
+    found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if found is None or not shutil.which("ssh-keygen"):
+        raise UnsupportedError("there is no OpenSSH server here: install Debian's openssh-server, or what has sshd")
+    return os.path.abspath(found)
+
+
+def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list[str]:
+    """Start sshd in those of these nodes where none runs with the current configuration; return their names.
+
+    The cluster's lock must be held and the keys exist. Raises as `secure_shell.ensure`.
+    """
+    place = store.ssh(state.name)
+    wanted: dict[str, Callable[[], Identity]] = {}
+    for node in [node_programs.node_of(state, name) for name in nodes]:
+        surroundings = node_programs.surroundings(store, state, node.name)
+        text = _server(place, node, surroundings)
+        file = place / f"{node.name}.conf"
+        there = _running(place, state, node)
+        if there is not None and file.exists() and file.read_text() == text:
+            continue
+        if there is not None:
+            processes.end(there)  # its sessions continue
+        replace_file(file, text)
+        wanted[node.name] = _starter(sshd, place, node, _own(place, node, surroundings))
+    if not wanted:
+        return []
+    # In a child process: sshd is then reparented, and this process need not wait for it.
+    begun = in_child(lambda: {name: start() for name, start in wanted.items()})
+    deadline = time.monotonic() + _BEGIN
+    for name, identity in begun.items():
+        _await_listening(identity, deadline, name, place / f"{name}.log")
+    return list(begun)
+
+
+def _server(place: Path, node: Node, surroundings: Surroundings) -> str:
+    """The sshd configuration of a node."""
+    return "\n".join(
+        [
+            f"Port {PORT}",
+            f"HostKey {place / 'host_key'}",
+            f"AuthorizedKeysFile {place / 'key.pub'}",
+            f"AllowUsers {user()}",
+            "PermitRootLogin prohibit-password",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "UsePAM no",  # PAM modules would register sessions on the machine
+            f"StrictModes {'no' if surroundings.keeper else 'yes'}",  # /tmp is writable by everybody
+            "UseDNS no",
+            "PidFile none",
+            "PrintMotd no",
+            "PrintLastLog no",
+            "MaxStartups 256",
+            "MaxSessions 256",
+            "AcceptEnv LANG LC_*",
+            "Subsystem sftp internal-sftp",
+            f"SetEnv {' '.join(_variables(node, surroundings.environment))}",
+            "",
+        ]
+    )
+
+
+def _variables(node: Node, environment: Mapping[str, str]) -> Iterator[str]:
+    """Additional variables of a session: the node's, and a PATH that contains this Python and `testbed`."""
+    for name, value in {"PATH": f"{Path(sys.executable).parent}:{_PATH}", **environment}.items():
+        if "\n" in value:
+            raise UnsupportedError(f"sshd cannot give sessions on {node.name} the variable {name}: it has a line break")
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+        yield f'"{name}={quoted}"'
+
+
+def _own(place: Path, node: Node, surroundings: Surroundings) -> Surroundings:
+    """Give sshd private versions of system files, so that it neither changes nor depends on the machine's."""
+    files = dict(surroundings.files)
+
+    def altered(path: str, alter: Callable[[str], str]) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            text = files.get(path, Path(path)).read_text()
+            if (ours := alter(text)) != text:
+                files[path] = place / f"{node.name}.{Path(path).name}"
+                replace_file(files[path], ours)
+
+    if surroundings.keeper:
+        altered("/etc/group", _own_tty)
+        return replace(surroundings, files=files)
+    altered("/etc/shadow", _opened)
+    files |= {path: Path("/dev/null") for path in _LOGINS if os.path.exists(path) or path.endswith("lastlog")}
+    return replace(surroundings, files=files, directories=(_SEPARATION,))
+
+
+def _own_tty(groups: str) -> str:
+    """Map the group tty to the user's group: sshd must be able to give terminals to the group of that name."""
+    lines = groups.splitlines(keepends=True)
+    return "".join(f"tty:x:{os.getegid()}:\n" if line.startswith("tty:") else line for line in lines)
+
+
+def _opened(shadow: str) -> str:
+    """Unlock the user's password: sshd refuses locked users even with a key, and root is locked on many machines."""
+    lines = shadow.splitlines(keepends=True)
+    locked = f"{user()}:!"
+    return "".join(f"{user()}:*:{line.split(':', 2)[2]}" if line.startswith(locked) else line for line in lines)
+
+
+def _starter(sshd: str, place: Path, node: Node, surroundings: Surroundings) -> Callable[[], Identity]:
+    calling = [sshd, "-D", "-e", "-f", str(place / f"{node.name}.conf")]
+    user, group = os.geteuid(), os.getegid()
+
+    def prepare() -> None:
+        syscalls.end_with_parent(signal.SIGKILL)  # until the pid file exists
+        enter(surroundings)
+        if PORT in open_ports("self", "tcp"):
+            raise ConflictError(f"something else listens on port {PORT} of node {node.name}")
+        replace_file(place / f"{node.name}.pid", str(processes.identity()))
+        syscalls.end_with_parent(0)
+        if surroundings.keeper:
+            write_setting(_FIRST_PORT, str(PORT))
+            become_oneself(user, group)
+
+    def become() -> None:
+        default_for_programs()
+        os.execve(sshd, calling, node_programs.environment(surroundings))
+
+    return lambda: daemons.start("testbed-sshd", (), prepare, become, str(place / f"{node.name}.log"))
+
+
+def _running(place: Path, state: State, node: Node) -> Identity | None:
+    """The running sshd of a node, if any."""
+    try:
+        identity = Identity.parse((place / f"{node.name}.pid").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    here = identity.alive and processes.network_namespace_of(identity.pid) == state.inodes.get(node.name)
+    return identity if here else None
+
+
+def _await_listening(identity: Identity, deadline: float, node: str, log: Path) -> None:
+    while PORT not in open_ports(identity.pid, "tcp"):
+        if not identity.alive or time.monotonic() > deadline:
+            said = log.read_text(errors="replace").strip().splitlines()[-3:]
+            raise TestbedError("\n".join([f"sshd on node {node} does not begin:", *said]))
+        time.sleep(_LOOK)

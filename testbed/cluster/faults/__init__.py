@@ -1,0 +1,1 @@
+"""Faults of a cluster that is up: impairments, rules, cut cables, partitions, background load."""

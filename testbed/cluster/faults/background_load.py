@@ -1,0 +1,164 @@
+"""Background load: programs that use up a node's processor or fill its links.
+
+Each is a process in its node's network namespace and group: it is subject to the node's limits, shown by ``status``,
+and ends with the cluster. It uses real processor time, which affects measurements on machines with few processors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from testbed.cluster.access import node_programs
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.records.state import State, Store
+from testbed.errors import DescriptionError, NotFoundError, Problem, UnsupportedError
+from testbed.kernel import daemons, processes, syscalls
+from testbed.kernel.filesystem import write_setting
+from testbed.kernel.processes import Identity
+from testbed.kernel.setns import Surroundings, enter_keeper, is_inside
+
+PORT: Final = 9
+"""The discard service of UDP (RFC 863)."""
+
+_PERIOD: Final = 10_000_000  # ns; the processor is busy for a share of each period
+_BURST: Final = 1_000_000  # ns; datagrams due within this time are sent in one burst
+_FRAME: Final = 1514  # bytes of a full Ethernet frame
+_OVERHEAD: Final = {socket.AF_INET: 42, socket.AF_INET6: 62}  # bytes of Ethernet, IP and UDP headers
+_SECOND: Final = 1_000_000_000
+
+
+def use_processor(store: Store, state: State, nodes: Sequence[str], share: float, seconds: float) -> list[Identity]:
+    """Use a share of the processors of each node; 0.5 is half of one, 2 is two of them."""
+    if not 0 < share <= (os.cpu_count() or 1):
+        raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
+    places = [node_programs.surroundings(store, state, node) for node in nodes]
+    with _all_or_none() as started:
+        for place in places:
+            left = share
+            while left > 0:
+                part = min(left, 1.0)
+                started.append(_start(store, state, place, partial(_burn, part, seconds)))
+                left -= part
+    return started
+
+
+def send_traffic(
+    store: Store, state: State, senders: Sequence[str], receiver: str, rate: int, seconds: float
+) -> list[Identity]:
+    """Send datagrams from every sender to the receiver, whose kernel discards them.
+
+    rate: bit/s including headers. Senders do no congestion control.
+    """
+    address = node_programs.node_of(state, receiver).address
+    if not address:
+        raise NotFoundError(f"node {receiver} has no address to send to")
+    routed = state.layout.routed()
+    for sender in senders:
+        if sender == receiver:
+            raise DescriptionError("the load", [Problem("", f"{sender} to itself", "two nodes")])
+        if sender in routed:
+            raise UnsupportedError(f"{sender}: {routed[sender].refusal}")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sink = node_programs.surroundings(store, state, receiver)
+    places = [node_programs.surroundings(store, state, sender) for sender in senders]
+    with _all_or_none() as started:
+        started.append(_start(store, state, sink, partial(_wait, seconds), partial(_discard, family)))
+        for place in places:
+            started.append(_start(store, state, place, partial(_send, family, address, rate, seconds)))
+    return started
+
+
+@contextlib.contextmanager
+def _all_or_none() -> Iterator[list[Identity]]:
+    """End the programs started so far, which are not yet recorded, if one of them cannot be started."""
+    started: list[Identity] = []
+    try:
+        yield started
+    except BaseException:
+        for program in started:
+            processes.end(program)
+        raise
+
+
+def _start(
+    store: Store,
+    state: State,
+    place: Surroundings,
+    run: Callable[[], None],
+    first: Callable[[], None] = lambda: None,
+) -> Identity:
+    def prepare() -> None:
+        if place.group is not None:
+            write_setting(f"{place.group}/cgroup.procs", "0")
+        if place.keeper and not is_inside(place.keeper):
+            enter_keeper(place.keeper)
+        handle = os.open(place.namespace, os.O_RDONLY | os.O_CLOEXEC)
+        syscalls.setns(handle, syscalls.CLONE_NEWNET)
+        os.close(handle)
+        if place.cpus:
+            os.sched_setaffinity(0, place.cpus)
+        first()
+
+    return daemons.start(
+        namespace_names.LOAD, (), prepare, run, str(store.directory(state.name) / "processes.log"), state.name
+    )
+
+
+def _ends(seconds: float) -> float:
+    return time.monotonic_ns() + seconds * _SECOND if seconds else float("inf")
+
+
+def _wait(seconds: float) -> None:
+    time.sleep(seconds or 1e9)
+
+
+def _burn(share: float, seconds: float) -> None:
+    """Be busy for a share of every period, measured in own processor time so that other processes do not reduce it."""
+    end = _ends(seconds)
+    due = time.monotonic_ns()
+    while time.monotonic_ns() < end:
+        begun = time.thread_time_ns()
+        while time.thread_time_ns() - begun < share * _PERIOD:
+            pass
+        due += _PERIOD
+        now = time.monotonic_ns()
+        if due > now:
+            time.sleep((due - now) / _SECOND)
+        else:  # preempted: do not catch up
+            due = now
+
+
+_sinks: list[socket.socket] = []
+
+
+def _discard(family: socket.AddressFamily) -> None:
+    """Open a socket that nobody reads: the kernel drops the overflow and sends no ICMP."""
+    sink = socket.socket(family, socket.SOCK_DGRAM)
+    sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sink.bind(("", PORT))
+    _sinks.append(sink)
+
+
+def _send(family: socket.AddressFamily, address: str, rate: int, seconds: float) -> None:
+    end = _ends(seconds)
+    source = socket.socket(family, socket.SOCK_DGRAM)
+    source.setblocking(False)
+    source.connect((address, PORT))
+    each = max(1, _FRAME * 8 * _SECOND // rate)  # ns from one datagram to the next
+    datagram = bytes(_FRAME - _OVERHEAD[family])
+    due = time.monotonic_ns()
+    while (now := time.monotonic_ns()) < end:
+        if due < now - 100 * _BURST:  # preempted: do not catch up
+            due = now
+        while due <= now:
+            with contextlib.suppress(OSError):  # the link is full or down
+                source.send(datagram)
+            due += each
+        time.sleep(max(_BURST, due - now) / _SECOND)

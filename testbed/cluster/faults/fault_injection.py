@@ -1,0 +1,251 @@
+"""Inject into the links of a running cluster, cut them, partition the cluster, and heal it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from testbed.cluster import lifecycle
+from testbed.cluster.faults import background_load
+from testbed.cluster.faults.injections import Injection, Place, in_force, links_of, places
+from testbed.cluster.faults.partitions import deaf_across, rules_between
+from testbed.cluster.records.state import State, Store
+from testbed.errors import DescriptionError, NotFoundError, Problem
+from testbed.fates.loss_models import long_run_loss
+from testbed.kernel import processes, userns
+from testbed.kernel.processes import Identity
+from testbed.runtime import event_log
+from testbed.spec import units
+from testbed.spec.contradictions import NEEDS_RATE, OF_THE_RATE
+from testbed.spec.losses import format_gemodel
+from testbed.spec.selection import SELECTOR, expand_tags, node_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """The result of an injection. state: of the cluster, including the injection. took: seconds from the call until it
+    was in force."""
+
+    injection: Injection
+    state: State
+    took: float
+
+
+def inject(
+    store: Store,
+    name: str,
+    target: str,
+    keys: Mapping[str, object],
+    *,
+    rules: Sequence[str] = (),
+    replay: str = "",
+    direction: str = "",
+    seconds: float = 0,
+) -> Injected:
+    """Set impairments on links of a running cluster, in both directions unless `direction` names one.
+
+    target: as for `injections.links_of`. keys: canonical values, as from `Impairments.said`. replay: the path of a log
+    of fates that replaces random decisions. seconds: time after which the injection heals by itself; 0: never. The
+    injection applies to the first frame offered after this returns. Raises NotFoundError, DescriptionError for
+    contradictions, RuleError, UnsupportedError if no datapath supports it here.
+    """
+    if not (keys or rules or replay):
+        raise DescriptionError("nothing to inject", [Problem("", "", "an impairment (--loss 5%) or a rule")])
+
+    def make(state: State, number: int) -> Injection:
+        where = places(state.layout, target, direction)
+        _check_rate(state, where, keys)
+        said = [described(keys, rules)] if keys or rules else []
+        said += [f"replay of {replay}"] if replay else []
+        what = f"{', '.join(said)} on {target}" + (f" ({direction})" if direction else "")
+        placed = tuple((place, text) for place in where for text in rules)
+        return Injection(
+            number, what, where if keys or replay else (), dict(keys), placed, replay, until=_until(seconds)
+        )
+
+    return _add(store, name, make)
+
+
+def _check_rate(state: State, where: Sequence[Place], keys: Mapping[str, object]) -> None:
+    """Check that frame sizes have a rate to act on; DescriptionError if no place has one."""
+    meant = [key for key in OF_THE_RATE if keys.get(key)]
+    if not meant or "rate" in keys or "rate_trace" in keys:
+        return
+    links = {link.name: link for link in state.layout.links}
+    forces = [in_force(links[link], direction, state.injected).impairment for link, direction in where]
+    if not any(one.rate or one.rate_trace for one in forces):
+        problems = [Problem(key, f"{key} without a rate", NEEDS_RATE) for key in meant]
+        raise DescriptionError("what is to be injected", problems)
+
+
+def cut(store: Store, name: str, target: str, seconds: float = 0) -> Injected:
+    """Take links down: they carry nothing, and the NICs at their ends lose their carrier."""
+
+    def make(state: State, number: int) -> Injection:
+        links = tuple(link.name for link in links_of(state.layout, target))
+        return Injection(number, f"down: {target}", down=links, until=_until(seconds))
+
+    return _add(store, name, make)
+
+
+def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds: float = 0) -> Injected:
+    """Block all traffic between groups of nodes. Traffic within a group, and with nodes in no group, is unaffected.
+
+    Raises NotFoundError for an unknown node, DescriptionError for invalid groups.
+    """
+    state = store.choose(name)
+    meant = [expand_tags(state.layout, group) for group in groups]
+    _check_groups(state, meant)
+    what = "partition " + " / ".join(",".join(group) for group in groups)
+
+    def make(state: State, number: int) -> Injection:
+        return Injection(number, what, rules=rules_between(state.layout, deaf_across(meant)), until=_until(seconds))
+
+    return _add(store, name, make)
+
+
+def lay(store: Store, name: str, injection: Injection) -> Injected:
+    """Put an injection composed with `injections` and `partitions` in force, under a number of its own."""
+    return _add(store, name, lambda _, number: replace(injection, number=number))
+
+
+def load_processor(store: Store, name: str, node: str, share: float, seconds: float = 0) -> Injected:
+    """Use up a share of a node's processors; 0.5 is half of one. node: a name, or a tag for each node that has it."""
+
+    def start(state: State) -> list[Identity]:
+        return background_load.use_processor(store, state, expand_tags(state.layout, [node]), share, seconds)
+
+    return _load(store, name, f"load of {share:.0%} of a processor on {node}", start, seconds)
+
+
+def load_link(
+    store: Store, name: str, senders: Sequence[str], receiver: str, rate: int, seconds: float = 0
+) -> Injected:
+    """Send traffic from several nodes to one, each at this rate in bit/s; without senders, from all others (incast)."""
+    layout = store.choose(name).layout
+    one = node_of(layout, receiver) if receiver.startswith(SELECTOR) else receiver
+    chosen = expand_tags(layout, senders) or [node.name for node in layout.nodes if node.name != one]
+    who = ", ".join(chosen[:4]) + (f" and {len(chosen) - 4} more" if len(chosen) > 4 else "")
+
+    def start(state: State) -> list[Identity]:
+        return background_load.send_traffic(store, state, chosen, one, rate, seconds)
+
+    return _load(store, name, f"load of {units.format_rate(rate)} from {who} to {receiver}", start, seconds)
+
+
+def _load(store: Store, name: str, what: str, start: Callable[[State], list[Identity]], seconds: float) -> Injected:
+    def make(state: State, number: int) -> Injection:
+        return Injection(number, what, programs=tuple(start(state)), until=_until(seconds))
+
+    return _add(store, name, make)
+
+
+def _check_groups(state: State, groups: Sequence[Sequence[str]]) -> None:
+    nodes = {node.name for node in state.layout.nodes}
+    problems = []
+    if len(groups) < 2 or not all(groups):
+        problems.append(Problem("", " / ".join(",".join(group) for group in groups), "two groups of nodes or more"))
+    seen: set[str] = set()
+    for node in (node for group in groups for node in group):
+        if node in seen:
+            problems.append(Problem("", f"{node} twice", "every node in one group"))
+        seen.add(node)
+    if problems:
+        raise DescriptionError("the partition", problems)
+    if missing := sorted(seen - nodes):
+        there = ", ".join(node.name for node in state.layout.nodes[:8]) + (", ..." if len(nodes) > 8 else "")
+        raise NotFoundError(f"cluster {state.name} has no node {missing[0]!r}; it has {there}")
+
+
+def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:
+    """Lift these injections, or all; return those lifted. NotFoundError for a number that is not in force."""
+    known = {injection.number for injection in store.choose(name).injected}
+    if missing := sorted(set(numbers) - known):
+        there = f"in force are {', '.join(map(str, sorted(known)))}" if known else "nothing is"
+        raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {there}")
+    if not known:
+        return ()
+    return as_whoever_may(store, name, partial(lifecycle.heal, store, name, *numbers))
+
+
+def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
+    """Lift the cuts of these links. A cut of several links is lifted as a whole."""
+    state = store.choose(name)
+    links = {link.name for link in links_of(state.layout, target)}
+    numbers = [injection.number for injection in state.injected if links & set(injection.down)]
+    return heal(store, name, numbers) if numbers else ()
+
+
+def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> Injected:
+    begun = time.monotonic()
+    outcome = as_whoever_may(store, name, partial(_alter, store, name, make))
+    injection = outcome.injected[-1]
+    took = time.monotonic() - begun
+    event_log.record(
+        store.directory(name),
+        "inject",
+        number=injection.number,
+        what=injection.what,
+        links=sorted(injection.links),
+        down=sorted(injection.down),
+        until=injection.until,
+        took=took,
+    )
+    return Injected(injection, outcome, took)
+
+
+def _alter(store: Store, name: str, make: Callable[[State, int], Injection]) -> State:
+    made: list[Injection] = []
+
+    def edit(state: State) -> tuple[Injection, ...]:
+        made.append(make(state, state.issued + 1))
+        return (*state.injected, *made)
+
+    try:
+        return lifecycle.alter(store, name, edit).state
+    except BaseException:
+        for program in (program for injection in made for program in injection.programs):
+            processes.end(program)
+        raise
+
+
+def as_whoever_may(store: Store, name: str, act: Callable[[], T]) -> T:
+    """Call `act` directly as root, otherwise in the cluster's user namespace."""
+    if userns.is_root():
+        return act()
+    state = store.choose(name)
+    if state.ended:
+        raise NotFoundError(state.ended)
+    if state.keeper is None:
+        raise NotFoundError(f"cluster {name} is gone: 'testbed gc' removes what is left of it")
+    return userns.call_inside(state.keeper.pid, act)
+
+
+def _until(seconds: float) -> int:
+    return time.monotonic_ns() + round(seconds * 1e9) if seconds else 0
+
+
+def described(keys: Mapping[str, object], rules: Sequence[str]) -> str:
+    """Describe impairments in a user's words: "delay 2ms, loss 5%"."""
+    return ", ".join(
+        [f"{key} {_text(key, value)}" for key, value in keys.items()] + [f"rule {rule!r}" for rule in rules]
+    )
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"{format_gemodel(value)} ({100 * long_run_loss(tuple(value)):.3g}% in the long run)"
+    if key in ("queue", "minimum_frame", "cell_size") and isinstance(value, int):
+        return units.format_size(value)
+    if key in ("delay", "jitter") and isinstance(value, int):
+        return units.format_duration(value)
+    if key == "rate" and isinstance(value, int):
+        return units.format_limit(value)
+    if isinstance(value, float):
+        return units.format_probability(value)
+    return str(value)

@@ -1,0 +1,272 @@
+"""Injected impairments, overlaid on those that the description declares.
+
+Injections are kept in the order in which they were made. The latest one that sets a value wins; when it is lifted, the
+earlier or the declared value applies again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from testbed.errors import DescriptionError, NotFoundError, Problem
+from testbed.kernel.processes import Identity
+from testbed.spec.contradictions import contradictions
+from testbed.spec.layout import BOTH as BOTH
+from testbed.spec.layout import DirectionName as DirectionName
+from testbed.spec.layout import Impairment, Layout, Link
+from testbed.spec.selection import SELECTOR, expand_tags
+
+Place: TypeAlias = tuple[str, DirectionName]
+"""A link's name and one of its directions."""
+
+# The injected one of two mutually exclusive keys replaces the other.
+_DISPLACED = {"rate": "rate_trace", "rate_trace": "rate", "queue": "queue_frames", "queue_frames": "queue"}
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """One injection, from its start until it is healed.
+
+    number: unique during the cluster's life. what: a description for users. places: where `keys` apply. keys:
+    impairment keys with their values. rules: fault rules, each with its place. replay: the path of a log of fates that
+    replaces random decisions. down: links that carry nothing. programs: processes that load nodes or links. until: when
+    it heals by itself, monotonic nanoseconds; 0: never.
+    """
+
+    number: int
+    what: str
+    places: tuple[Place, ...] = ()
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    rules: tuple[tuple[Place, str], ...] = ()
+    replay: str = ""
+    down: tuple[str, ...] = ()
+    programs: tuple[Identity, ...] = ()
+    until: int = 0
+
+    @property
+    def links(self) -> set[str]:
+        """The names of the affected links."""
+        return {*self.down, *(link for link, _ in self.places), *(link for (link, _), _ in self.rules)}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "what": self.what,
+            "places": [list(place) for place in self.places],
+            "keys": {key: list(value) if isinstance(value, tuple) else value for key, value in self.keys.items()},
+            "rules": [[*place, text] for place, text in self.rules],
+            "replay": self.replay,
+            "down": list(self.down),
+            "programs": [str(program) for program in self.programs],
+            "until": self.until,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Injection:
+        """Parse the output of `to_json`; KeyError or TypeError for anything else."""
+        return cls(
+            data["number"],
+            data["what"],
+            tuple((link, direction) for link, direction in data["places"]),
+            {key: tuple(value) if isinstance(value, list) else value for key, value in data["keys"].items()},
+            tuple(((link, direction), text) for link, direction, text in data["rules"]),
+            data["replay"],
+            tuple(data["down"]),
+            tuple(Identity.parse(program) for program in data["programs"]),
+            data["until"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The impairments in force on one direction.
+
+    rules: the injected ones, by a stable name. replay: the path of a log of fates that replaces random decisions, or
+    empty.
+    """
+
+    impairment: Impairment
+    rules: Mapping[str, str] = field(default_factory=dict)
+    replay: str = ""
+
+    @property
+    def whole(self) -> Impairment:
+        """The impairment including the injected rules: what the datapath must support."""
+        if not (self.rules or self.replay):
+            return self.impairment
+        replay = (f"replay {self.replay}",) if self.replay else ()
+        return replace(self.impairment, rules=(*self.impairment.rules, *self.rules.values(), *replay))
+
+
+def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]) -> InForce:
+    """Overlay the injections on a link's declared impairment.
+
+    Raises DescriptionError if they contradict each other.
+    """
+    declared: Impairment = getattr(link, direction)
+    keys: dict[str, Any] = {}
+    rules: dict[str, str] = {}
+    replay = ""
+    for injection in injected:
+        if (link.name, direction) in injection.places:
+            replay = injection.replay or replay
+            for key, value in injection.keys.items():
+                if value and key in _DISPLACED:
+                    keys[_DISPLACED[key]] = _NOTHING[_DISPLACED[key]]
+                keys[key] = value
+        for i, (place, text) in enumerate(injection.rules):
+            if place == (link.name, direction):
+                rules[f"{injection.number}.{i}"] = text
+    impairment = replace(declared, **keys) if keys else declared
+    if keys.get("jitter") == 0:
+        impairment = replace(impairment, distribution="", jitter_file="")
+    problems = [
+        Problem(f"{link.name} {direction}: {key}", found, expected)
+        for key, found, expected in contradictions(impairment, settled=True)
+    ]
+    if problems:
+        raise DescriptionError("what would be in force", problems)
+    if replay:
+        from testbed.fates.records import without_chance  # seldom needed; keeps `status` fast
+
+        impairment = without_chance(impairment)
+    return InForce(impairment, rules, replay)
+
+
+_UNIMPAIRED = Impairment()
+_NOTHING: dict[str, Any] = {key: getattr(_UNIMPAIRED, key) for key in Impairment.__dataclass_fields__}
+
+
+def is_down(link: Link, injected: Iterable[Injection]) -> bool:
+    return any(link.name in injection.down for injection in injected)
+
+
+def follow(before: Layout, after: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
+    """Adapt the injections to a changed layout.
+
+    A cable keeps its injections even if other cables have moved its ports; injections on removed cables are dropped.
+    """
+    names = {cable: name for name, cable in _cables(after).items()}
+    renamed = {name: names.get(cable, name) for name, cable in _cables(before).items()}
+    moved = [
+        replace(
+            injection,
+            places=tuple((renamed.get(link, link), direction) for link, direction in injection.places),
+            rules=tuple(((renamed.get(link, link), direction), text) for (link, direction), text in injection.rules),
+            down=tuple(renamed.get(link, link) for link in injection.down),
+        )
+        for injection in injected
+    ]
+    return still_there(after, moved)
+
+
+def _cables(layout: Layout) -> dict[str, tuple[str, ...]]:
+    """Identify each link, by name, independently of its ports: by its NICs and switches, and by a number among parallel
+    cables between two switches."""
+    switches = {switch.name for switch in layout.switches}
+    parallel: dict[frozenset[str], int] = {}
+    found = {}
+    for link in layout.links:
+        cable = tuple(end.owner if end.owner in switches else str(end) for end in (link.a, link.b))
+        if switches >= {*cable}:
+            number = parallel[frozenset(cable)] = parallel.get(frozenset(cable), 0) + 1
+            cable = (*cable, str(number))
+        found[link.name] = cable
+    return found
+
+
+def still_there(layout: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
+    """Restrict the injections to links that the layout has; drop those left without any."""
+    links = {link.name for link in layout.links}
+    kept = []
+    for injection in injected:
+        if injection.links <= links:  # also true of injections that only load nodes
+            kept.append(injection)
+            continue
+        places = tuple(place for place in injection.places if place[0] in links)
+        rules = tuple((place, text) for place, text in injection.rules if place[0] in links)
+        down = tuple(name for name in injection.down if name in links)
+        if places or rules or down:
+            kept.append(replace(injection, places=places, rules=rules, down=down))
+    return tuple(kept)
+
+
+# Which links and directions are meant
+
+
+def links_of(layout: Layout, target: str) -> list[Link]:
+    """Resolve a user's target to links.
+
+    target: "all"; a link by its name or its two ends in either order; a node or switch (all its links); one end
+    (``n1:eth0``); or a tag (``@rack1``: all links that have it, and all links of nodes that have it). NotFoundError
+    lists the choices.
+    """
+    if target == "all":
+        return list(layout.links)
+    if target.startswith(SELECTOR):
+        meant = {link.name for one in expand_tags(layout, [target]) for link in links_of(layout, one)}
+        return [link for link in layout.links if link.name in meant]
+    exact = [link for link in layout.links if target in _names(link)]
+    if exact:
+        return exact
+    owned = [link for link in layout.links if target in (link.a.owner, link.b.owner, str(link.a), str(link.b))]
+    if owned:
+        return owned
+    raise NotFoundError(_no_link(layout, target))
+
+
+def places(layout: Layout, target: str, direction: str) -> tuple[Place, ...]:
+    """Resolve a user's target and direction to links with directions: see `links_of` and `places_of`. A tag stands for
+    everything that has it."""
+    found = [
+        place for one in expand_tags(layout, [target]) for place in places_of(links_of(layout, one), one, direction)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _names(link: Link) -> set[str]:
+    ends = [(str(link.a), str(link.b)), (link.a.owner, link.b.owner)]
+    return {f"{one}--{other}" for a, b in ends for one, other in ((a, b), (b, a))}
+
+
+def _no_link(layout: Layout, target: str) -> str:
+    from difflib import get_close_matches
+
+    owners = [node.name for node in layout.nodes] + [switch.name for switch in layout.switches]
+    if target in owners:
+        return f"{target} has no link"
+    names = sorted({name for link in layout.links for name in _names(link)})
+    near = get_close_matches(target, [*owners, *names], 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    shown = ", ".join(link.name for link in layout.links[:4]) + (", ..." if len(layout.links) > 4 else "")
+    return f"cluster {layout.name} has no link, node or switch {target!r}{hint} (links: {shown or 'none'})"
+
+
+def places_of(links: Sequence[Link], target: str, direction: str) -> tuple[Place, ...]:
+    """Select directions of these links: both, or those that match `direction`.
+
+    direction: "forward", "backward", "a-b" (from a to b, the ends' owners), or, for a node, switch or end as target,
+    "out" (from it) or "in". NotFoundError lists the choices.
+    """
+    if not direction:
+        return tuple((link.name, one) for link in links for one in BOTH)
+    found: list[Place] = []
+    for link in links:
+        found += [(link.name, one) for one in BOTH if direction in _spellings(link, one, target)]
+    if not found:
+        spelt = [sorted(_spellings(link, one, target), key=len) for link in links[:1] for one in BOTH]
+        there = "; ".join(" or ".join(repr(text) for text in texts[:4]) for texts in spelt)
+        raise NotFoundError(f"no direction {direction!r} there; {links[0].name} has {there}")
+    return tuple(found)
+
+
+def _spellings(link: Link, direction: DirectionName, target: str) -> set[str]:
+    source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
+    texts = {direction, f"{source.owner}-{sink.owner}", f"{source}-{sink}"}
+    if target in (source.owner, str(source)):
+        texts.add("out")
+    if target in (sink.owner, str(sink)):
+        texts.add("in")
+    return texts

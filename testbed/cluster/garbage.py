@@ -1,0 +1,146 @@
+"""Garbage collection: remove clusters that have lost their owner, and nothing else.
+
+Clusters that another command is changing are skipped. So are those of another boot or pid namespace while processes run
+in them: it is unknown here whether their owner is alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from testbed.cluster import removal
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.records import temporary
+from testbed.cluster.records.ownership import Mark
+from testbed.cluster.records.state import Store
+from testbed.errors import ConflictError, TestbedError, UnreadableStateError, reason_of
+from testbed.kernel import cgroups, namespaces, processes
+from testbed.kernel.userns import is_root
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An inspected object: what it is, whether it was removed, and why or why not."""
+
+    what: str
+    removed: bool
+    reason: str
+
+
+def collect(store: Store) -> list[Finding]:
+    """Remove everything that has lost its owner; report all inspected objects that are not simply in use."""
+    found: list[Finding] = []
+    for name in store.names():
+        found += _cluster(store, name)
+    if is_root():
+        known = set(store.names())
+        found += _named_namespaces(known)
+        found += _held_namespaces(known)
+        found += _groups(store)
+    found += [
+        Finding(f"directory {path}", True, f"process {owner.pid} that made it has ended")
+        for path, owner in temporary.collect()
+    ]
+    removal.tidy(store)
+    return found
+
+
+def _cluster(store: Store, name: str) -> Iterator[Finding]:
+    what = f"cluster {name}"
+    try:
+        with store.locked(name, patience=0):
+            try:
+                state = store.read(name)
+            except UnreadableStateError:
+                state = None
+            if state is None:
+                removal.remove_unknown(store, name)
+                yield Finding(what, True, "it has no state that can be read")
+            elif not state.abandoned:
+                if state.phase == "changing":
+                    yield Finding(what, False, "a change of it was left half-way: 'testbed up' puts it right")
+            elif not state.owner.here and processes.inside(set(state.inodes.values())):
+                yield Finding(what, False, f"it was made in another {_elsewhere(state.owner)} and processes live in it")
+            else:
+                removal.remove(store, state)
+                removal.let_go(state)
+                yield Finding(what, True, f"its owner, process {state.owner.pid}, has ended")
+    except ConflictError:
+        yield Finding(what, False, "another testbed command is at work on it")
+    except (TestbedError, OSError) as error:  # go on with the other clusters
+        yield Finding(what, False, f"it cannot be removed: {reason_of(error) if isinstance(error, OSError) else error}")
+
+
+def _elsewhere(owner: processes.Identity) -> str:
+    return "boot" if owner.boot != processes.boot_id() else "pid namespace"
+
+
+def _named_namespaces(known: set[str]) -> Iterator[Finding]:
+    """Collect our names in /run/netns whose cluster has no state."""
+    for name in namespaces.names():
+        if namespace_names.cluster_of(name) in known:
+            continue
+        what = f"network namespace {name}"
+        if namespaces.is_unfinished(name):
+            namespaces.remove_name(name)
+            yield Finding(what, True, "it was never finished and its cluster has no state")
+            continue
+        path = str(namespaces.NAMES / name)
+        mark = Mark.parse(namespaces.alias_of(path))
+        if mark is None:
+            continue
+        inode = os.stat(path).st_ino
+        if mark.owner.alive:
+            yield Finding(what, False, f"its cluster has no state, but process {mark.owner.pid} that made it lives")
+        elif not mark.owner.here and processes.inside([inode]):
+            yield Finding(what, False, f"it was made in another {_elsewhere(mark.owner)} and processes live in it")
+        else:
+            removal.remove_name(name)
+            yield Finding(what, True, "its cluster has no state")
+
+
+def _held_namespaces(known: set[str]) -> Iterator[Finding]:
+    """Collect unnamed namespaces of held clusters whose owner has ended, kept alive by programs in them."""
+    seen = {os.stat("/proc/self/ns/net").st_ino}
+    for pid in processes.everyone():
+        inode = processes.network_namespace_of(pid)
+        if inode in seen or not inode:
+            continue
+        seen.add(inode)
+        mark = Mark.parse(_alias_at(pid))
+        if mark is None or mark.lasting or mark.cluster in known or mark.owner.alive or not mark.owner.here:
+            continue
+        removal.end_programs(mark.cluster, [inode])
+        yield Finding(
+            f"programs in {mark.cluster}:{mark.key}", True, f"process {mark.owner.pid} that made it has ended"
+        )
+
+
+def _alias_at(pid: int) -> str:
+    try:
+        return namespaces.alias_of(f"/proc/{pid}/ns/net")
+    except OSError:  # it has just ended, or is not ours to look into
+        return ""
+
+
+def _groups(store: Store) -> Iterator[Finding]:
+    """Collect control groups whose cluster has no state.
+
+    A group does not record who made it, so nothing running in one is ended here; programs in nodes were ended with
+    their namespace.
+    """
+    for cluster in sorted(cgroups.clusters() - set(store.names())):
+        if any(
+            namespace_names.cluster_of(name) == cluster for name in namespaces.names()
+        ):  # skipped and reported by _named_namespaces
+            continue
+        with contextlib.suppress(TestbedError), store.locked(cluster, patience=0):  # it may just be coming up
+            if store.read(cluster) is not None:
+                continue
+            for group in cgroups.of_cluster(cluster):
+                gone = cgroups.remove(group)
+                reason = "its cluster has no state" + ("" if gone else ", but processes live in it")
+                yield Finding(f"cgroup {group.name}", gone, reason)

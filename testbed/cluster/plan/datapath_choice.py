@@ -1,0 +1,166 @@
+"""Choose the datapath of each impaired link, after validating its impairments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from testbed import fabrics
+from testbed.cluster.faults.injections import BOTH, DirectionName, InForce, Injection, in_force, is_down
+from testbed.cluster.plan.treatments import Treatment
+from testbed.cluster.plan.veth_wiring import all_free_ends, taps
+from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
+from testbed.fabric.direction import Direction
+from testbed.fabric.interface import Plug
+from testbed.fates.rules import RuleSet
+from testbed.fates.stage import FateOptions
+from testbed.fields import known_fields
+from testbed.kernel import capabilities, loss_classifier
+from testbed.kernel.datapaths import Asked, Choice, choose
+from testbed.kernel.filesystem import read_text
+from testbed.runtime.logs import read_log
+from testbed.runtime.relay.orders import Carried, Treated
+from testbed.spec.kinds import Kind
+from testbed.spec.layout import Impairment, Layout, Link
+
+
+class Chooser:
+    """The choices for one cluster, link by link; arguments and exceptions are those of `link_decisions.decide`."""
+
+    def __init__(
+        self, layout: Layout, injected: tuple[Injection, ...], asked: Asked, base: Path, known: Mapping[str, str]
+    ) -> None:
+        self.treatments: dict[str, Treatment] = {}
+        self.notes: dict[str, tuple[str, ...]] = {}
+        self.carried: list[Carried] = []
+        self.files: dict[str, str] = {}
+        self._layout = layout
+        self._injected = injected
+        self._asked: Asked = asked
+        self._base = base
+        self._known = known
+        self._refusals: list[str] = []
+        self._modelled = layout.modelled()
+        self._ends: dict[str, tuple[str, str]] = {}
+        # Most links of a cluster are alike, so results are cached.
+        self._pieces: dict[tuple[object, ...], bool] = {}
+        self._choices: dict[tuple[object, ...], Choice] = {}
+
+    def choose(self, link: Link) -> None:
+        sides = [in_force(link, direction, self._injected) for direction in BOTH]
+        down = is_down(link, self._injected)
+        kind = self._kind(link)
+        if not (down or any(side.whole for side in sides) or kind):
+            return
+        for side in sides:
+            self.files.update(_texts(side, self._base, self._known))
+        try:
+            pieces = [self._carries_pieces(link, *side) for side in zip(BOTH, sides, strict=True)]
+            treatment, said = self._treat(link, sides, kind, down=down)
+        except UnsupportedError as error:
+            self._refusals.append(f"  {link.name}: {str(error).removeprefix(f'{link.name}: ')}")
+            return
+        if treatment.datapath == "relay":
+            treatment = replace(treatment, pieces=(pieces[0], pieces[1]))
+            treated = [Treated(side.impairment, side.rules, side.replay) for side in sides]
+            self._ends = self._ends or all_free_ends(self._layout)
+            a, b = self._ends[link.name]
+            if kind is None:
+                carried = Carried(link.name, a, b, treated[0], treated[1], taps=taps(a, b))
+            else:
+                plugs = self._plugs(link)
+                carried = Carried(link.name, a, b, treated[0], treated[1], kind.name, plugs, is_cut=down)
+            self.carried.append(carried)
+        self.treatments[link.name] = treatment
+        if said:
+            self.notes[link.name] = said
+
+    def refuse(self) -> None:
+        """Raise UnsupportedError that lists all links that cannot be carried, if any."""
+        if self._refusals:
+            raise UnsupportedError("\n".join([f"{self._layout.name} cannot have its impairments:", *self._refusals]))
+
+    def _kind(self, link: Link) -> Kind | None:
+        """The kind of the modelled switches at the link's ends, if any."""
+        return self._modelled.get(link.a.owner) or self._modelled.get(link.b.owner)
+
+    def _plugs(self, link: Link) -> tuple[Plug | None, Plug | None]:
+        """The ports of modelled switches at a link's ends."""
+        a, b = (Plug(end.owner, int(end.port)) if end.owner in self._modelled else None for end in (link.a, link.b))
+        return a, b
+
+    def _treat(
+        self, link: Link, sides: list[InForce], kind: Kind | None, *, down: bool
+    ) -> tuple[Treatment, tuple[str, ...]]:
+        forward, backward = [side.whole for side in sides]
+        if kind and (only := self._asked if link.datapath == "auto" else link.datapath) not in ("auto", "relay"):
+            raise UnsupportedError(f"the datapath {only!r} cannot carry this: {kind.title}'s switches are in the relay")
+        if link.datapath == "direct":
+            raise UnsupportedError(
+                'it is declared datapath = "direct": one pair of interfaces, with nothing between them that could be '
+                "impaired or cut"
+            )
+        if not (forward or backward or kind):
+            return Treatment(down=down), ()
+        wish: Asked = self._asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # checked
+        if kind:
+            wish = "relay"
+        asked = forward, backward, wish
+        choice = self._choices.get(asked)
+        if choice is None:
+            choice = self._choices[asked] = choose(forward, backward, capabilities.abilities(), wish, _refusal)
+        return Treatment(choice.datapath, forward, backward, down), choice.notes
+
+    def _carries_pieces(self, link: Link, direction: DirectionName, side: InForce) -> bool:
+        kind = self._kind(link)
+        asked = side.impairment, tuple(side.rules.values()), side.replay, kind.name if kind else ""
+        found = self._pieces.get(asked)
+        if found is None:
+            found = carries_pieces(self._layout, link, direction, side, self.files, kind)
+            self._pieces[asked] = found
+        return found
+
+
+def _refusal(impairment: Impairment) -> str:
+    return loss_classifier.refusal(impairment, known_fields())
+
+
+def carries_pieces(
+    layout: Layout,
+    link: Link,
+    direction: DirectionName,
+    side: InForce | Treated,
+    files: Mapping[str, str],
+    kind: Kind | None = None,
+) -> bool:
+    """Whether the relay would forward GSO frames unsegmented; never on links of modelled switches of that kind.
+
+    Raises the model's errors, so that impairments are validated whatever datapath carries them.
+    """
+    rules = RuleSet(known_fields(), [other.name for other in layout.links])
+    for text in (*side.impairment.rules, *side.rules.values()):
+        rules.add(0, text)
+    if side.replay:
+        read_log(Path(side.replay))
+    options = FateOptions(layout.seed, rules=rules, files=files)
+    if kind is not None:
+        fabrics.fabric(kind.name).network().join(link.name, direction, side.impairment, options)
+        return False
+    return Direction(link.name, direction, side.impairment, options).carries_pieces and not side.replay
+
+
+def _texts(side: InForce, base: Path, known: Mapping[str, str]) -> dict[str, str]:
+    """Read the files that an impairment names, by the names that it gives them."""
+    found = {}
+    for path in (side.impairment.jitter_file, side.impairment.rate_trace):
+        if path:
+            try:
+                found[path] = read_text(base / path)
+            except (OSError, UnicodeDecodeError) as error:
+                if path in known:
+                    found[path] = known[path]
+                    continue
+                reason = reason_of(error) if isinstance(error, OSError) else f"{base / path} is not text"
+                raise (NotFoundError if isinstance(error, FileNotFoundError) else TestbedError)(reason) from error
+    return found

@@ -1,0 +1,106 @@
+"""Queueing disciplines and loss classifiers for links that the kernel carries.
+
+Forward frames come in on A and leave by B. netem, or the token bucket of a rate, is the root discipline of the end by
+which a direction enters the stage between the two. A classifier that loses frames is on the hook by which a direction
+comes in, before the redirection: forward's on A, backward's on B.
+
+Pure, like the planner: the contents of distribution files are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from testbed.cluster.plan.operations import SetLoss, SetNetem, SetShaper
+from testbed.cluster.plan.treatments import Treatment
+from testbed.cluster.plan.veth_wiring import Device, Stage
+from testbed.errors import NotFoundError
+from testbed.fates import fate_hash
+from testbed.fields import known_fields
+from testbed.kernel import loss_classifier, netem, shapers
+from testbed.kernel.qdiscs import Qdisc
+from testbed.kernel.rtnl_dump import Contents
+from testbed.spec.layout import Impairment
+
+Discipline: TypeAlias = SetNetem | SetShaper | SetLoss
+
+
+def disciplines(
+    name: str,
+    treatment: Treatment,
+    before: Treatment | None,
+    stage: Stage,
+    index: Callable[[Device], int],
+    *,
+    mtu: int,
+    seed: int,
+    files: Mapping[str, str],
+) -> list[Discipline]:
+    """The disciplines of a link's free ends and its stage. before: the link's previous treatment, as far as known.
+    seed: the cluster's.
+
+    Raises UnsupportedError for what the datapath cannot do, BrokenFileError and NotFoundError for files.
+    """
+    found: list[Discipline] = []
+    directions = (
+        ("forward", treatment.forward, before.forward if before else None, stage.a, stage.forward),
+        ("backward", treatment.backward, before.backward if before else None, stage.b, stage.backward),
+    )
+    for direction, impairment, earlier, into, out in directions:
+        key = fate_hash.direction_key(seed, name, direction)
+        if treatment.datapath == "netem" and impairment:
+            options = netem.options_of(impairment, mtu=mtu, seed=key, table=_table(impairment, files))
+            # The kernel does not report a distribution's table.
+            changed = before is not None and before.datapath == "netem" and earlier != impairment
+            found.append(SetNetem(out[1], index(out), impairment, options, changed))
+        if treatment.datapath == "tc" and impairment.rate:
+            was = before is not None and before.datapath == "tc" and earlier is not None and earlier.rate
+            old = shapers.options_of(earlier, mtu=mtu) if was and earlier is not None else None
+            found.append(SetShaper(out[1], index(out), impairment, shapers.options_of(impairment, mtu=mtu), old))
+        if treatment.datapath == "tc" and (impairment.loss or impairment.gemodel or impairment.loss_pattern):
+            losses = loss_classifier.losses_of(key, impairment, known_fields())
+            found.append(SetLoss(into[1], index(into), impairment, losses))
+    return found
+
+
+def _table(impairment: Impairment, files: Mapping[str, str]) -> str:
+    if not impairment.jitter_file:
+        return ""
+    try:
+        return files[impairment.jitter_file]
+    except KeyError:
+        raise NotFoundError(f"the text of the file {impairment.jitter_file} was not given") from None
+
+
+def changes_in_place(wished: SetNetem | SetShaper, found: Qdisc | None) -> bool:
+    """Whether the existing discipline can be changed without replacing it."""
+    if found is None:
+        return False
+    if isinstance(wished, SetNetem):
+        return (found.kind, found.handle) == (netem.KIND, netem.HANDLE)
+    recounted = wished.before is not None and wished.before.in_frames != wished.options.in_frames
+    return (found.kind, found.handle) == (shapers.KIND, shapers.HANDLE) and not recounted
+
+
+def in_force(wished: Discipline, wire: Contents) -> bool:
+    """Whether the kernel already reports the wanted settings."""
+    if isinstance(wished, SetLoss):
+        return wire.classifiers.get(wished.index) == loss_classifier.name_of(wished.losses)
+    found = wire.qdiscs.get(wished.index)
+    if found is None:
+        return False
+    if isinstance(wished, SetShaper):
+        if (found.kind, found.handle) != (shapers.KIND, shapers.HANDLE):
+            return False
+        counted_alike = wished.before is None or wished.before == wished.options
+        sized = found.sized == (wished.options.sizes is not None)
+        return counted_alike and sized and wished.options.matches(shapers.reported(found))
+    if wished.changed or (found.kind, found.handle) != (netem.KIND, netem.HANDLE):
+        return False
+    reported = netem.reported(found)
+    told = wished.options.reportable
+    # Kernels before 6.6 have no seed.
+    same = reported == told or (reported.seed is None and reported == replace(told, seed=None))
+    return same and found.sized == (wished.options.sizes is not None)

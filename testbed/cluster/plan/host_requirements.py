@@ -1,0 +1,105 @@
+"""Check that this version and this machine meet a layout's requirements, before anything changes."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+
+from testbed import fabrics
+from testbed.errors import UnsupportedError
+from testbed.kernel import cgroups
+from testbed.spec.layout import Layout
+
+_SYSCTL = "user.max_net_namespaces"
+_NAMESPACES = Path("/proc/sys", *_SYSCTL.split("."))
+
+MAX_ENTRIES = 1_000_000
+"""Limit on forwarding entries of all switches together, which the kernel takes seconds to add and 128 bytes each to
+store."""
+
+_DESCRIPTORS = 2  # per namespace, while the cluster is built
+
+
+def check_supported(layout: Layout) -> None:
+    """Raise UnsupportedError with every reason why this layout cannot be brought up here."""
+    reasons = [*_switches(layout), *_numbers(layout), *_nodes(layout)]
+    if reasons:
+        raise UnsupportedError(
+            "\n".join([f"{layout.name} cannot be brought up:", *(f"  {reason}" for reason in reasons)])
+        )
+
+
+def _switches(layout: Layout) -> list[str]:
+    kinds = sorted({switch.kind for switch in layout.switches if not fabrics.is_offered(switch.kind)})
+    return [
+        f"its switches are of kind {kind}, which a description may have but which cannot be brought up yet "
+        f"(switches of {fabrics.titles()} can)"
+        for kind in kinds
+    ]
+
+
+def _numbers(layout: Layout) -> list[str]:
+    """Sentences on the limits of this machine that the layout exceeds."""
+    reasons = []
+    entries = sum(len(switch.forwarding) for switch in layout.switches)
+    if entries > MAX_ENTRIES:
+        cyclic = sum(not switch.learns for switch in layout.switches)
+        reasons.append(
+            f"its {cyclic:,} switches that form cycles need {entries:,} forwarding entries, one on each for every NIC, and "
+            f"{MAX_ENTRIES:,} are the most: use fewer nodes or switches, or switches without cycles, which learn addresses"
+        )
+    namespaces = len(layout.nodes) + 1
+    most = int(_NAMESPACES.read_text()) if _NAMESPACES.exists() else namespaces
+    if namespaces > most:
+        reasons.append(
+            f"it needs {namespaces:,} network namespaces, and this machine allows {most:,} (sysctl {_SYSCTL})"
+        )
+    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors != resource.RLIM_INFINITY and _DESCRIPTORS * namespaces > descriptors:
+        reasons.append(
+            f"its {len(layout.nodes):,} nodes need {_DESCRIPTORS * namespaces:,} open files while they are made, and a "
+            f"process here may have {descriptors:,} (ulimit -Hn)"
+        )
+    return reasons
+
+
+def _nodes(layout: Layout) -> list[str]:
+    reasons = []
+    available = os.sched_getaffinity(0)
+    for node in layout.nodes:
+        if missing := sorted(set(node.cpus) - available):
+            there = _ranges(available)
+            reasons.append(f"node {node.name}: this machine has no CPU {_ranges(missing)} for it (it has {there})")
+        if refusal := cgroups.refusal(node.cpu_share, node.memory):
+            reasons.append(f"node {node.name}: its CPU share or memory limit cannot be kept: {refusal}")
+        for target in node.files:
+            if refusal := _not_layable(Path(target)):
+                reasons.append(f"node {node.name}: {target} {refusal}")
+    return reasons
+
+
+def _not_layable(target: Path) -> str:
+    """The reason why a file cannot be shown at this path; empty if it can."""
+    if target.parts[1:2] in (("proc",), ("sys",), ("dev",)):
+        return "is the kernel's, no file can be laid there"
+    try:
+        if target.is_dir():
+            return "is a directory on this machine, a file cannot be laid over it"
+        if not target.exists() and len(target.parts) > 1 and not Path("/", target.parts[1]).is_dir():
+            return "lies in a root directory that this machine does not have"
+    except OSError as error:
+        return f"cannot be a file on this machine: {error.strerror}"
+    return ""
+
+
+def _ranges(cpus: Iterable[int]) -> str:
+    """Format CPU numbers like the kernel: "0-3,6"."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][-1] == cpu - 1:
+            runs[-1][1:] = [cpu]
+        else:
+            runs.append([cpu])
+    return ",".join("-".join(map(str, run)) for run in runs)

@@ -1,0 +1,67 @@
+"""Derive each link's treatment and the relay's orders from declared and injected impairments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from testbed.cluster.faults.injections import Injection
+from testbed.cluster.plan.treatments import Treatment
+from testbed.runtime.relay.orders import Orders
+from testbed.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from testbed.kernel.datapaths import Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """treatments: of every link that is not direct and up. notes: link -> what is approximate, or why a preferred
+    datapath was not taken. orders: for the relay. files: the texts that impairments name."""
+
+    treatments: Mapping[str, Treatment] = field(default_factory=dict)
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    orders: Orders = field(default_factory=lambda: Orders(0))
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def decide(
+    layout: Layout,
+    injected: Iterable[Injection],
+    asked: Asked,
+    base: Path,
+    log: str = "",
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> Decisions:
+    """Decide how each link is carried.
+
+    asked: the datapath of links that do not specify one. base: the directory for relative paths of tables and traces.
+    log: the file to which the relay writes the fates of frames on its links, or empty; other datapaths report none.
+    known: texts of files, by the names that impairments give them, used if a file no longer exists.
+
+    Raises DescriptionError, RuleError and BrokenFileError for invalid impairments; UnsupportedError lists every link
+    that cannot be carried here.
+    """
+    injected = tuple(injected)
+    touched = {name for injection in injected for name in injection.links}
+    modelled = layout.modelled().keys()
+    concerned = [
+        link
+        for link in layout.links
+        if link.name in touched or link.forward or link.backward or modelled & {link.a.owner, link.b.owner}
+    ]
+    if not concerned:
+        return Decisions()
+    from testbed.cluster.plan.datapath_choice import (
+        Chooser,  # imports code that a cluster without impairments does not need
+    )
+
+    chooser = Chooser(layout, injected, asked, base, known)
+    for link in concerned:
+        chooser.choose(link)
+    chooser.refuse()
+    orders = Orders(layout.seed, tuple(chooser.carried), chooser.files, log, slowed=layout.slowed)
+    return Decisions(chooser.treatments, chooser.notes, orders, chooser.files)

@@ -1,0 +1,41 @@
+"""The datapath and impairments of each link: the result of declaration, injections and datapath selection.
+
+Plain data: `link_decisions` computes it, and the planner makes the kernel match it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from testbed.spec.layout import Impairment
+
+UNIMPAIRED = Impairment()
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """The datapath and impairments of one link.
+
+    forward, backward: the declared impairment overlaid with the injected ones. down: neither direction carries
+    anything, and the NICs at its ends lose their carrier. pieces: whether forward and backward pass on GSO frames
+    unsegmented.
+    """
+
+    datapath: Literal["direct", "netem", "tc", "relay"] = "direct"
+    forward: Impairment = UNIMPAIRED
+    backward: Impairment = UNIMPAIRED
+    down: bool = False
+    pieces: tuple[bool, bool] = (False, False)
+
+    @property
+    def spliced(self) -> bool:
+        """Whether a datapath stands between the link's two ends."""
+        return self.datapath != "direct"
+
+
+Treatments: TypeAlias = Mapping[str, Treatment]
+"""Link name -> its treatment. Links that are missing are direct and up."""
+
+UNTREATED = Treatment()

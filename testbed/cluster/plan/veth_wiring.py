@@ -1,0 +1,316 @@
+"""How the links of a layout become veth pairs, plugs and joins.
+
+- A node's NIC and a switch: one pair; its far end, in the wire namespace, is plugged into the switch.
+- Two switches: one pair, both ends in the wire namespace.
+- Two nodes: each NIC has a pair that ends in the wire namespace, and the two far ends are joined there, so that the link
+  can be impaired, cut and plugged elsewhere without a change to the NICs.
+- Two nodes, declared ``direct``: one pair, NIC to NIC, for the lowest latency.
+
+A link that the kernel impairs is *spliced*: in the wire namespace it has two free ends, A and B. Frames that its end a
+sends come in on A, and frames for end a leave by A; B likewise.
+
+- Two nodes: A and B are the far ends of the two pairs.
+- A node's NIC and a switch: the far end is one of the two. A *patch*, one more pair, takes its place at the switch: one
+  end is plugged in as the link's port, the other is the other free end.
+- Two switches: the pair stays plugged in at the first; its end at the second is A, and a patch at the second gives B.
+
+A and B of a spliced link are joined by a *stage*, one more pair, V and W: frames that come in on A leave by V, come in
+on W and leave by B, and vice versa. Queueing disciplines are set on V and W while these carry nothing, since setting
+one on a running interface loses frames. The far end stays plugged in, too, but receives nothing there: its incoming
+frames are redirected to the stage, and the switch neither learns addresses at it nor floods to it. So a link is
+spliced, and restored, by redirections and port settings alone, and no frame is lost.
+
+A link that the relay carries is *diverted*: it stays plugged or joined, and its frames are diverted to the relay (see
+`kernel.diversion`). A and B are as above. The relay receives at two *taps*, the ends of a patch that is not plugged in.
+
+- Two nodes: frames that come in on A go to one tap, frames that come in on B to the other.
+- A switch: frames that its port (say, A) receives from its cable go to the tap that is no end; frames that the switch
+  sends by the port go to B, which is the other tap. Frames that the relay sends by B come in on the port, as if from its
+  cable.
+
+Modelled switches (those of Myrinet) and the cables between them exist only in the relay. A NIC at one of them has a
+pair whose far end, in the wire namespace, is always free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from testbed.cluster.plan import namespace_names
+from testbed.spec.layout import End, Layout, Link, Nic
+
+Device: TypeAlias = tuple[str, str]  # (namespace key, interface name)
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """A veth pair. near: the end that is made and set up first; it is in the wire namespace except on direct links. An
+    empty MAC is the kernel's choice."""
+
+    label: str
+    near: Device
+    far: Device
+    mtu: int
+    near_mac: str = ""
+    far_mac: str = ""
+    patch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """The free ends of a spliced link, and the devices that send towards A and B.
+
+    Whether GSO frames sent by them must be segmented depends on the datapath of that direction (see `kernel.offloads`).
+    """
+
+    a: Device
+    b: Device
+    senders: tuple[Device, Device]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The pair that joins the free ends a and b of a link that the kernel carries.
+
+    forward, backward: the ends V and W of the pair by which each direction enters it. port: the free end that is the
+    cable's end at a switch and stays plugged in; None between two nodes.
+    """
+
+    a: Device
+    b: Device
+    forward: Device
+    backward: Device
+    port: Device | None = None
+
+    @property
+    def redirections(self) -> tuple[tuple[Device, Device], ...]:
+        """The redirections (from, to), ordered so that frames arrive at one only after those behind it exist."""
+        return (
+            (self.forward, self.a),
+            (self.backward, self.b),
+            *sorted(((self.a, self.forward), (self.b, self.backward)), key=lambda way: way[0] == self.port),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """The diversion of a link that the relay carries.
+
+    near, far: the ends of its patch. ends: its port at a switch, or, between two nodes, its two ends in the wire
+    namespace. The relay receives at `near` what comes in on the first end, and at `far` what comes in on the second or
+    leaves by the port.
+    """
+
+    near: Device
+    far: Device
+    ends: tuple[Device, ...]
+
+
+def taps(a: str, b: str) -> tuple[str, str]:
+    """The names of the interfaces at which the relay receives what comes in on the ends A and B of a diverted link."""
+    if a == namespace_names.patch(b)[1]:
+        return a, namespace_names.patch(b)[0]
+    return namespace_names.patch(a)
+
+
+def free_ends(layout: Layout, name: str) -> tuple[str, str]:
+    """The names of the free ends A and B that a link has in the wire namespace when it is spliced.
+
+    An empty name means that the end is at a modelled switch. Raises KeyError for an unknown link, ValueError for a link
+    that is one pair from NIC to NIC and cannot be spliced.
+    """
+    found = all_free_ends(layout)
+    if name not in found and any(link.name == name for link in layout.links):
+        raise ValueError(f"{name} is declared direct: one pair of interfaces, with nothing between them")
+    return found[name]
+
+
+def all_free_ends(layout: Layout) -> dict[str, tuple[str, str]]:
+    """The free ends of all links that can be spliced, by link name."""
+    modelled = layout.modelled()
+    switches = {switch.name for switch in layout.switches}
+    found = {}
+    for link, ends in zip(layout.links, wire_ends(layout), strict=True):
+        if link.datapath == "direct":
+            continue
+        if modelled.keys() & {link.a.owner, link.b.owner}:
+            a, b = ("" if at.owner in modelled else end for at, end in zip((link.a, link.b), ends, strict=True))
+            found[link.name] = a, b
+        else:
+            found[link.name] = _free_ends(link, ends, switches)
+    return found
+
+
+def stage_ends(layout: Layout, name: str) -> tuple[str, str]:
+    """The names of the interfaces by which forward and backward enter a link's stage. Raises as `free_ends`."""
+    a, b = free_ends(layout, name)
+    return namespace_names.stage(_stage_of(a, b))
+
+
+def _stage_of(a: str, b: str) -> str:
+    """The free end after which a link's stage is named: A, or B if A is a patch of B."""
+    return b if a == namespace_names.patch(b)[1] else a
+
+
+def _free_ends(link: Link, ends: tuple[str, str], switches: Collection[str]) -> tuple[str, str]:
+    a, b = ends
+    if link.b.owner in switches:
+        patched = b if link.a.owner in switches else a
+        return patched, namespace_names.patch(patched)[1]
+    if link.a.owner in switches:
+        return namespace_names.patch(b)[1], b
+    return a, b
+
+
+def wire_ends(layout: Layout) -> list[tuple[str, str]]:
+    """The names of each link's two ends in the wire namespace (for a direct link: hypothetical).
+
+    An end at a node's NIC is named after the NIC. The ends of a cable between switches are named after the two
+    switches, not their ports: adding a node to a switch can renumber the ports of its other cables, which must not be
+    disturbed.
+    """
+    switches = {switch.name for switch in layout.switches}
+    parallel: dict[frozenset[str], int] = {}
+    found = []
+    for link in layout.links:
+        a, b = link.a.owner, link.b.owner
+        if a in switches and b in switches:
+            pair = frozenset((a, b))
+            number = parallel[pair] = parallel.get(pair, 0) + 1
+            found.append((namespace_names.trunk_end(a, b, number), namespace_names.trunk_end(b, a, number)))
+        else:
+            found.append((namespace_names.far_end(a, link.a.port), namespace_names.far_end(b, link.b.port)))
+    return found
+
+
+class Wiring:
+    """The veth pairs of a layout, with some of its links spliced and some diverted.
+
+    cables: the pairs. plugged: wire-side device -> switch; numbers: wire-side device -> port number. joins: (label,
+    device, device) for links between two nodes. splices: link name -> its free ends. stages: link name -> its stage, if
+    the kernel carries the link. ports: switch -> port number -> device. planned_ports: devices at switches that must
+    stay down until their port settings are made; otherwise the first broadcast would circulate at switches with planned
+    forwarding, and a patch would duplicate it. made_up: devices that are up once they are made. hooked: ports whose
+    frames can be diverted. of_link: link name -> its devices in the wire namespace. detours: link name -> its
+    diversion. uplinks: NICs at modelled switches.
+    """
+
+    def __init__(self, layout: Layout, spliced: Collection[str] = (), diverted: Collection[str] = ()) -> None:
+        self._nics: dict[Device, Nic] = {(node.name, nic.name): nic for node in layout.nodes for nic in node.nics}
+        self._trunk_mtu = max((nic.mtu for nic in self._nics.values()), default=1500)
+        self.cables: list[Cable] = []
+        self.plugged: dict[Device, str] = {}
+        self.numbers: dict[Device, int] = {}
+        self.joins: list[tuple[str, Device, Device]] = []
+        self.splices: dict[str, Splice] = {}
+        self.stages: dict[str, Stage] = {}
+        self.detours: dict[str, Detour] = {}
+        self.uplinks: list[Device] = []
+        self._modelled = layout.modelled()
+        self.ports: dict[str, dict[int, Device]] = {
+            switch.name: {} for switch in layout.switches if switch.name not in self._modelled
+        }
+        self.of_link: dict[str, list[Device]] = {}
+        for link, ends in zip(layout.links, wire_ends(layout), strict=True):
+            first = len(self.cables)
+            self._lay(link, ends, spliced=link.name in spliced, diverted=link.name in diverted)
+            self.of_link[link.name] = _wire_side(self.cables[first:])
+        learning = {switch.name: switch.learns for switch in layout.switches}
+        self.wire_devices = _wire_side(self.cables)
+        patches = {end for cable in self.cables if cable.patch for end in (cable.near, cable.far)}
+        self.planned_ports = {
+            device for device, switch in self.plugged.items() if device in patches or not learning[switch]
+        }
+        self.hooked = self.plugged.keys() - patches
+        self.made_up = {cable.near for cable in self.cables} - self.planned_ports
+
+    @classmethod
+    def of(cls, layout: Layout, datapaths: Mapping[str, str]) -> Wiring:
+        """The wiring for these datapaths: link name -> datapath, "direct" if missing."""
+        diverted = {name for name, datapath in datapaths.items() if datapath == "relay"}
+        return cls(layout, {name for name, datapath in datapaths.items() if datapath != "direct"} - diverted, diverted)
+
+    def _lay(self, link: Link, devices: tuple[str, str], *, spliced: bool, diverted: bool) -> None:
+        ends = [link.a, link.b]
+        if self._modelled.keys() & {link.a.owner, link.b.owner}:
+            self._lay_to_modelled(link, devices)
+            return
+        nodes = [end for end in ends if end.owner not in self.ports]
+        if link.datapath == "direct":
+            if spliced or diverted:
+                raise ValueError(f"{link.name} is declared direct and cannot be spliced")
+            near, far = ((end.owner, end.port) for end in ends)
+            nics = self._nics[near], self._nics[far]
+            mtu = min(nic.mtu for nic in nics)
+            self.cables.append(Cable(link.name, near, far, mtu, nics[0].mac, nics[1].mac))
+            return
+        wire_side = {end: (namespace_names.WIRE, device) for end, device in zip(ends, devices, strict=True)}
+        for node in nodes:
+            nic = self._nics[node.owner, node.port]
+            self.cables.append(Cable(link.name, wire_side[node], (node.owner, node.port), nic.mtu, far_mac=nic.mac))
+        senders = [(node.owner, node.port) for node in nodes]
+        if len(nodes) == 2:
+            device, mtu = wire_side[link.a], self._trunk_mtu
+            self.joins.append((link.name, wire_side[link.a], wire_side[link.b]))
+            if diverted:
+                self._add_patch(link, device, mtu)
+        else:
+            mtu = self._trunk_mtu
+            switch = link.b if link.b.owner in self.ports else link.a  # of a trunk, its second end
+            if nodes:
+                mtu = self._nics[nodes[0].owner, nodes[0].port].mtu
+                device = wire_side[nodes[0]]
+            else:
+                self.cables.append(Cable(link.name, wire_side[link.a], wire_side[link.b], mtu))
+                self._plug(link.a, wire_side[link.a])
+                senders, device = [wire_side[link.a]], wire_side[link.b]
+            self._plug(switch, device)
+            if spliced:
+                self._plug(switch, _patch(device)[0])
+            if spliced or diverted:
+                self._add_patch(link, device, mtu)
+                senders.insert(1 if switch is link.b else 0, _patch(device)[0])
+        if spliced or diverted:
+            a, b = _free_ends(link, devices, self.ports)
+            to_a, to_b = senders
+            self.splices[link.name] = Splice((namespace_names.WIRE, a), (namespace_names.WIRE, b), (to_a, to_b))
+        if spliced:
+            forward, backward = ((namespace_names.WIRE, name) for name in namespace_names.stage(device[1]))
+            self.cables.append(Cable(link.name, forward, backward, mtu, patch=True))
+            port = device if len(nodes) < 2 else None
+            self.stages[link.name] = Stage(
+                (namespace_names.WIRE, a), (namespace_names.WIRE, b), forward, backward, port
+            )
+        if diverted:
+            two_nodes = len(nodes) == 2
+            at = (wire_side[link.a], wire_side[link.b]) if two_nodes else (device,)
+            self.detours[link.name] = Detour(*_patch(at[0]), at)
+
+    def _lay_to_modelled(self, link: Link, devices: tuple[str, str]) -> None:
+        for end, device in zip((link.a, link.b), devices, strict=True):
+            if end.owner not in self._modelled:
+                nic = self._nics[end.owner, end.port]
+                self.cables.append(
+                    Cable(link.name, (namespace_names.WIRE, device), (end.owner, end.port), nic.mtu, far_mac=nic.mac)
+                )
+                self.uplinks.append((end.owner, end.port))
+
+    def _add_patch(self, link: Link, device: Device, mtu: int) -> None:
+        self.cables.append(Cable(link.name, *_patch(device), mtu, patch=True))
+
+    def _plug(self, port: End, device: Device) -> None:
+        number = int(port.port)
+        self.plugged[device] = port.owner
+        self.numbers[device] = number
+        self.ports[port.owner][number] = device
+
+
+def _patch(device: Device) -> tuple[Device, Device]:
+    plugged, free = namespace_names.patch(device[1])
+    return (namespace_names.WIRE, plugged), (namespace_names.WIRE, free)
+
+
+def _wire_side(cables: Collection[Cable]) -> list[Device]:
+    return [end for cable in cables for end in (cable.near, cable.far) if end[0] == namespace_names.WIRE]

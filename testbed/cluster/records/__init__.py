@@ -1,0 +1,1 @@
+"""Records of a cluster: state, owner, paths and status."""

@@ -1,0 +1,441 @@
+"""The state of clusters: one directory per cluster, with its state file and the files that programs in its nodes see.
+
+    ROOT/CLUSTER/state.json     layout, owner and namespaces
+    ROOT/CLUSTER/hosts          shown as /etc/hosts in its nodes
+    ROOT/CLUSTER/files/NODE/*   shown at the paths that the description gives
+    ROOT/CLUSTER/ssh/           files of `secure_shell` for servers and clients, once ssh has been used
+
+The lock of a cluster is an flock on its directory: it vanishes with its holder and leaves no lock file behind. ROOT is
+/run/netns-testbed for root; for other users it is in $XDG_RUNTIME_DIR or in /tmp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from testbed.cluster.faults.injections import Injection
+from testbed.cluster.plan.namespace_names import check_cluster
+from testbed.cluster.services.shared_nics import SharedNics
+from testbed.errors import (
+    ConflictError,
+    KernelError,
+    NotFoundError,
+    PermissionDeniedError,
+    TestbedError,
+    UnreadableStateError,
+    reason_of,
+)
+from testbed.json_text import check, loads
+from testbed.kernel.filesystem import make_directory, read_text, remove_directory, replace_file
+from testbed.kernel.processes import Identity
+from testbed.kernel.userns import is_root
+from testbed.spec.layout import Layout
+from testbed.spec.layout_json import check_ends, to_json, unchecked
+
+if TYPE_CHECKING:
+    from testbed.kernel.datapaths import Asked
+else:
+    Asked = str  # enough to check a state file; importing the module takes longer than reading the file
+
+FORMAT = 1
+
+PATIENCE = 30.0  # seconds that a command waits for another one on the same cluster
+
+Phase: TypeAlias = Literal["building", "up", "changing", "removing"]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The recorded state of one cluster.
+
+    origin: the resolved path of its file, or another label of its origin. phase: "building", "changing" and "removing"
+    are the intent of `owner`; after its death they tell which operation was interrupted. lasting: the cluster stays
+    until it is taken down; otherwise it ends with `owner`. keeper: the process that holds its namespaces, if any.
+    namespaces: key -> path. inodes: key -> inode, once known. previous: the layout before an unfinished change.
+
+    asked: the requested datapath of links. injected: the injections in force. issued: number of injections made so far.
+    datapaths: link -> who carries it, if not "direct". notes: link -> what is approximate, or why other datapaths were
+    not taken. log: the file to which the relay writes fates, or empty. nics: how the nodes' NICs are shared, if they
+    are.
+    """
+
+    name: str
+    origin: str
+    phase: Phase
+    lasting: bool
+    owner: Identity
+    layout: Layout
+    namespaces: Mapping[str, str]
+    inodes: Mapping[str, int]
+    created: int  # seconds of the epoch
+    keeper: Identity | None = None
+    previous: Layout | None = None
+    asked: Asked = "auto"
+    injected: tuple[Injection, ...] = ()
+    issued: int = 0
+    datapaths: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    log: str = ""
+    nics: SharedNics | None = None
+
+    @property
+    def ended(self) -> str:
+        """A sentence if the namespace holder has died, which ends the cluster; otherwise empty."""
+        if self.keeper is None or self.keeper.alive:
+            return ""
+        return ended(self.name, self.keeper)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the owner died during an operation, or the cluster should have ended with it."""
+        if self.keeper is not None and not self.keeper.alive:
+            return True
+        return (self.phase in ("building", "removing") or not self.lasting) and not self.owner.alive
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "name": self.name,
+                "origin": self.origin,
+                "phase": self.phase,
+                "lasting": self.lasting,
+                "owner": str(self.owner),
+                "keeper": str(self.keeper) if self.keeper else None,
+                "created": self.created,
+                "namespaces": dict(self.namespaces),
+                "inodes": dict(self.inodes),
+                "layout": to_json(self.layout),
+                "previous": to_json(self.previous) if self.previous else None,
+                "asked": self.asked,
+                "injected": [injection.to_json() for injection in self.injected],
+                "issued": self.issued,
+                "datapaths": dict(self.datapaths),
+                "notes": dict(self.notes),
+                "log": self.log,
+                "nics": self.nics.to_json() if self.nics else None,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> State:
+        """Parse the output of `to_json`; ValueError for anything else."""
+        try:
+            state = cls._from_json(loads(text))
+        except KeyError as error:
+            raise ValueError(f"there is no {error}") from None
+        except (TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"it is no state: {error}") from None
+        check(state, State)
+        for layout in (state.layout, state.previous):
+            if layout is not None:
+                check_ends(layout)
+        return state
+
+    @classmethod
+    def _from_json(cls, data: Any) -> State:
+        if data["format"] != FORMAT:
+            raise ValueError(f"format {data['format']}, this version reads {FORMAT}")
+        return cls(
+            name=data["name"],
+            origin=data["origin"],
+            phase=data["phase"],
+            lasting=data["lasting"],
+            owner=Identity.parse(data["owner"]),
+            layout=unchecked(data["layout"]),
+            namespaces=data["namespaces"],
+            inodes=data["inodes"],
+            created=data["created"],
+            keeper=Identity.parse(data["keeper"]) if data["keeper"] else None,
+            previous=unchecked(data["previous"]) if data["previous"] else None,
+            asked=data["asked"],
+            injected=tuple(Injection.from_json(injection) for injection in data["injected"]),
+            issued=data["issued"],
+            datapaths=data["datapaths"],
+            notes={link: tuple(notes) for link, notes in data["notes"].items()},
+            log=data["log"],
+            nics=SharedNics.from_json(data["nics"]) if data.get("nics") else None,
+        )
+
+
+def ended(cluster: str, keeper: Identity) -> str:
+    """A sentence for a cluster whose namespace holder has died."""
+    return (
+        f"cluster {cluster} has ended: process {keeper.pid}, which held its namespaces, has died; "
+        f"'testbed down --name {cluster}' or 'testbed gc' removes what is left of it"
+    )
+
+
+def _unreadable(path: Path, name: str, error: OSError | ValueError) -> UnreadableStateError:
+    reason = reason_of(error) if isinstance(error, OSError) else str(error)
+    return UnreadableStateError(
+        f"{path} cannot be understood ({reason}): another version wrote it, or it is damaged; "
+        f"'testbed down --name {name}' or 'testbed gc' removes the cluster"
+    )
+
+
+def file_source(node: str, target: str) -> str:
+    """The path, relative to the cluster's directory, of the file that programs in a node see at `target`.
+
+    It depends on the target alone: running programs have it bind-mounted and must not see another file's content after
+    an edit.
+    """
+    return f"files/{node}/{blake2b(target.encode(), digest_size=8).hexdigest()}"
+
+
+MACHINES_ROOT: Final = Path("/run/netns-testbed")
+"""Where the state of root's clusters is; readable by everybody."""
+
+
+def default_root() -> Path:
+    """The directory of this user's clusters."""
+    if is_root():
+        return MACHINES_ROOT
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and os.path.isdir(runtime):
+        return Path(runtime) / "netns-testbed"
+    return Path(f"/tmp/netns-testbed-{os.getuid()}")
+
+
+class Store:
+    """The states of all clusters below one root."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or default_root()
+
+    def directory(self, name: str) -> Path:
+        """A cluster's directory; DescriptionError for an invalid cluster name."""
+        return self.root / check_cluster(name)
+
+    def hosts(self, name: str) -> Path:
+        """The file that the cluster's programs see as /etc/hosts."""
+        return self.directory(name) / "hosts"
+
+    def ssh(self, name: str) -> Path:
+        """The directory of the cluster's ssh keys, configuration and logs; it may not exist."""
+        return self.directory(name) / "ssh"
+
+    def names(self) -> list[str]:
+        """The sorted names of all clusters that have a directory."""
+        try:
+            self._check_owner()
+            with os.scandir(self.root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return []
+        except PermissionError as error:
+            raise PermissionDeniedError(
+                f"{self.root} is not readable: run as the user who made the clusters"
+            ) from error
+
+    def read(self, name: str) -> State | None:
+        """Read a cluster's state; None if it has none. Raises UnreadableStateError."""
+        path = self.directory(name) / "state.json"
+        try:
+            self._check_owner()
+            text = read_text(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except PermissionError as error:
+            raise PermissionDeniedError(f"{path} is not readable: run as the user who made cluster {name}") from error
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, name, error) from error
+        try:
+            state = State.from_json(text)
+            if state.name != name:
+                raise ValueError(f"it is of cluster {state.name!r}")
+        except ValueError as error:
+            raise _unreadable(path, name, error) from error
+        return state
+
+    def write(self, state: State) -> None:
+        replace_file(self.directory(state.name) / "state.json", state.to_json())
+
+    def choose(self, name: str | None) -> State:
+        """Read the state of the cluster of that name, or of the only one: see `existing`. NotFoundError lists the
+        clusters."""
+        chosen = self.existing(name)
+        state = self.read(chosen)
+        if state is None:
+            raise NotFoundError(f"cluster {chosen} has no state: 'testbed gc' removes what is left of it")
+        return state
+
+    def existing(self, name: str | None) -> str:
+        """The name of a cluster that has a directory, even if its state is unreadable.
+
+        Without a name: the only cluster, or the only lasting one (the others belong to a run or a test). NotFoundError
+        lists the clusters.
+        """
+        found = self.names()
+        if name is None:
+            if not found:
+                raise NotFoundError("no cluster is up; 'testbed up star-4' brings one up")
+            if len(found) > 1 and len(staying := self._lasting(found)) == 1:
+                return staying[0]
+            if len(found) > 1:
+                raise NotFoundError(f"several clusters are up ({', '.join(found)}): choose one with --name")
+            return found[0]
+        if check_cluster(name) not in found:
+            there = f"up are {', '.join(found)}" if found else "none is up"
+            raise NotFoundError(f"no cluster is named {name}; {there}")
+        return name
+
+    def _lasting(self, names: list[str]) -> list[str]:
+        """Those of these clusters that are lasting or whose state is unreadable or missing."""
+        found = []
+        for name in names:
+            state = None
+            with contextlib.suppress(UnreadableStateError):
+                state = self.read(name)
+            if state is None or state.lasting:
+                found.append(name)
+        return found
+
+    # Locks
+
+    @contextmanager
+    def locked(self, name: str, patience: float) -> Iterator[Path]:
+        """Hold the cluster's lock; create its directory if needed, and remove it at the end if it is empty.
+
+        Raises ConflictError if another process holds the lock for longer than `patience` seconds.
+        """
+        deadline = time.monotonic() + patience
+        path = self.directory(name)
+        descriptor = None
+        try:
+            while descriptor is None:
+                self._make_root()
+                # The root may just have been removed: try again.
+                with _translated(path), contextlib.suppress(FileNotFoundError):
+                    make_directory(path, 0o700)
+                descriptor = _lock(path, deadline)
+                if descriptor is None and time.monotonic() > deadline:
+                    raise ConflictError(f"another testbed command is at work on cluster {name}")
+            yield path
+        finally:
+            if descriptor is None:  # interrupted: the directory may be ours, and unlocked
+                with contextlib.suppress(KernelError):
+                    descriptor = _lock(path, deadline=0)
+            if descriptor is not None:
+                gone = remove_directory(path)  # no effect while it contains a state
+                os.close(descriptor)
+                if gone:
+                    self._tidy()
+
+    @contextmanager
+    def root_locked(self, *, exclusive: bool, patience: float = 60) -> Iterator[None]:
+        """Hold the lock of the root: shared while names are made, exclusive while shared directories are made or
+        removed.
+
+        Raises ConflictError after `patience` seconds.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            self._make_root()
+            descriptor = _lock(self.root, deadline, exclusive=exclusive)
+            if descriptor is not None:
+                break
+            if time.monotonic() > deadline:
+                raise ConflictError("another testbed command does not finish")
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    @property
+    def _mode(self) -> int:
+        """The permissions of the root. They do not depend on the caller: an unprivileged user is root in the cluster's
+        user namespace."""
+        return 0o755 if self.root == MACHINES_ROOT else 0o700
+
+    def _make_root(self) -> None:
+        while True:
+            with _translated(self.root):
+                make_directory(self.root, self._mode)
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile: try again
+                self._check_owner()
+                if stat.S_IMODE(os.lstat(self.root).st_mode) & ~self._mode:
+                    os.chmod(self.root, self._mode)  # it was made with another mode
+                return
+
+    def _check_owner(self) -> None:
+        """Raise PermissionDeniedError if another user made the root, whose content is then not trusted. Raises
+        FileNotFoundError."""
+        found = os.lstat(self.root)
+        if not stat.S_ISDIR(found.st_mode):
+            raise PermissionDeniedError(f"{self.root} is no directory: remove it, clusters have their state in it")
+        if found.st_uid != os.geteuid():
+            raise PermissionDeniedError(f"{self.root} belongs to another user")
+        if found.st_mode & 0o022:
+            raise PermissionDeniedError(
+                f"{self.root} can be written by others: 'chmod {self._mode:o} {self.root}' makes it safe"
+            )
+
+    def drop_root(self) -> None:
+        """Remove the root if it is empty. Its exclusive lock must be held, and goes with it."""
+        remove_directory(self.root)
+
+    def _tidy(self) -> None:
+        with contextlib.suppress(ConflictError), self.root_locked(exclusive=True, patience=10):
+            self.drop_root()
+
+
+def _lock(path: Path, deadline: float, *, exclusive: bool = True) -> int | None:
+    """Lock a directory; None if it was removed meanwhile or the deadline has passed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise KernelError("no file descriptors are left (see 'ulimit -n')") from error
+        raise
+    kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+    locked = False
+    try:
+        while not _try_lock(descriptor, kind):
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.01)  # flock has no time-out
+        with contextlib.suppress(FileNotFoundError):
+            locked = os.fstat(descriptor).st_ino == os.stat(path).st_ino
+        return descriptor if locked else None
+    finally:
+        if not locked:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Translate failures to create our own directories into messages for users."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:
+        raise PermissionDeniedError(f"cannot make {path}: permission denied") from error
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            raise PermissionDeniedError(f"cannot make {path}: {path.parent} is read-only") from error
+        raise TestbedError(f"cannot make {path}: {error.strerror}") from error

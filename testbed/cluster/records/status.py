@@ -1,0 +1,314 @@
+"""The status of a running cluster: nodes, switches and links, with the kernel's counters.
+
+Counters are read on the wire side, where all links of a cluster end: one dump suffices for a hundred nodes. Only the
+NICs of direct links are read in their nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from testbed.cluster.faults.injections import BOTH, in_force, is_down
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.treatments import UNIMPAIRED
+from testbed.cluster.plan.veth_wiring import wire_ends
+from testbed.cluster.records.state import State, Store
+from testbed.errors import NotFoundError
+from testbed.fates.fate_counters import CAUSES
+from testbed.kernel import namespaces, processes, userns
+from testbed.kernel.netlink import RouteSocket
+from testbed.kernel.rtnl_dump import Interface, by_name, interfaces, named
+from testbed.runtime.supervision import all_run, running_supervisor
+from testbed.spec.layout import Impairment, Layout, Link
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Counters of one direction of a link since it was made."""
+
+    frames: int = 0
+    bytes: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """A link: whether both ends exist and are up, who carries it, its counters and the impairments in force.
+
+    forward is a -> b. Impairments are the declared ones overlaid with the injected ones.
+    """
+
+    link: Link
+    there: bool
+    up: bool
+    forward: Direction = Direction()
+    backward: Direction = Direction()
+    datapath: str = "direct"
+    forward_impairment: Impairment = UNIMPAIRED
+    backward_impairment: Impairment = UNIMPAIRED
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node: whether its namespace exists, and the programs in it. agent: of its NIC, if that is shared."""
+
+    name: str
+    there: bool
+    programs: tuple[int, ...]
+    agent: AgentStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """The agent of a shared NIC. pid: 0 if it does not answer. hosts: function -> attached process. lost: number of
+    frames not read in time or not sent."""
+
+    pid: int = 0
+    hosts: Mapping[int, int] = field(default_factory=dict)
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The status of a cluster. missing: a sentence for each required process that does not run."""
+
+    state: State
+    nodes: tuple[NodeStatus, ...]
+    links: tuple[LinkStatus, ...]
+    missing: tuple[str, ...] = ()
+
+
+def status(state: State) -> ClusterStatus:
+    """Read the status of a running cluster. NotFoundError if it has ended."""
+    if state.ended:
+        raise NotFoundError(state.ended)
+    found = _read_interfaces(state)
+    programs = _programs(state)
+    agents = _agents(state) if state.nics is not None else {}
+    own = {agent.pid for agent in agents.values()}
+    return ClusterStatus(
+        state,
+        tuple(
+            NodeStatus(
+                node.name,
+                _is_there(state, node.name),
+                tuple(pid for pid in programs.get(node.name, ()) if pid not in own),
+                agents.get(node.name),
+            )
+            for node in state.layout.nodes
+        ),
+        _of_relay(
+            state,
+            [
+                _in_force(state, _link(*link, found))
+                for link in zip(state.layout.links, wire_ends(state.layout), strict=True)
+            ],
+        ),
+        tuple(missing(state, Store().directory(state.name))),
+    )
+
+
+def needs_supervisor(state: State) -> bool:
+    """Whether the cluster needs a supervisor: for a relay, agents, or timed injections."""
+    timed = any(one.until for one in state.injected)
+    return "relay" in state.datapaths.values() or state.nics is not None or timed
+
+
+def missing(state: State, directory: Path) -> list[str]:
+    """A sentence for each required process that does not run. directory: the cluster's."""
+    found = []
+    if "relay" in state.datapaths.values() and not all_run(directory, "relay"):
+        found.append("its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
+    if state.nics is not None and not all_run(directory, "nic"):
+        found.append("the agents of its NICs are GONE, and nobody can attach: 'testbed up' starts them again")
+    if needs_supervisor(state) and not running_supervisor(directory):
+        found.append(
+            "its supervisor is GONE: what is injected for a time stays, and nobody starts a relay or an agent again that "
+            "dies: 'testbed up' starts it again"
+        )
+    return found
+
+
+def links(state: State, wanted: Collection[str]) -> tuple[LinkStatus, ...]:
+    """Read the status of some links, by name, and of nothing else."""
+    ends = [one for one in zip(state.layout.links, wire_ends(state.layout), strict=True) if one[0].name in wanted]
+    devices: dict[str, set[str]] = {namespace_names.WIRE: {device for _, pair in ends for device in pair}}
+    for link, _ in ends:
+        if link.datapath == "direct":
+            for end in (link.a, link.b):
+                devices.setdefault(end.owner, set()).add(end.port)
+    found = _look(state, devices.keys(), partial(_read_some, devices))
+    return _of_relay(state, [_in_force(state, _link(link, pair, found)) for link, pair in ends])
+
+
+def _in_force(state: State, found: LinkStatus) -> LinkStatus:
+    name = found.link.name
+    if name not in state.datapaths:
+        return found
+    forward, backward = [in_force(found.link, direction, state.injected).whole for direction in BOTH]
+    return replace(found, datapath=state.datapaths[name], forward_impairment=forward, backward_impairment=backward)
+
+
+def _of_relay(state: State, found: Sequence[LinkStatus]) -> tuple[LinkStatus, ...]:
+    """Complete the status of cables between modelled switches, which exist only in the relay."""
+    modelled = state.layout.modelled().keys()
+    inside = {one.link.name for one in found if modelled >= {one.link.a.owner, one.link.b.owner}}
+    if not inside:
+        return tuple(found)
+    from testbed.cluster.services.relay_client import (
+        report,  # imports the relay's code, which most clusters do not need
+    )
+
+    said = report(Store(), state)
+    told = said["links"] if said is not None else {}
+    return tuple(
+        replace(
+            one,
+            there=one.link.name in told,
+            up=one.link.name in told and not is_down(one.link, state.injected),
+            forward=_carried(told, one.link, "forward"),
+            backward=_carried(told, one.link, "backward"),
+        )
+        if one.link.name in inside
+        else one
+        for one in found
+    )
+
+
+def _carried(told: Mapping[str, Any], link: Link, direction: str) -> Direction:
+    counted = told.get(link.name, {}).get(direction, {}).get("counters")
+    if counted is None:
+        return Direction()
+    return Direction(counted["delivered"], counted["delivered_bytes"], sum(counted[cause] for cause in CAUSES))
+
+
+def _agents(state: State) -> dict[str, AgentStatus]:
+    from testbed.cluster.services.nic_sharing import reports  # costly, and most clusters share no NICs
+
+    return {
+        node: AgentStatus()
+        if said is None
+        else AgentStatus(
+            said["pid"],
+            {int(function): pid for function, pid in said["hosts"].items()},
+            said["dropped"] + said["unsent"] + said["overflowed"],
+        )
+        for node, said in reports(Store(), state).items()
+    }
+
+
+Found = Mapping[str, Mapping[str, Interface]]
+
+
+def _hidden(state: State) -> bool:
+    """Whether the namespaces have names only inside the holder's mount namespace."""
+    return state.keeper is not None and state.namespaces.get(namespace_names.WIRE, "").startswith(
+        f"{namespaces.NAMES}/"
+    )
+
+
+def _is_there(state: State, key: str) -> bool:
+    if _hidden(state):
+        return state.keeper is not None and state.keeper.alive
+    return namespaces.is_namespace(state.namespaces.get(key, ""))
+
+
+def _read_interfaces(state: State) -> Found:
+    """Read the interfaces of the wire namespace and of nodes with direct links, by key and name."""
+    keys = {namespace_names.WIRE} | {
+        end.owner for link in state.layout.links if link.datapath == "direct" for end in (link.a, link.b)
+    }
+    return _look(state, keys, lambda _, route: by_name(interfaces(route)))
+
+
+Read = Callable[[str, RouteSocket], Mapping[str, Interface]]
+
+
+def _look(state: State, keys: Collection[str], read: Read) -> Found:
+    """Apply `read` to each of these namespaces."""
+    paths = {key: state.namespaces[key] for key in sorted(keys) if key in state.namespaces}
+    if state.keeper is not None and _hidden(state):
+        return userns.call_inside(state.keeper.pid, partial(_read, paths, read)) if state.keeper.alive else {}
+    return _read(paths, read)
+
+
+def _read(paths: Mapping[str, str], read: Read) -> Found:
+    found = {}
+    for key, path in paths.items():
+        if namespaces.is_namespace(path):
+            namespace = namespaces.open_path(path)
+            try:
+                found[key] = read(key, namespace.route)
+            finally:
+                namespace.close()
+    return found
+
+
+def _read_some(devices: Mapping[str, Collection[str]], key: str, route: RouteSocket) -> dict[str, Interface]:
+    return {device: one for device in devices[key] if (one := named(route, device)) is not None}
+
+
+def _programs(state: State) -> dict[str, list[int]]:
+    """The pids of the programs in each node."""
+    keys = {inode: key for key, inode in state.inodes.items()}
+    found: dict[str, list[int]] = {}
+    for pid in processes.everyone():
+        key = keys.get(processes.network_namespace_of(pid))
+        if key:
+            found.setdefault(key, []).append(pid)
+    return found
+
+
+def _link(link: Link, ends: tuple[str, str], found: Found) -> LinkStatus:
+    """The status of one link. Frames from a arrive at its wire-side end; behind a switch, they leave by b's."""
+    wire = found.get(namespace_names.WIRE, {})
+    if link.datapath == "direct":
+        a = found.get(link.a.owner, {}).get(link.a.port)
+        b = found.get(link.b.owner, {}).get(link.b.port)
+        if a is None or b is None:
+            return LinkStatus(link, there=False, up=False)
+        return LinkStatus(link, True, a.up and b.up, _received(b), _received(a))
+    a, b = (wire.get(end) for end in ends)
+    if a is not None and b is not None:
+        switches_only = a.peer == b.index  # one pair between two switches; else two pairs, joined
+        forward, backward = (_received(b), _received(a)) if switches_only else (_received(a), _received(b))
+        return LinkStatus(link, True, a.up and b.up, forward, backward)
+    if a is not None:  # a is a node, b the switch that its wire-side end is plugged into
+        return LinkStatus(link, True, a.up, _received(a), _sent(a))
+    if b is not None:
+        return LinkStatus(link, True, b.up, _sent(b), _received(b))
+    return LinkStatus(link, there=False, up=False)
+
+
+def _received(interface: Interface) -> Direction:
+    counters = interface.counters
+    return Direction(counters.rx_packets, counters.rx_bytes, counters.rx_dropped)
+
+
+def _sent(interface: Interface) -> Direction:
+    counters = interface.counters
+    return Direction(counters.tx_packets, counters.tx_bytes, counters.tx_dropped)
+
+
+def carriers_in_words(state: State) -> list[str]:
+    """Lines on who carries the impaired links and what is approximate: "by relay: n1--s1, n2--s1"."""
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for link, carrier in state.datapaths.items():
+        groups.setdefault((carrier, tuple(state.notes.get(link, ()))), []).append(link)
+    lines = []
+    for (carrier, notes), links in groups.items():
+        shown = ", ".join(links[:3]) + (f" and {len(links) - 3} more" if len(links) > 3 else "")
+        lines.append(f"by {carrier}: {shown}")
+        lines += [f"   {note}" for note in notes]
+    return lines
+
+
+def summary(layout: Layout) -> str:
+    """ "4 nodes, 1 switch, 4 links"."""
+    counts = [(len(layout.nodes), "node"), (len(layout.switches), "switch"), (len(layout.links), "link")]
+    plural = {"switch": "switches"}
+    return ", ".join(f"{n} {word if n == 1 else plural.get(word, word + 's')}" for n, word in counts if n)

@@ -1,0 +1,278 @@
+"""The supervisor: one small process per cluster, in its wire namespace, that runs only while it is needed.
+
+- It keeps the relay and the agents of shared NICs running: when one dies, it starts a replacement and records the gap as
+  an event.
+- It heals timed injections, and ends the sharing of NICs when the process that asked for it ends.
+
+Relay and agents survive the supervisor and start a new one when it dies (`runtime.supervision`), which adopts them;
+that is recorded as an event, too. The supervisor ends when it is no longer needed, with the namespace holder if the
+cluster has one, and with the cluster. Commands call it while they hold the cluster's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.records.state import State, Store
+from testbed.cluster.services.service_kinds import LOG, Agents, RelayProcesses
+from testbed.cluster.services.services import Tended
+from testbed.engine.loop import Loop
+from testbed.errors import ConflictError, KernelError
+from testbed.kernel import daemons, locks, processes, syscalls
+from testbed.kernel.netlink import RouteSocket
+from testbed.kernel.waiter import Waiter
+from testbed.runtime import event_log
+from testbed.runtime.calls import PATIENCE, Listener, NotThereError, call
+from testbed.runtime.relay.orders import Orders, Places
+from testbed.runtime.supervision import Death, end_all, supervisor_lock
+
+SOCKET: Final = "supervisor"
+
+_MOMENT: Final = 0.01  # s
+_AGAIN: Final = 1_000_000_000  # ns until a failed action is retried
+
+
+def needed(state: State, orders: Orders) -> bool:
+    if state.phase == "removing":
+        return False
+    return bool(orders.links) or state.nics is not None or any(injection.until for injection in state.injected)
+
+
+def ensure(store: Store, state: State) -> processes.Identity | None:
+    """Ensure that a supervisor runs, has read the current state, and runs the wanted relay and agents; return its
+    identity.
+
+    The recorded state is not trusted for this: the process that started a supervisor may have been killed before it
+    wrote that down. A supervisor ends when nothing needs it; then the result may be None.
+
+    The cluster's lock must be held, and its state and orders be written. Raises the relay's errors about its orders,
+    and errors that prevent a NIC from being shared.
+    """
+    directory = store.directory(state.name)
+    orders = Places(directory).read_orders() or Orders(0)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with contextlib.suppress(NotThereError):
+            return processes.Identity.parse(call(directory / SOCKET, {"do": "look"})["supervisor"])
+        if not locks.holder(supervisor_lock(directory)):
+            if not needed(state, orders):
+                end_all(directory)  # services that a killed supervisor left
+                return None
+            locks.make(supervisor_lock(directory))
+            supervisor = _Supervisor(store, state)
+            with contextlib.suppress(locks.TakenError):
+                return daemons.start(
+                    namespace_names.SUPERVISOR, (), supervisor.prepare, supervisor.run, str(directory / LOG)
+                )
+        # A supervisor is just starting or ending.
+        if time.monotonic() > deadline:
+            raise KernelError(f"the supervisor of cluster {state.name} does not answer")
+        time.sleep(_MOMENT)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a supervisor that a service has started after the death of the previous one.
+
+    arguments: see `service_kinds.command` and `Supervision`.
+    """
+    root, cluster, *death = arguments
+    store = Store(Path(root))
+    if not supervisor_lock(store.directory(cluster)).exists() or (state := store.read(cluster)) is None:
+        return
+    supervisor = _Supervisor(store, state, Death.from_arguments(death))
+    daemons.become(namespace_names.SUPERVISOR, supervisor.prepare, supervisor.run, str(store.directory(cluster) / LOG))
+
+
+class _Supervisor:
+    """The supervisor, inside its process."""
+
+    def __init__(self, store: Store, state: State, death: Death | None = None) -> None:
+        """death: of the previous supervisor, if a service saw it and started this one."""
+        self._store = store
+        self._cluster = state.name
+        self._wire = state.namespaces[namespace_names.WIRE]
+        self._keeper = state.keeper
+        self._death = death
+        self._places = Places(store.directory(state.name))
+        self._owner: tuple[processes.Identity, int] | None = None  # of shared NICs, with its pidfd
+
+    def prepare(self) -> None:
+        """Take the lock, adopt running services and start missing ones.
+
+        Raises TakenError if a supervisor already runs, ConflictError if nothing needs one, and errors that prevent the
+        relay or an agent from starting.
+        """
+        directory = self._places.directory
+        self._lock = locks.Lock(supervisor_lock(directory))
+        died = self._died()
+        if died is not None:
+            code = {} if died.code is None else {"code": died.code}
+            event_log.record(directory, "supervisor died", pid=died.pid, **code)
+        self._lock.note(str(processes.identity()))
+        self._begin()
+        try:
+            if not self._look():
+                raise ConflictError(f"nothing needs a supervisor of cluster {self._cluster}")
+        except BaseException as error:
+            # A supervisor started by a service leaves the services running on failure: another attempt follows.
+            if self._death is None or isinstance(error, ConflictError):
+                self._relay.end()
+                self._agents.end()
+            self._lock.release()
+            raise
+        Listener(self._loop, directory / SOCKET, self._answer)
+        if died is not None:
+            gap = [died.when, time.time_ns()]
+            services = [*self._relay.pids.values(), *self._agents.pids.values()]
+            event_log.record(directory, "supervisor restarted", pid=os.getpid(), gap=gap, services=services)
+
+    def _died(self) -> Death | None:
+        """The death of the previous supervisor, if it did not end regularly."""
+        if not self._lock.left:
+            return None
+        pid = processes.Identity.parse(self._lock.left).pid
+        if self._death is not None and self._death.pid == pid:
+            return self._death
+        return Death(pid, self._death.when if self._death is not None else time.time_ns())
+
+    def _begin(self) -> None:
+        """Enter the wire namespace and adopt the running services."""
+        wire = os.open(self._wire, os.O_RDONLY | os.O_CLOEXEC)
+        syscalls.setns(wire, syscalls.CLONE_NEWNET)
+        os.close(wire)
+        self._loop = Loop(Waiter())
+        directory = self._places.directory
+        self._relay = Tended(self._loop, directory, RelayProcesses(self._store, self._cluster, RouteSocket()))
+        self._agents = Tended(self._loop, directory, Agents(self._store, self._cluster))
+        self._alarm = self._loop.timer(self._heal)
+        self._relay.adopt()
+        self._agents.adopt()
+        if self._keeper is not None and self._keeper.alive:
+            handle = os.pidfd_open(self._keeper.pid)
+            self._loop.watch(handle, lambda _: self._end_with_keeper())
+
+    def run(self) -> None:
+        self._loop.run()
+        self._lock.release()
+
+    def _end_with_keeper(self) -> None:
+        event_log.record(
+            self._places.directory, "namespace holder died", pid=self._keeper.pid if self._keeper is not None else 0
+        )
+        self._end()
+
+    def _end(self) -> None:
+        self._relay.end()
+        self._agents.end()
+        self._loop.stop()
+
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
+        if request["do"] == "agents":
+            return {"agents": dict(self._agents.pids)}
+        if request["do"] != "look":
+            return {"error": f"the supervisor does not know how to {request['do']}"}
+        if not self._look():
+            # Answer the caller before ending; later callers start another supervisor.
+            self._loop.at(self._loop.now(), lambda _: self._end())
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._places.directory / SOCKET)
+        return {"supervisor": str(processes.identity())}
+
+    def _look(self) -> bool:
+        """Apply the state and the orders; return whether they need a supervisor."""
+        state = self._store.read(self._cluster)
+        orders = self._places.read_orders() or Orders(0)
+        if state is None or (self._keeper is not None and not self._keeper.alive):
+            return False
+        self._relay.look()
+        self._agents.look()
+        self._watch_owner(state.nics.owner if state.nics is not None else None)
+        ends = [injection.until for injection in state.injected if injection.until]
+        self._alarm.set(min(ends) if ends else None)
+        return needed(state, orders)
+
+    # What lasts for a time
+
+    def _heal(self, now: int) -> None:
+        """Heal injections whose time is up."""
+        state = self._store.read(self._cluster)
+        due = [one.number for one in state.injected if 0 < one.until <= now] if state is not None else []
+        if not due:
+            self._look()
+            return
+
+        def heal() -> None:
+            from testbed.cluster import lifecycle
+
+            for number in due:
+                lifecycle.heal(self._store, self._cluster, number)
+
+        def failed(now: int) -> None:
+            event_log.record(self._places.directory, "not healed", numbers=due)
+            self._alarm.set(now + _AGAIN)
+
+        self._apart("testbed-healer", heal, failed)
+
+    def _watch_owner(self, owner: processes.Identity | None) -> None:
+        """Watch the owner of the NIC sharing."""
+        if self._owner is not None:
+            if owner == self._owner[0]:
+                return
+            self._loop.unwatch(self._owner[1])
+            os.close(self._owner[1])
+            self._owner = None
+        if owner is None:
+            return
+        try:
+            handle = os.pidfd_open(owner.pid)
+        except ProcessLookupError:
+            self._loop.at(self._loop.now(), self._stop_sharing)
+            return
+        self._owner = owner, handle
+
+        def ended(now: int) -> None:
+            self._watch_owner(None)
+            self._stop_sharing(now)
+
+        self._loop.watch(handle, ended)
+        if not owner.alive:  # it died before the pidfd was opened, and its pid may have been reused
+            self._loop.at(self._loop.now(), ended)
+
+    def _stop_sharing(self, _now: int) -> None:
+        """End the sharing of NICs after its owner has ended."""
+
+        def stop() -> None:
+            from testbed.cluster import lifecycle
+
+            lifecycle.stop_sharing(self._store, self._cluster)
+
+        def failed(now: int) -> None:
+            event_log.record(self._places.directory, "NICs are still shared")
+            self._loop.at(now + _AGAIN, self._stop_sharing)
+
+        self._apart("testbed-nics", stop, failed)
+
+    def _apart(self, name: str, act: Callable[[], None], failed: Callable[[int], object]) -> None:
+        """Run `act` in a child process, since it waits for the cluster's lock."""
+        child = daemons.start(name, (), lambda: None, act, str(self._places.directory / LOG))
+        handle = os.pidfd_open(child.pid)
+
+        def ended(now: int) -> None:
+            self._loop.unwatch(handle)
+            os.close(handle)
+            _, status = os.waitpid(child.pid, 0)
+            if status:
+                failed(now)
+
+        self._loop.watch(handle, ended)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,122 @@
+"""The checkers' report, as text, as JSON and as findings of a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from testbed.controller.verdict.verdicts import Finding, Grade
+
+SHOWN: Final = 10
+"""Violations shown in words, of each check; all are counted, and the folder holds up to MAX of them."""
+MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class Check:
+    """Result of one check. checked: how many items were checked, in `unit`. failed: how many failed. violations: a
+    sentence for each failure, with the messages and their places in the history; at most MAX."""
+
+    name: str
+    unit: str
+    checked: int = 0
+    failed: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def add_violation(self, sentence: str) -> None:
+        self.failed += 1
+        if len(self.violations) < MAX:
+            self.violations.append(sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Ambiguity:
+    """A message whose sender does not know whether it arrived. told: the sender's last notification. truth: delivered,
+    not delivered or unknown, according to the receiver. why: the reason for `truth`."""
+
+    message: str
+    told: str
+    truth: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """checks: all, by name. figures: recovery times in seconds, and counts that are no violations."""
+
+    checks: Mapping[str, Check]
+    ambiguities: tuple[Ambiguity, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The names of the checks that failed."""
+        return tuple(check.name for check in self.checks.values() if check.failed)
+
+    def findings(self) -> list[Finding]:
+        """Return a finding for each failed check, for the verdict."""
+        return [
+            Finding(check.name, "", "", 0, check.failed, check.unit, Grade.FAILED, _first(check))
+            for check in self.checks.values()
+            if check.failed
+        ]
+
+    def to_json(self) -> Mapping[str, object]:
+        return {
+            "passed": self.passed,
+            "checks": [
+                {
+                    "check": check.name,
+                    "unit": check.unit,
+                    "checked": check.checked,
+                    "failed": check.failed,
+                    "violations": check.violations,
+                }
+                for check in self.checks.values()
+            ],
+            "ambiguous": [
+                {"message": doubt.message, "told": doubt.told, "truth": doubt.truth, "why": doubt.why}
+                for doubt in self.ambiguities
+            ],
+            "figures": dict(self.figures),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Report:
+        """Read the result of `to_json`."""
+        checks = [
+            Check(check["check"], check["unit"], check["checked"], check["failed"], list(check["violations"]))
+            for check in data["checks"]
+        ]
+        doubts = [
+            Ambiguity(doubt["message"], doubt["told"], doubt["truth"], doubt["why"]) for doubt in data["ambiguous"]
+        ]
+        return cls({check.name: check for check in checks}, tuple(doubts), data["figures"])
+
+    def in_words(self) -> str:
+        """Format as lines: every check, its violations, and the fate of ambiguous messages."""
+        lines = []
+        for check in self.checks.values():
+            said = f"{check.failed:,} of {check.checked:,} {check.unit} FAILED" if check.failed else "holds"
+            lines.append(f"{check.name}: {said}" + ("" if check.failed else f" for {check.checked:,} {check.unit}"))
+            lines += [f"  {sentence}" for sentence in check.violations[:SHOWN]]
+            if check.failed > SHOWN:
+                lines.append(f"  and {check.failed - SHOWN:,} more")
+        for truth in ("delivered", "not delivered", "unknown"):
+            doubts = [doubt for doubt in self.ambiguities if doubt.truth == truth]
+            if doubts:
+                lines.append(
+                    f"of messages that were returned or never ended, {len(doubts):,} {truth}: {doubts[0].message}"
+                )
+        lines += [f"{name}: {value:.6g}" for name, value in self.figures.items()]
+        return "\n".join(lines)
+
+
+def _first(check: Check) -> str:
+    more = f", and {check.failed - 1:,} more" if check.failed > 1 else ""
+    return (check.violations[0] if check.violations else "") + more

@@ -1,0 +1,107 @@
+"""Check that a running cluster's links do what was asked: `check` measures with probes, `verdict` looks back on a span.
+
+::
+
+    before = baseline(cluster)
+    ...                                  # a run
+    judged = verdict(cluster, since=before)
+    if judged.grade is Grade.INVALID: ...
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from testbed.cluster.records.state import State, Store
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.controller.verdict import spans
+from testbed.controller.verdict.accounts import Account, take_account
+from testbed.controller.verdict.outages import Watched, await_supervisor, supervisor_findings
+from testbed.controller.verdict.thresholds import TABLE, Table
+from testbed.controller.verdict.verdicts import Verdict, verdict_of
+from testbed.errors import ConflictError, DescriptionError, Problem
+from testbed.runtime import event_log
+
+Target = RunningCluster | str | None
+"""A running cluster, its name, or None for the only one there is."""
+
+_LONGEST: Final = 3600.0
+
+
+def baseline(cluster: Target = None, store: Store | None = None) -> Account:
+    """Take an account of the emulator and the machine before a run, for its `verdict`."""
+    store = store or Store()
+    return take_account(store, _state(store, cluster))
+
+
+def verdict(
+    cluster: Target = None, since: Account | int = 0, *, table: Table = TABLE, store: Store | None = None
+) -> Verdict:
+    """Look back on a span, without probes: events, the relay's report, the classifiers' and the kernel's counters.
+
+    since: a `baseline`, or a time on the monotonic clock in nanoseconds. With a time alone nothing is known of the
+    machine's counters at that time, and the relay's lateness is that since the relay began. Raises NotFoundError.
+    """
+    store = store or Store()
+    state = _state(store, cluster)
+    before = since if isinstance(since, Account) else Account(since)
+    if state.ended:
+        return verdict_of(
+            Watched(state.name, before.clock).findings(), seconds=(time.monotonic_ns() - before.clock) / 1e9
+        )
+    await_supervisor(state, store.directory(state.name), before.clock)
+    after = take_account(store, state)
+    events = list(event_log.read(store.directory(state.name)))
+    changed = spans.changes(events, before.clock)
+    findings = [
+        *spans.relay_findings(state, before, after, events, table),
+        *spans.agent_findings(before, after, events, table),
+        *spans.classifier_findings(before, after, table),
+        *spans.replug_findings(events, before.clock, table),
+        *supervisor_findings(state, store.directory(state.name), events, before.clock),
+    ]
+    notes = [*spans.idle_rules(after), *(f"in the span, {words}" for words in changed)]
+    if isinstance(since, Account):
+        findings += spans.counted_losses(state, before, after, table, changed=bool(changed))
+        findings += spans.machine_findings(before, after, table)
+    else:
+        notes.append("without an account of its beginning nothing is said of the machine, nor of losses asked for")
+    return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
+
+
+def nodes_taken_down(cluster: Target, since: int, store: Store | None = None) -> set[str]:
+    """Return the nodes with a link that was taken down since a time (monotonic ns). Raises NotFoundError."""
+    store = store or Store()
+    state = _state(store, cluster)
+    cut = spans.taken_down(state, list(event_log.read(store.directory(state.name))), since)
+    return {end.owner for link in state.layout.links if link.name in cut for end in (link.a, link.b)}
+
+
+def check(
+    cluster: Target = None,
+    target: str | None = None,
+    seconds: float | None = None,
+    *,
+    table: Table = TABLE,
+    store: Store | None = None,
+) -> Verdict:
+    """Measure with probes what links do, and judge it.
+
+    target: as for injections ("all", a link, a node): both directions of these links, impaired or not; by default every
+    direction that is impaired. seconds: how long to probe; by default as long as the impairments need, 2 to 20. Raises
+    NotFoundError, ConflictError for a cluster that is not up, KernelError for a missing interface.
+    """
+    if seconds is not None and not 0 < seconds <= _LONGEST:
+        raise DescriptionError("the check", [Problem("seconds", f"{seconds:g}", f"more than 0, at most {_LONGEST:g}")])
+    store = store or Store()
+    state = _state(store, cluster)
+    if state.abandoned or state.phase != "up":
+        raise ConflictError(f"cluster {state.name} is not up: 'testbed status' says what is the matter")
+    from testbed.controller.probing.measurement import measure  # with all of probing, which a run does not need
+
+    return measure(store, state, target, seconds, table)
+
+
+def _state(store: Store, cluster: Target) -> State:
+    return store.choose(cluster.name if isinstance(cluster, RunningCluster) else cluster)

@@ -1,0 +1,62 @@
+"""Wake-up lateness of a sleeping process: one that only sleeps, a millisecond at a time, and reads the clock.
+
+On the otherwise quiet machine that is its timer floor; while probes run, the time for which a ready process waits for a
+processor.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from typing import Final
+
+from testbed.kernel import syscalls
+from testbed.kernel.signals import fork
+from testbed.kernel.waiter import Waiter
+
+_PERIOD: Final = 1_000_000
+_MAX: Final = 200_000  # wake-ups that are remembered
+
+
+class Sleeper:
+    """A sleeping process, from construction until `wake_ups`."""
+
+    def __init__(self) -> None:
+        stop, self._stop = os.pipe()
+        self._answer, answer = os.pipe()
+        self._child = fork()
+        if self._child == 0:
+            os.close(self._stop)
+            _sleep(stop, answer)
+        os.close(stop)
+        os.close(answer)
+
+    def wake_ups(self) -> list[tuple[int, int]]:
+        """End the process and return, for each wake-up, when it was due, monotonic nanoseconds, and how late it was."""
+        os.close(self._stop)
+        with open(self._answer, "rb") as answers:
+            answer = answers.read()
+        os.waitpid(self._child, 0)
+        wake_ups: list[tuple[int, int]] = pickle.loads(answer) if answer else []  # written by our own child
+        return wake_ups
+
+
+def _sleep(stop: int, answer: int) -> None:
+    """Run the child's side; does not return."""
+    status = 1
+    try:
+        syscalls.end_with_parent(signal.SIGKILL)
+        waiter = Waiter(spin=0)
+        waiter.watch(stop)
+        wake_ups: list[tuple[int, int]] = []
+        due = waiter.now() + _PERIOD
+        while not waiter.wait(due) and len(wake_ups) < _MAX:
+            now = waiter.now()
+            wake_ups.append((due, now - due))
+            due = max(due + _PERIOD, now + _PERIOD // 2)
+        with open(answer, "wb") as answers:
+            answers.write(pickle.dumps(wake_ups))
+        status = 0
+    finally:
+        os._exit(status)

@@ -1,0 +1,128 @@
+"""A workload on NICs in namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from protocols.core.firmware import Host
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.controller.runs.agents import agents
+from testbed.controller.runs.execution import Execution, Plan, names_of, run_rank
+from testbed.controller.runs.folders import Part
+from testbed.controller.verdict.accounts import switch_counts, switch_counts_since
+from testbed.runtime.nodes.dilated_nic import Lateness
+from testbed.runtime.nodes.places import Dilation, Here
+from testbed.runtime.sockets.protocol import KernelProtocol
+
+_SHARE: Final = 2
+"""Percent of a figure that lateness may amount to."""
+
+_SHORT: Final = 20_000
+"""Nanoseconds: about the shortest figure of the emulated systems, the one-way time of a short message."""
+
+
+def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
+    """Run the workload on all nodes of a cluster that is up.
+
+    Raises ProgramError with the node's name and a traceback, NodeDiedError, and StuckError where programs have not
+    ended within plan.timeout, or made no progress for plan.patience.
+    """
+    layout = cluster.state.layout
+    names = names_of(layout, plan.chosen, plan.protocol)
+    protocol = plan.protocol
+    addresses = [node.address for node in layout.nodes]
+    if plan.history:
+        part.history.mkdir(exist_ok=True)
+
+    clock = ModelClock if plan.dilate else WallClock
+
+    async def rank(endpoint: Host, here: Here) -> object:
+        if isinstance(protocol, KernelProtocol):
+            await protocol.connect(endpoint, here.loop, addresses)
+        return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts)
+
+    programs = dict.fromkeys(names, rank)
+    dilation = Dilation(plan.dilate, plan.profile) if plan.dilate else None
+    spin = 0 if isinstance(protocol, KernelProtocol) else None
+    before = switch_counts(cluster)
+    with agents(
+        cluster, protocol.plug, protocol.ethertype, programs, spin=spin, logs=part.logs, dilation=dilation,
+        shared=protocol.apart if plan.shared else None,
+    ) as run:  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            for beside in plan.beside:
+                stack.enter_context(beside.live(cluster, run))
+            outcome = run.wait(plan.timeout, patience=plan.patience)
+        counted = {name: report.counted for name, report in outcome.reports.items()}
+    switches = switch_counts_since(before, switch_counts(cluster))
+    if not plan.dilate:
+        return Execution(outcome.results, counted, outcome.verdict, switches=switches)
+    used = {name: report.used for name, report in outcome.reports.items()}
+    late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
+    notes = [*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)]
+    if plan.profile.is_free:
+        notes.append("no profile: NICs and hosts take no time, only links do; --profile names one")
+    told = replace(outcome.verdict, notes=tuple(notes))
+    return Execution(outcome.results, counted, told, used=used, lateness=late, switches=switches)
+
+
+class WallClock:
+    """A node's `Clock`."""
+
+    __slots__ = ("_loop", "cpu", "now", "sleep", "spawn")
+
+    def __init__(self, here: Here) -> None:
+        self._loop = here.loop
+        self.now = time.monotonic_ns
+        self.cpu = time.process_time_ns
+        self.sleep = here.loop.sleep
+        self.spawn = here.loop.spawn
+
+    async def compute(self, nanoseconds: int) -> None:
+        """Spin for this much of our own processor time: other processes do not shorten the work."""
+        used = time.thread_time_ns
+        end = used() + nanoseconds
+        while used() < end:
+            pass
+
+
+class ModelClock:
+    """A node's `Clock` where time is dilated: a program continues once its core has done what it asked for."""
+
+    __slots__ = ("_loop", "_model", "spawn")
+
+    def __init__(self, here: Here) -> None:
+        assert here.model is not None
+        self._loop = here.loop
+        self._model = here.model
+        self.spawn = here.loop.spawn
+
+    def now(self) -> int:
+        return max(self._loop.now(), self._model.posted)
+
+    def cpu(self) -> int:
+        return self._model.core.busy
+
+    async def sleep(self, nanoseconds: int) -> None:
+        await self._loop.sleep_until(self.now() + nanoseconds)
+
+    async def compute(self, nanoseconds: int) -> None:
+        await self._loop.sleep_until(self._model.core.reserve(self._loop.now(), nanoseconds))
+
+
+def late_notes(late: Iterable[Lateness], factor: int) -> tuple[str, ...]:
+    """Say what lateness means for figures, in a sentence."""
+    late = list(late)
+    worst = max((one.p99 for one in late), default=0)
+    if not worst:
+        return ()
+    half = max(one.p50 for one in late)
+    needed = -(-worst * factor // (_SHARE * _SHORT // 100))
+    return (
+        f"of the frames 50 % crossed up to {half:,} ns of the model's time late, 99 % up to {worst:,} ns: figures above "
+        f"{worst * 100 // _SHARE:,} ns are true to {_SHARE} %; with --dilate {needed} those above {_SHORT:,} ns would be",
+    )

@@ -1,0 +1,114 @@
+"""Profiles as a user names them: "ideal", the name of one that the protocol brings, or a file in TOML:
+
+    name = "faster"
+    like = "emp-2001"         # the base for keys that are missing; "ideal" by default
+    receive = "2us"           # a time; `bus_rate` and all other rates: "4gbit"; `bus_burst`: "512"
+
+All keys are those of `protocols.core.profile.Profile`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from protocols.core.profile import IDEAL, Profile
+from protocols.core.protocol import Protocol
+from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError, reason_of
+from testbed.kernel.filesystem import read_text
+from testbed.spec.units import UnitError, parse_duration, parse_rate, parse_size
+
+_COUNTS: Final = ("processors", "receive_ring", "ahead")
+
+
+def profile_of(
+    given: str | Path | Profile | Mapping[str, Any], protocol: Protocol, within: tuple[Path, ...] = ()
+) -> Profile:
+    """Resolve a profile, a mapping of its values (as from `profile_values`), its name, or its file. within: files that are
+    being read for it. Raises NotFoundError, DescriptionError with all problems, TestbedError for a file that cannot be
+    read."""
+    if isinstance(given, Profile):
+        return given
+    if isinstance(given, Mapping):
+        return _built(given, protocol, "the profile")
+    text = str(given)
+    if isinstance(given, Path) or text.endswith(".toml") or "/" in text:
+        return _loaded(Path(given), protocol, within)
+    known = {profile.name: profile for profile in (IDEAL, *protocol.profiles)}
+    if text not in known:
+        near = get_close_matches(text, known, 1)
+        hint = f" — did you mean {near[0]!r}?" if near else ""
+        raise NotFoundError(f"no profile is called {text!r}{hint}; there are {', '.join(known)}, and files in TOML")
+    return known[text]
+
+
+def profile_values(profile: Profile) -> Mapping[str, object]:
+    """Return its name and all values that differ from the ideal profile's; ns, bit/s and bytes."""
+    ideal = asdict(IDEAL)
+    return {key: value for key, value in asdict(profile).items() if key == "name" or value != ideal[key]}
+
+
+def _loaded(path: Path, protocol: Protocol, within: tuple[Path, ...]) -> Profile:
+    if path.absolute() in within:
+        raise TestbedError(f"{path} is like itself")
+    try:
+        document = tomllib.loads(read_text(path))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no file {path}") from error
+    except OSError as error:
+        raise TestbedError(f"{path} cannot be read: {reason_of(error)}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise DescriptionError(str(path), [Problem("", "", f"a file in TOML: {error}")]) from error
+    return _built({"name": path.stem, **document}, protocol, str(path), (*within, path.absolute()))
+
+
+def _built(document: Mapping[str, Any], protocol: Protocol, source: str, within: tuple[Path, ...] = ()) -> Profile:
+    keys = [field.name for field in fields(Profile)]
+    problems: list[Problem] = []
+    values: dict[str, Any] = {}
+    base = IDEAL
+    for key, value in document.items():
+        if key == "like":
+            try:
+                base = profile_of(str(value), protocol, within)
+            except TestbedError as error:
+                problems.append(Problem(key, repr(value), f"a profile's name: {error}"))
+        elif key not in keys:
+            near = get_close_matches(key, [*keys, "like"], 1)
+            problems.append(Problem("", f"unknown key {key!r}", "a key of a profile", near[0] if near else ""))
+        else:
+            try:
+                values[key] = _value(key, value)
+            except UnitError as error:
+                problems.append(Problem(key, repr(value), error.expected, error.suggestion))
+    if not problems:
+        try:
+            return replace(base, **values)
+        except ValueError as error:
+            problems.append(Problem("", "", f"other values: {error}"))
+    raise DescriptionError(source, problems)
+
+
+def _value(key: str, value: object) -> object:
+    if key == "name":
+        return _of(str, value, "a text")
+    if key == "pages_apart":
+        return _of(bool, value, "true or false")
+    if type(value) is int and value >= 0:
+        return value  # in the base unit already, as in a run's folder
+    if key in _COUNTS:
+        raise UnitError(value, "a whole number")
+    parse: Callable[[object], int] = (
+        parse_rate if key.endswith("_rate") else parse_size if key == "bus_burst" else parse_duration
+    )
+    return parse(value)
+
+
+def _of(kind: type, value: object, expected: str) -> object:
+    if not isinstance(value, kind):
+        raise UnitError(value, expected)
+    return value

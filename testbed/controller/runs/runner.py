@@ -1,0 +1,481 @@
+"""Run a workload on all nodes of a cluster, in the simulation or in namespaces, from its description to its results.
+
+    import testbed
+
+    result = testbed.run("star-4", "pingpong", mode="sim", settings={"count": 100})
+    result.rows                # what was measured: dicts, as in the folder's rows.jsonl
+    result.results["n1"]       # what the program on n1 returned (of the last repetition)
+    result.verdict.grade       # trusted, degraded or invalid
+    result.folder              # its folder (see `folders`), None unless output was given
+
+    async def hello(comm, node, *, tag: int = 7):        # a workload of one's own: see `testbed.workloads`
+        if comm.rank == 0:
+            await comm.send("hello", 1, tag=tag)
+        elif comm.rank == 1:
+            return await comm.recv(source=0, tag=tag)
+
+    testbed.run(Cluster.star(2, loss="5%"), hello, protocol="emp", seed=3).results["n2"]
+
+cluster: a description, the name of a shipped one or its file, or a `RunningCluster`, which is used and stays. A name
+under which a cluster is up means that cluster. Any other cluster is brought up for the run under a name of its own and
+taken down afterwards, however the run ends; the simulation brings nothing up.
+
+Failures are exceptions: ProgramError (a program's traceback, with its node's name), NodeDiedError, StuckError or
+StalledError (who waits for what), TimeIsUpError, UnwritableError, and the errors of bringing up. By then everything is
+cleaned up, and the folder has the rows measured and a result.json that says how the run ended.
+
+Faults beside the programs are given as `scenario`, a `Scenario` or its file: each fault is an event of the run, and one
+without effect a note of the verdict. Where time is dilated, a scenario's times are the model's. Other companions of the
+programs are given as `beside`: see `execution.Beside`.
+
+With ``history=True`` each application's sends, receives and notifications are written: see `testbed.workloads.history`.
+With ``check=True`` checkers examine it, however the run ends (see `testbed.controller.checkers.promises`): their
+findings are in the folder, in ``result.checks``, and in the verdict, whose grade is then "failed".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from protocols.core.profile import Profile
+from protocols.core.protocol import Protocol
+from testbed import packages
+from testbed.cluster.records import temporary
+from testbed.controller.runs.execution import Beside, Execution, Follow, Plan, names_of
+from testbed.controller.runs.folders import Part, RunFolder, undelivered_messages
+from testbed.controller.runs.limits import problem_of_seed, problem_of_time
+from testbed.controller.runs.profiles import profile_of, profile_values
+from testbed.controller.runs.run_recorder import KeptFolder, open_folder
+from testbed.controller.runs.run_target import RunTarget, find_target
+from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
+from testbed.errors import DescriptionError, Problem, UnsupportedError
+from testbed.registry import DEFAULT_PROTOCOL
+from testbed.runtime.journal import read
+from testbed.runtime.sockets.protocol import is_lossy
+from testbed.workloads.lookup import Chosen, Form, choose, named
+from testbed.workloads.workload_settings import checked
+
+if TYPE_CHECKING:
+    from testbed.cluster.running_cluster import RunningCluster
+    from testbed.controller.checkers.check_report import Report
+    from testbed.controller.checkers.runs import Checking
+    from testbed.controller.scenarios.player import ScenarioPlayer
+    from testbed.controller.verdict.outages import Watched
+    from testbed.spec.layout import Layout
+    from testbed.spec.model import Description
+    from testbed.spec.scenario import Scenario
+
+Mode: TypeAlias = Literal["sim", "live", "dilated"]
+Codec: TypeAlias = Literal["generated", "scapy"]
+Nics: TypeAlias = Literal["inline", "shared"]
+
+DILATE: Final = 200
+"""Default factor by which time is slowed in mode dilated."""
+
+TIMEOUT: Final = 60.0
+"""Default timeout of a repetition, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Result of a run. results: returned by the programs, by node; counted: the counters of their NICs' firmware; used:
+    the use of the profile's parts (see `Execution`); all three of the last repetition, `repetitions` has all. verdict:
+    of all repetitions together."""
+
+    cluster: str
+    workload: str
+    protocol: str
+    mode: Mode
+    seed: int
+    settings: Mapping[str, object]
+    rows: Sequence[Mapping[str, Any]]
+    repetitions: Sequence[Execution]
+    verdict: Verdict
+    folder: Path | None
+    seconds: float
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        return self.repetitions[-1].results
+
+    @property
+    def counted(self) -> Mapping[str, Mapping[str, int]]:
+        return self.repetitions[-1].counted
+
+    @property
+    def used(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        return self.repetitions[-1].used
+
+    @property
+    def checks(self) -> Report | None:
+        return self.repetitions[-1].checks
+
+
+def run(
+    cluster: str | Path | Description | Layout | RunningCluster,
+    workload: Form,
+    *,
+    protocol: str = DEFAULT_PROTOCOL,
+    codec: Codec = "generated",
+    mode: Mode = "live",
+    settings: Mapping[str, object] | None = None,
+    seed: int | None = None,
+    repeat: int = 1,
+    output: str | Path | None = None,
+    timeout: float = TIMEOUT,
+    patience: float | None = None,
+    history: bool = False,
+    check: bool | None = None,
+    capture: bool = False,
+    fates: bool = False,
+    scenario: Scenario | str | Path | None = None,
+    profile: str | Path | Profile | Mapping[str, Any] = "ideal",
+    firmware: Mapping[str, object] | None = None,
+    nics: Nics = "inline",
+    dilate: int | None = None,
+    beside: Sequence[Beside] = (),
+    follow: Follow | None = None,
+) -> RunResult:
+    """Run a workload on all nodes of a cluster.
+
+    protocol: a registered protocol's name. codec: "scapy" lets Scapy build and parse the frames. settings: of the
+    workload, as texts or values. seed: of the links' fates and the workload's random numbers; by default the
+    description's; repetition k, from 0 on, has seed + k, but a cluster that is up keeps its links' seed. output: the
+    run's folder, which must not exist or be empty; without one nothing is kept. timeout: seconds for each repetition,
+    in the simulation of virtual time and of real time. patience: seconds without any progress, in namespaces. check:
+    whether checkers examine the history; by default where the workload wants it or something happens beside it.
+    capture: let the simulation write every frame. fates: let namespaces log every fate that is not a pass, as the
+    simulation does: the relay carries all impaired links. Without it the folder's log lacks the kernel's fates.
+    profile: costs of NICs and hosts in the simulation and where time is dilated; a name or a file, see `profiles`.
+    firmware: settings of the protocol's NICs, as texts or values, other than their defaults. dilate: the factor by
+    which time is slowed in mode dilated. follow: progress callback. nics: "shared" runs the firmware of every node in a
+    process of its own, in namespaces.
+    """
+    _check(mode, seed, repeat, timeout, patience, fates)
+    chosen = choose(workload, settings)
+    stack_of = _configured(protocol_of(protocol, mode, codec), protocol, firmware, codec, nics)
+    check = _resolve_check(check, chosen, protocol, stack_of, history)
+    shared = _are_shared(nics, mode, codec, protocol, stack_of)
+    slow, prices = _slow(mode, dilate, stack_of), _prices(profile, mode, stack_of)
+    target = _target(cluster, mode, seed, chosen, stack_of, slow)
+    faults = _scenario(scenario, target, mode, stack_of, slow, chosen)
+    first = target.layout.seed if seed is None else seed
+    asked = {
+        "kind": "workload", "cluster": target.name, "origin": target.origin, "workload": chosen.name,
+        "form": named(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
+        "seed": first, "repeat": repeat, "timeout": timeout, "patience": patience,
+        "scenario": faults.name if faults is not None else "", "profile": profile_values(prices), "dilate": slow,
+        "nics": nics, "firmware": dict(firmware or {}),
+    }  # fmt: skip
+    begun = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        place = output or stack.enter_context(temporary.directory("run"))
+        folder = stack.enter_context(open_folder(Path(place), asked, target))
+        players = _players(faults, timeout, folder, slow, prices)
+        beside = (*beside, *players)
+        checking = _checking(check, chosen, folder, target, patience, beside)
+        plan = Plan(
+            chosen, stack_of, first, timeout, patience, history or checking is not None, capture, beside, follow, prices,
+            slow, shared=shared,
+        )  # fmt: skip
+        series = _Series(target, folder, plan, repeat, players, checking)
+        with target.ready(follow or _ignore, folder, fates=fates, log=output is not None, slow=max(slow, 1)) as running:
+            executions = series.execute(running)
+        seconds = time.monotonic() - begun
+        verdict = series.finish(executions, seconds)
+        rows = list(read(folder.path / "rows.jsonl"))
+    kept_in = Path(output).absolute() if output is not None else None
+    return RunResult(
+        target.name, chosen.name, protocol, mode, first, chosen.settings, rows, executions, verdict, kept_in, seconds
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The repetitions of a run. plan: of the first one. players: of its scenario, also among the plan's companions."""
+
+    target: RunTarget
+    folder: KeptFolder
+    plan: Plan
+    repeat: int
+    players: Sequence[ScenarioPlayer]
+    checking: Checking | None
+
+    def execute(self, running: RunningCluster | None) -> list[Execution]:
+        """Carry out all repetitions. running: None in the simulation."""
+        with contextlib.ExitStack() as around:
+            for player in self.players:
+                around.enter_context(player.prepared(running, self.repeat))
+            watched = _watched(running, self.plan.dilate)
+            return [self._repetition(number, running, watched) for number in range(1, self.repeat + 1)]
+
+    def _repetition(self, number: int, running: RunningCluster | None, watched: Watched | None) -> Execution:
+        follow, checking, folder = self.plan.follow, self.checking, self.folder
+        phase = f"{self.plan.chosen.name} on {self.target.name}"
+        if self.repeat > 1:
+            phase += f", {number} of {self.repeat}"
+        if follow is not None:
+            follow(phase)
+            follow = partial(_follow_on, follow, phase)
+        plan = replace(self.plan, seed=self.plan.seed + number - 1, follow=follow)
+        part = folder.part(number, self.repeat)
+        folder.event("repetition begins", number=number, seed=plan.seed)
+        findings = checking.findings if checking is not None else list[Finding]
+        with (
+            watched.judging(folder, findings) if watched is not None else contextlib.nullcontext(),
+            checking.check_repetition(part, watched) if checking is not None else contextlib.nullcontext(),
+        ):
+            try:
+                for player in self.players:
+                    player.seed = plan.seed
+                execution = _execute(self.target, running, plan, part)
+            finally:
+                for player in self.players:
+                    player.close()
+        folder.event("repetition ends", number=number)
+        return execution if checking is None else checking.add_to(execution)
+
+    def finish(self, executions: Sequence[Execution], seconds: float) -> Verdict:
+        """Write the result to the folder; return the verdict of all repetitions together."""
+        findings = [finding for execution in executions for finding in execution.verdict.findings]
+        warnings = [note for player in self.players for note in player.notes]
+        warnings += undelivered_messages(self.folder.path)
+        notes = [note for execution in executions for note in execution.verdict.notes]
+        notes = [note for note in notes if all(player.heeds(note) for player in self.players)]
+        verdict = verdict_of(
+            findings, dict.fromkeys([*warnings, *notes]), sum(execution.verdict.seconds for execution in executions)
+        )
+        self.folder.done(
+            seconds=seconds,
+            verdict=verdict,
+            results=[execution.results for execution in executions],
+            counted=[execution.counted for execution in executions],
+            used=[execution.used for execution in executions],
+            switches=[execution.switches for execution in executions],
+            lateness=[{name: asdict(late) for name, late in execution.lateness.items()} for execution in executions],
+        )
+        return verdict
+
+
+def _ignore(_phase: str) -> None:
+    pass
+
+
+def _resolve_check(check: bool | None, chosen: Chosen, protocol: str, stack_of: Protocol, history: bool) -> bool | None:
+    """Return whether checkers examine the history; None: by default. Raises UnsupportedError where workload, protocol and
+    checks do not go together."""
+    if chosen.native is not None:
+        _refuse_checks_of_native(chosen, protocol, history or bool(check))
+        return False
+    if is_lossy(stack_of):
+        _refuse_losses(chosen, protocol, check)
+        return False
+    return check
+
+
+def _prices(profile: str | Path | Profile | Mapping[str, Any], mode: Mode, protocol: Protocol) -> Profile:
+    """Return the profile of NICs and hosts. Raises UnsupportedError for one that mode live cannot have."""
+    prices = profile_of(profile, protocol)
+    if mode == "live" and not prices.is_free:
+        raise UnsupportedError(
+            f"profile {prices.name}: in namespaces NICs take what this machine takes; sim and dilated price"
+        )
+    return prices
+
+
+def _target(
+    cluster: str | Path | Description | Layout | RunningCluster,
+    mode: Mode,
+    seed: int | None,
+    chosen: Chosen,
+    protocol: Protocol,
+    slow: int,
+) -> RunTarget:
+    """Find the target, and refuse one that the workload cannot run on, before anything starts."""
+    target = find_target(cluster, mode, seed)
+    names_of(target.layout, chosen, protocol)
+    if slow and target.up is not None:
+        raise UnsupportedError(f"{target.name} is up already: a dilated run brings up its own, whose links are slowed")
+    return target
+
+
+def _checking(
+    check: bool | None,
+    chosen: Chosen,
+    folder: KeptFolder,
+    target: RunTarget,
+    patience: float | None,
+    beside: Sequence[Beside],
+) -> Checking | None:
+    """Return the checker of each repetition, where checks are asked for or, by default, make sense."""
+    if not check and (check is not None or not (chosen.checked or beside)):
+        return None
+    from testbed.controller.checkers.runs import Checking
+
+    return Checking(folder, [node.name for node in target.layout.nodes], patience, beside)
+
+
+def _refuse_checks_of_native(chosen: Chosen, protocol: str, history: bool) -> None:
+    """Refuse other protocols than its own, and histories, for a workload without MPI. Raises UnsupportedError."""
+    if chosen.protocol != protocol:
+        raise UnsupportedError(
+            f"workload {chosen.name} speaks to the host library of {chosen.protocol} itself: "
+            f"it runs over that, not over {protocol}"
+        )
+    if history:
+        raise UnsupportedError(f"workload {chosen.name} has no history of MPI's calls, at which checkers look")
+
+
+def _configured(
+    protocol: Protocol, name: str, settings: Mapping[str, object] | None, codec: Codec, nics: Nics
+) -> Protocol:
+    """Return the protocol with configured firmware. Raises UnsupportedError, and DescriptionError for the settings."""
+    if not settings:
+        return protocol
+    if protocol.configurable is None or codec != "generated" or nics != "inline":
+        why = "no settings that could be chosen"
+        if protocol.configurable is not None:
+            why = "its usual settings where NICs are shared or Scapy makes the frames: leave --firmware out"
+        raise UnsupportedError(f"the firmware of {name} has {why}")
+    form, whose = protocol.configurable.form, f"the firmware of {name}"
+    try:
+        values = form(**checked(form, settings, whose))
+    except ValueError as error:
+        what, _, allowed = str(error).rpartition(": ")
+        raise DescriptionError(f"the settings of {whose}", [Problem("", what, allowed)]) from error
+    return replace(protocol, plug=protocol.configurable.plug(values))
+
+
+def _refuse_losses(chosen: Chosen, protocol: str, check: bool | None) -> None:
+    """Refuse workloads and checks that a protocol that loses messages cannot support. Raises UnsupportedError."""
+    if not chosen.bears_loss:
+        raise UnsupportedError(
+            f"workload {chosen.name} needs every message, once and in order, and {protocol} promises none of that: "
+            f"run it over tcp, or a protocol on NICs"
+        )
+    if check:
+        raise UnsupportedError(f"{protocol} promises nothing that a checker could look for: leave --check out")
+
+
+def _follow_on(follow: Follow, phase: str, what: str) -> None:
+    follow(f"{phase}, {what}")
+
+
+def _scenario(
+    given: Scenario | str | Path | None,
+    target: RunTarget,
+    mode: Mode,
+    protocol: Protocol,
+    slow: int,
+    chosen: Chosen,
+) -> Scenario | None:
+    """Load a scenario and check that it is feasible there."""
+    if given is None:
+        return None
+    from testbed.controller.scenarios.feasibility import check
+    from testbed.controller.scenarios.player import scenario_of
+
+    scenario = scenario_of(given)
+    asked = target.up.state.asked if target.up is not None else "auto"
+    lasting = chosen.name if chosen.bears_restarts is False else ""
+    check(
+        scenario, target.layout, mode, over_kernel=protocol.is_kernels, asked=asked, slow=slow, lasting=lasting
+    )  # fmt: skip
+    return scenario
+
+
+def _slow(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
+    """Return the factor by which time is slowed; 0 where it is not dilated."""
+    if mode != "dilated":
+        if dilate is not None:
+            raise UnsupportedError(f"time in {mode} cannot be slowed: dilate goes with mode dilated")
+        return 0
+    if protocol.is_kernels:
+        raise UnsupportedError("the kernel's own protocols know this machine's time only: they run in live")
+    if dilate is not None and dilate < 1:
+        raise DescriptionError("the run", [Problem("dilate", str(dilate), "1 or more")])
+    return DILATE if dilate is None else dilate
+
+
+def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Protocol) -> bool:
+    """Whether NICs are shared. Raises UnsupportedError where they cannot be."""
+    if nics not in ("inline", "shared"):
+        raise DescriptionError("the run", [Problem("nics", repr(nics), "inline or shared")])
+    if nics == "inline":
+        return False
+    if mode != "live":
+        raise UnsupportedError(
+            f"NICs are shared in namespaces, on this machine's clock: --nics shared is not for {mode}"
+        )
+    if protocol.apart is None:
+        raise UnsupportedError(f"protocol {name} has no NICs that could be shared")
+    if codec != "generated":
+        raise UnsupportedError("the agents of shared NICs have the generated codec")
+    return True
+
+
+def _players(
+    scenario: Scenario | None, timeout: float, folder: RunFolder, slow: int, prices: Profile
+) -> tuple[ScenarioPlayer, ...]:
+    """Return the player of a scenario, if there is one."""
+    if scenario is None:
+        return ()
+    from testbed.controller.scenarios.player import Dilated, ScenarioPlayer
+
+    folder.scenario(scenario.to_toml())
+    dilated = Dilated(slow, not prices.is_free) if slow else None
+    return (ScenarioPlayer(scenario, seconds=timeout, tell=folder.event, dilated=dilated),)
+
+
+def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
+    """Return a registered protocol. Raises the errors of `packages.protocol`, and UnsupportedError where it cannot run
+    so."""
+    found = packages.protocol(name)
+    if mode == "sim" and found.is_kernels:
+        raise UnsupportedError(f"{name} is the kernel's own: it runs in live; in sim, only protocols on NICs do")
+    if codec == "scapy":
+        if found.by_scapy is None:
+            raise UnsupportedError(f"{name} has no frames that Scapy could make: leave --codec out")
+        return replace(found, plug=found.by_scapy())
+    return found
+
+
+def _check(mode: str, seed: int | None, repeat: int, timeout: float, patience: float | None, fates: bool) -> None:
+    """Check the numbers of a run. Raises DescriptionError, and UnsupportedError for fates of several repetitions."""
+    problems = []
+    if mode not in ("sim", "live", "dilated"):
+        problems.append(Problem("mode", repr(mode), "sim, live or dilated"))
+    if repeat < 1:
+        problems.append(Problem("repeat", str(repeat), "1 or more"))
+    problems += problem_of_seed(seed, max(repeat, 1))
+    problems += problem_of_time("timeout", timeout) + problem_of_time("patience", patience)
+    if problems:
+        raise DescriptionError("the run", problems)
+    if fates and mode != "sim" and repeat > 1:
+        raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
+
+
+def _watched(running: RunningCluster | None, slow: int) -> Watched | None:
+    """Watch for outages of the tool's own processes, where there is a cluster."""
+    if running is None:
+        return None
+    from testbed.controller.verdict.outages import Watched
+
+    return Watched(running.name, time.monotonic_ns(), dilated=bool(slow))
+
+
+def _execute(target: RunTarget, running: RunningCluster | None, plan: Plan, part: Part) -> Execution:
+    """Execute a repetition; each mode is imported only when it is used."""
+    if running is None:
+        from testbed.controller.runs.simulated_execution import simulate
+
+        return simulate(target.layout, target.base, plan, part)
+    from testbed.controller.runs.live_execution import live
+
+    return live(running, plan, part)

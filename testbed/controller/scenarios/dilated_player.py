@@ -1,0 +1,85 @@
+"""Faults where time is dilated: at times of the model, with link faults slowed as the links are. Faults that slow or
+pause a node or a NIC are applied to its model: the node process itself must not be late for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+from testbed.cluster.faults.injections import Injection
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.controller.scenarios.active import GONE, NOTHING_PRICED, Active
+from testbed.controller.scenarios.live import LiveStage
+from testbed.controller.scenarios.moments import Occurrence
+from testbed.controller.scenarios.targets import injection_of
+from testbed.runtime.nodes.model_faults import Burn, ModelFault, Resume, Slowed, Stand, Unburn
+from testbed.runtime.nodes.node_run import Run
+from testbed.spec.fault_models import Cpu, Fault, Incast, Pause, Slow, Traffic
+from testbed.spec.scenario import slow_fault
+
+
+class DilatedStage(LiveStage):
+    """Stage of faults where time is dilated. Implements `active.Stage`."""
+
+    def __init__(self, cluster: RunningCluster, run: Run, seconds: float, factor: int, *, priced: bool) -> None:
+        """seconds: as for `LiveStage`, real time. factor: how much time is slowed. priced: a profile prices NICs."""
+        super().__init__(cluster, run, seconds)
+        self._nodes: Final = run
+        self._factor = factor
+        self._priced = priced
+        self._standing: Counter[str] = Counter()  # pauses in force on each node
+
+    def begin(self, occurrence: Occurrence) -> Active:
+        fault = occurrence.fault
+        if isinstance(fault, Slow):
+            reason = "" if self._priced else NOTHING_PRICED
+            return self._bend(occurrence, Slowed(fault.factor), Slowed(1), counts=self._priced, reason=reason)
+        if isinstance(fault, Cpu):
+            return self._bend(occurrence, Burn(fault.share), Unburn(fault.share))
+        if isinstance(fault, Pause):
+            return self._stand(occurrence)
+        return super().begin(occurrence)
+
+    def _injection(self, fault: Fault) -> Injection | None:
+        injection = injection_of(slow_fault(fault, self._factor), self._layout)
+        # Described by the fault as written, not as slowed.
+        return replace(injection, what=fault.what) if injection is not None else None
+
+    def _rate(self, fault: Traffic | Incast) -> int:
+        slowed = slow_fault(fault, self._factor)
+        assert isinstance(slowed, Traffic | Incast)
+        return slowed.rate
+
+    def _moment(self, when: int) -> int:
+        return self._nodes.origin + when * self._factor
+
+    def _bend(
+        self, occurrence: Occurrence, begin: ModelFault, end: ModelFault, *, counts: bool = True, reason: str = ""
+    ) -> Active:
+        names = self._running(occurrence.fault)
+        for name in names:
+            self._nodes.apply_model_fault(name, begin)
+
+        def lift(over: bool) -> None:
+            for name in names:
+                if not over and not self._nodes.has_ended(name):
+                    self._nodes.apply_model_fault(name, end)
+
+        bent = {"nodes": len(names) if counts else 0}
+        return Active(occurrence, lambda: bent, lift, reason=reason or ("" if names else GONE))
+
+    def _stand(self, occurrence: Occurrence) -> Active:
+        names = self._running(occurrence.fault)
+        self._standing.update(names)
+        for name in names:
+            self._nodes.apply_model_fault(name, Stand(occurrence.end))
+
+        def lift(over: bool) -> None:
+            self._standing.subtract(names)
+            for name in names:
+                if not over and not self._standing[name] and not self._nodes.has_ended(name):
+                    self._nodes.apply_model_fault(name, Resume())
+
+        still = {"nodes": len(names)}
+        return Active(occurrence, lambda: still, lift, reason="" if names else GONE)

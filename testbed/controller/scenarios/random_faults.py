@@ -1,0 +1,158 @@
+"""Random faults: equal for equal seeds, whatever else happens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from testbed.cluster.faults.injections import links_of
+from testbed.controller.scenarios.targets import candidates
+from testbed.engine.sources import Source, source
+from testbed.errors import NotFoundError
+from testbed.spec.fault_models import (
+    MAX_TIMES,
+    Churn,
+    Cpu,
+    Crash,
+    Down,
+    Fault,
+    Flap,
+    Impair,
+    Incast,
+    OnLinks,
+    OnNodes,
+    Partition,
+    Pause,
+    Reset,
+    Restart,
+)  # fmt: skip
+from testbed.spec.layout import Layout
+from testbed.spec.problems import MismatchError
+from testbed.spec.scenario import RandomFaults
+from testbed.spec.selection import expand_tags, nodes_of
+
+_SECOND: Final = 1_000_000_000
+
+
+def draw_faults(chance: RandomFaults, layout: Layout, seed: int, horizon: int) -> list[Fault]:
+    """Draw random faults, in the order of their beginnings. seed: where the description has none. horizon: nanoseconds,
+    where it has no end."""
+    stream = source(chance.seed if chance.seed is not None else seed, "random faults")
+    nodes, links = _candidates(layout, chance.on)
+    faults: list[Fault] = []
+    for when in _times(stream, _SECOND / chance.rate, chance.from_, chance.to if chance.to is not None else horizon):
+        kind = stream.choice(chance.kinds)
+        lasts = chance.shortest + stream.below(chance.longest - chance.shortest + 1)
+        faults.append(_MAKERS[kind](stream, f"{when}ns", f"{lasts}ns", nodes, links))
+    return faults
+
+
+def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon: int) -> list[tuple[Restart, int, int]]:
+    """Draw the restarts of a churn, with the beginning and end of each. number: its place in the scenario."""
+    stream = source(churn.seed if churn.seed is not None else seed, f"churn {number}")
+    nodes = nodes_of(layout, churn.on)
+    last = churn.to if churn.to is not None else churn.begin + churn.for_ if churn.for_ is not None else horizon
+    return [
+        (Restart(on=stream.choice(nodes), at=f"{when}ns"), when, when + churn.away)
+        for when in _times(stream, churn.mean, churn.begin, last)
+    ]
+
+
+def pick_targets(fault: Fault, layout: Layout, seed: int, number: int, times: int) -> Iterator[Fault]:
+    """Yield a fault for each occurrence: on as many targets as its `pick` says, drawn anew. number: its place in the
+    scenario."""
+    if not isinstance(fault, OnNodes | OnLinks) or fault.pick is None:
+        yield from itertools.repeat(fault, times)
+        return
+    among = candidates(layout, fault)
+    if fault.pick > len(among):
+        raise MismatchError(f"'pick' of at most {len(among)}, which is what 'on' means")
+    stream = source(fault.seed if fault.seed is not None else seed, f"pick {number}")
+    for _ in range(times):
+        chosen = set(stream.sample(among, fault.pick))
+        on = tuple(name for name in among if name in chosen)
+        yield fault.model_copy(update={"on": on, "pick": None, "seed": None})
+
+
+def _times(stream: Source, mean: float, begin: int, end: int) -> list[int]:
+    times: list[int] = []
+    when = float(begin)
+    while (when := when + stream.exponential(mean)) < end:
+        times.append(int(when))
+        if len(times) > MAX_TIMES:
+            raise MismatchError(f"at most {MAX_TIMES:,} faults at random")
+    return times
+
+
+def _candidates(layout: Layout, on: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the nodes and links to draw from. Raises NotFoundError."""
+    names = [node.name for node in layout.nodes]
+    if "all" in on:
+        return names, [link.name for link in layout.links]
+    links = dict.fromkeys(link.name for target in on for link in links_of(layout, target))
+    meant = expand_tags(layout, on)
+    return [name for name in names if name in meant], list(links)
+
+
+def _impair(stream: Source, at: str, lasts: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
+    keys: dict[str, object] = {}
+    for key in stream.sample(("loss", "delay", "duplicate", "gemodel"), 1 + stream.below(2)):
+        if key == "delay":
+            keys[key] = f"{100 + stream.below(20_000)}us"
+        elif key == "gemodel":
+            keys[key] = f"{1 + stream.below(10)}% {20 + stream.below(60)}%"
+        else:
+            keys[key] = f"{1 + stream.below(30)}%"
+    return Impair(on=_choose(stream, links, "link"), at=at, for_=lasts, **keys)
+
+
+def _down(stream: Source, at: str, lasts: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
+    return Down(on=_choose(stream, links, "link"), at=at, for_=lasts)
+
+
+def _flap(stream: Source, at: str, lasts: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
+    return Flap(on=_choose(stream, links, "link"), at=at, for_=lasts)
+
+
+def _partition(stream: Source, at: str, lasts: str, _nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    shape = stream.choice(("halves", "ring-majority", "isolated"))
+    return Partition(shape=shape, seed=stream.word(), at=at, for_=lasts)
+
+
+def _crash(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    return Crash(on=_choose(stream, nodes, "node"), at=at, for_=lasts)
+
+
+def _restart(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:  # noqa: ARG001
+    return Restart(on=_choose(stream, nodes, "node"), at=at)
+
+
+def _reset(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:  # noqa: ARG001
+    return Reset(on=_choose(stream, nodes, "node"), at=at)
+
+
+def _pause(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    return Pause(on=_choose(stream, nodes, "node"), at=at, for_=lasts)
+
+
+def _cpu(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    return Cpu(on=_choose(stream, nodes, "node"), share=f"{10 + stream.below(90)}%", at=at, for_=lasts)
+
+
+def _incast(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    return Incast(receiver=_choose(stream, nodes, "node"), rate=f"{1 + stream.below(50)}mbit", at=at, for_=lasts)
+
+
+def _choose(stream: Source, of: Sequence[str], what: str) -> str:
+    if not of:
+        raise NotFoundError(f"random faults: there is no {what} among what 'on' names")
+    return stream.choice(of)
+
+
+_Maker = Callable[[Source, str, str, Sequence[str], Sequence[str]], Fault]
+
+_MAKERS: Final[dict[str, _Maker]] = {
+    "impair": _impair, "down": _down, "flap": _flap, "partition": _partition, "crash": _crash, "restart": _restart,
+    "reset": _reset, "pause": _pause, "cpu": _cpu, "incast": _incast,
+}  # fmt: skip

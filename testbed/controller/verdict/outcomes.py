@@ -1,0 +1,65 @@
+"""Outcome of a run of host programs with its verdict.
+
+The verdict is that of the span (`cluster_check.verdict`: links, relay, the machine), and the losses of node processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from testbed.controller.cluster_check import nodes_taken_down, verdict
+from testbed.controller.verdict.accounts import Account
+from testbed.controller.verdict.thresholds import Table
+from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
+from testbed.runtime.nodes.node_process import Report
+from testbed.runtime.nodes.node_run import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Judged(Outcome):
+    """Outcome with a verdict. By node: results: of the programs. reports: of their NICs."""
+
+    verdict: Verdict
+
+    @property
+    def invalid(self) -> str:
+        """Why the run says nothing of the protocol; empty when it is valid."""
+        return "; ".join(str(finding) for finding in self.verdict.findings if finding.grade is Grade.INVALID)
+
+
+def judge_outcome(outcome: Outcome, nodes: Iterable[str], cluster: str, before: Account, table: Table) -> Judged:
+    """Add a verdict to an outcome. nodes: all that had a process. before: the account at the run's beginning. Raises
+    NotFoundError for a cluster that is gone."""
+    span = verdict(cluster, before, table=table)
+    down = any(report.down for report in outcome.reports.values())
+    cut = nodes_taken_down(cluster, before.clock) if down else ()
+    findings = [*nic_findings(outcome.reports, nodes, table, cut), *span.findings]
+    return Judged(outcome.results, outcome.reports, verdict_of(findings, span.notes, span.seconds, span.slow))
+
+
+def nic_findings(
+    reports: Mapping[str, Report], nodes: Iterable[str], table: Table, cut: Collection[str] = ()
+) -> list[Finding]:
+    """Return findings on frames lost by NICs in node processes; undecided for a process that died without a report.
+    cut: nodes with a link that was taken down."""
+    findings = []
+    for node in nodes:
+        report = reports.get(node)
+        if report is None:
+            reason = f"{node} has ended without a report: what it lost is not known"
+            findings.append(Finding("NIC lost", node, "", 0, None, "frames", Grade.UNDECIDED, reason))
+            continue
+        causes = {"its process did not read in time": report.dropped, "the kernel did not take": report.unsent}
+        detail = ", ".join(f"{count} that {words}" for words, count in causes.items() if count)
+        findings.append(_finding(table, "NIC lost", node, report.lost, detail))
+        if report.down:
+            what, reason = "NIC down", "they could not leave"
+            if node in cut:
+                what, reason = "NIC taken down", "they could not leave, as was asked for"
+            findings.append(_finding(table, what, node, report.down, reason))
+    return findings
+
+
+def _finding(table: Table, what: str, node: str, count: int, reason: str) -> Finding:
+    return Finding(what, node, "", 0, count, table.unit(what), table.grade(what, count), reason)

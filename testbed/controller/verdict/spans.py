@@ -1,0 +1,373 @@
+"""Findings on a span, from two accounts and the events between them: the emulator's losses and lateness, and the state
+of the machine. No probes are sent, and link users are not involved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from testbed.cluster.faults.injections import BOTH, in_force
+from testbed.cluster.records.state import State
+from testbed.controller.probing.expectations import expect
+from testbed.controller.verdict import statistics
+from testbed.controller.verdict.accounts import Account
+from testbed.controller.verdict.thresholds import Table
+from testbed.controller.verdict.verdicts import Finding, Grade
+from testbed.kernel import softnet
+from testbed.kernel.loss_classifier import Counters
+
+_BRIEF: Final = 100_000_000  # ns of a span, in which a processor has some ten ticks
+_FEW: Final = 100  # frames below which no 99th percentile is told
+_LOST: Final = ("overrun", "oversized", "unsent")
+_LOST_AT_AGENT: Final = ("dropped", "unsent", "overflowed")
+Event = Mapping[str, Any]
+
+COUNTS: Final = "rules (nth, first, every) and chance count on"
+"""Effect of a restarted relay, which has the counts of its predecessor."""
+
+
+def _finding(
+    table: Table, what: str, measured: float, reason: str = "", place: tuple[str, str] = ("", ""), asked: float = 0.0
+) -> Finding:
+    """Make a finding for a counter that is expected to be 0. place: link and direction. asked: base of a relative
+    limit."""
+    return Finding(what, *place, 0.0, measured, table.unit(what), table.grade(what, measured, asked), reason)
+
+
+# The emulator
+
+
+def relay_findings(
+    state: State, before: Account, after: Account, events: Sequence[Event], table: Table
+) -> list[Finding]:
+    """Return findings on every direction that the relay carries. events: all, including those before the span."""
+    carried = [link for link in state.layout.links if state.datapaths.get(link.name) == "relay"]
+    span = [event for event in events if event["clock"] >= before.clock]
+    cut = taken_down(state, events, before.clock)
+    findings = _gaps(span, after, before, table, carried=bool(carried))
+    if after.relay is None:
+        return [*findings, *_lost_before_healed(span, (), table)]
+    for link in carried:
+        for direction in BOTH:
+            now = after.relay["links"].get(link.name, {}).get(direction)
+            if now is None:
+                reason = "the state says that the relay carries it, the relay does not"
+                findings.append(Finding("relay lost", link.name, direction, 0, None, "frames", Grade.INVALID, reason))
+                continue
+            earlier = _earlier(before, after, link.name, direction, events)
+            delay = in_force(link, direction, state.injected).impairment.delay
+            findings += _one_direction(table, link.name, direction, now, earlier, delay, asked=link.name in cut)
+    return [*findings, *_lost_before_healed(span, {link.name for link in carried}, table)]
+
+
+def _lost_before_healed(span: Iterable[Event], carried: Collection[str], table: Table) -> Iterator[Finding]:
+    """Yield losses of links that the relay carried in the span and carries no more, from its events at that time."""
+    lost: Counter[tuple[str, str]] = Counter()
+    for event in span:
+        if event["event"] == "relay behind" and event["link"] not in carried:
+            lost[event["link"], event["direction"]] += event["lost"]
+    for place, count in lost.items():
+        if count:
+            yield _finding(table, "relay lost", count, "as it told while it carried the link", place)
+
+
+def agent_findings(before: Account, after: Account, events: Sequence[Event], table: Table) -> list[Finding]:
+    """Return findings on the agents of shared NICs. events: all, including those before the span."""
+    span = [event for event in events if event["clock"] >= before.clock]
+    ended = any(event["event"] == "NICs shared no more" for event in span)
+    if not after.agents and (not before.agents or ended):
+        return []
+    gaps: dict[str, list[tuple[int, str]]] = {}
+    for event in span:
+        if event["event"] == "NIC agent restarted":
+            begun, over = event["gap"]
+            reason = "it died and was started again: what its hosts had under way is over"
+            gaps.setdefault(event["node"], []).append((max(1, over - begun), reason))
+    for node in before.agents.keys() | after.agents.keys():
+        if after.agents.get(node) is None:
+            gaps.setdefault(node, []).append(
+                (max(1, after.clock - before.clock), "no agent answers that should be there")
+            )
+    reasons = [f"{node}: {reason}" for node, node_gaps in sorted(gaps.items()) for _, reason in node_gaps]
+    longest = max((length for node_gaps in gaps.values() for length, _ in node_gaps), default=0)
+    findings = [_finding(table, "NIC agent gap", longest, "; ".join(dict.fromkeys(reasons)))]
+    for node, now in sorted(after.agents.items()):
+        if now is not None:
+            had = before.agents.get(node)
+            since = {
+                name: now[name] - (had[name] if had and had["pid"] == now["pid"] else 0) for name in _LOST_AT_AGENT
+            }
+            lost = sum(since.values())
+            detail = (
+                f"{node}: " + ", ".join(f"{count} {name}" for name, count in since.items() if count) if lost else ""
+            )
+            findings.append(_finding(table, "NIC lost", lost, detail))
+    return findings
+
+
+def taken_down(state: State, events: Sequence[Event], since: int) -> set[str]:
+    """Return the links that were taken down at some time since then: losses at their ends are intended. events: all."""
+    cuts = {event["number"]: event.get("down", ()) for event in events if event["event"] == "inject"}
+    links = {link for injection in state.injected for link in injection.down}
+    for event in events:
+        if event["clock"] >= since and event["event"] in ("inject", "heal"):
+            links.update(cuts.get(event["number"], ()))
+    return links
+
+
+def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, *, carried: bool) -> list[Finding]:
+    findings = []
+    open_since: Event | None = None
+    for event in span:
+        match event["event"]:
+            case "relay died":
+                open_since = event
+            case "relay restarted":
+                open_since = None
+                begun, ended = event["gap"]
+                lost = f"{event['lost']} frames were lost meanwhile, beside {event['also_lost']}"
+                reason = f"the relay died and was started again; {lost}; {COUNTS}"
+                findings.append(_finding(table, "relay gap", max(1, ended - begun), reason))
+            case "relay not restarted":
+                open_since = open_since or event
+    if carried and after.relay is None:
+        since = open_since["clock"] if open_since is not None else before.clock
+        findings.append(
+            _finding(table, "relay gap", max(1, after.clock - since), "no relay answers that should carry links")
+        )
+    elif (
+        not findings
+        and before.relay is not None
+        and after.relay is not None
+        and before.relay["begun"] != after.relay["begun"]
+        and not any(event["event"] == "replugged" for event in span)
+    ):
+        findings.append(_finding(table, "relay gap", 1, "the relay is another one than before"))
+    if carried and not findings:
+        findings.append(_finding(table, "relay gap", 0))
+    return findings
+
+
+def _earlier(before: Account, after: Account, link: str, direction: str, events: Sequence[Event]) -> Mapping[str, Any]:
+    """Return what the same relay had counted at the beginning of the span. Without an account of that time: its
+    reported losses."""
+    if before.relay is not None:
+        known: Mapping[str, Any] = before.relay["links"].get(link, {}).get(direction, {})
+        return known if _goes_on(before, after, link, direction) else {}
+    restarted = max((event["clock"] for event in events if event["event"] == "relay restarted"), default=0)
+    reported = [
+        event
+        for event in events
+        if event["event"] == "relay behind"
+        and restarted <= event["clock"] < before.clock
+        and (event["link"], event["direction"]) == (link, direction)
+    ]
+    return {"told": sum(event["lost"] for event in reported)}
+
+
+def _goes_on(before: Account, after: Account, link: str, direction: str) -> bool:
+    """Whether the same process still counts the direction: another one begins at 0."""
+    had, now = _relay_counters(before, link, direction), _relay_counters(after, link, direction)
+    return had is not None and now is not None and had["offered"] <= now["offered"]
+
+
+def _one_direction(
+    table: Table,
+    link: str,
+    direction: str,
+    now: Mapping[str, Any],
+    earlier: Mapping[str, Any],
+    delay: int,
+    *,
+    asked: bool,
+) -> list[Finding]:
+    emulator, had = now["emulator"], earlier.get("emulator", {})
+    since = {name: count - had.get(name, 0) for name, count in emulator.items()}
+    lost = sum(since[name] for name in _LOST) - earlier.get("told", 0)
+    detail = ", ".join(f"{since[name]} {name}" for name in _LOST if since[name])
+    place = link, direction
+    findings = [_finding(table, "relay lost", max(0, lost), detail, place)]
+    if since["finished"] > 0:
+        reason = "a sender's offloads were on: the relay made what its kernel would have made, which takes it time"
+        findings.append(_finding(table, "relay finished", since["finished"], reason, place))
+    if since["down"] > 0:
+        what, reason = "relay at a down end", "they could not leave"
+        if asked:
+            what, reason = "relay at an end taken down", "they could not leave, as was asked for"
+        findings.append(_finding(table, what, since["down"], reason, place))
+    had_buckets = earlier.get("lateness", {}).get("buckets", [0] * len(now["lateness"]["buckets"]))
+    counts = [count - less for count, less in zip(now["lateness"]["buckets"], had_buckets, strict=True)]
+    if (frames := sum(counts)) > 0:
+        late = bucket_quantile(counts, 0.99)
+        if frames < _FEW:
+            reason = f"{frames} frames are too few"
+            findings.append(Finding("relay lateness p99", link, direction, 0, late, "ns", Grade.UNDECIDED, reason))
+        else:
+            reason = "since the relay began, not in the span alone" if "told" in earlier else ""
+            findings.append(_finding(table, "relay lateness p99", late, reason, place, delay))
+    return findings
+
+
+def bucket_quantile(counts: Sequence[int], share: float) -> float:
+    """Return a quantile of values of which only the number of binary digits is known: the n-th count is of those with n
+    digits. Interpolates within a power of two."""
+    wanted, seen = share * sum(counts), 0
+    for digits, count in enumerate(counts):
+        if count and seen + count >= wanted:
+            low = (1 << digits) >> 1
+            return low + low * (wanted - seen) / count
+        seen += count
+    return 0.0
+
+
+def classifier_findings(before: Account, after: Account, table: Table) -> list[Finding]:
+    """Return findings on every direction that a loss classifier decides."""
+    findings = []
+    for (link, direction), now in after.classifiers.items():
+        had = before.classifiers.get((link, direction), Counters())
+        # A classifier installed since then has counted from 0.
+        had = had if had.offered <= now.offered else Counters()
+        counts = {
+            "without room in the table of flows": now.untold - had.untold,
+            "passed by a busy Gilbert-Elliott state": now.unsteady - had.unsteady,
+            "that stood for several (an offload is on)": now.merged - had.merged,
+        }
+        detail = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+        total = sum(counts.values())
+        findings.append(_finding(table, "classifier inexact", total, detail, (link, direction)))
+    return findings
+
+
+def replug_findings(events: Iterable[Event], since: int, table: Table) -> list[Finding]:
+    findings = []
+    for event in events:
+        if event["clock"] >= since and event["event"] == "replugged" and (event["lost"] or event["early"]):
+            reason = f"{event['lost']} lost, {event['early']} early, from {event['before']} to {event['after']}"
+            findings.append(_finding(table, "replugged", event["lost"] + event["early"], reason, (event["link"], "")))
+    return findings
+
+
+# Losses, by the datapaths' counters
+
+
+def counted_losses(state: State, before: Account, after: Account, table: Table, *, changed: bool) -> list[Finding]:
+    """Compare losses decided by the relay and classifiers with the impairments. changed: an injection or healing
+    happened meanwhile."""
+    findings = []
+    for link in state.layout.links:
+        for direction in BOTH:
+            counted = _counted(before, after, link.name, direction)
+            chance = expect(in_force(link, direction, state.injected).impairment, {})
+            if counted is None or not counted[1] or chance.loss.open:
+                continue
+            lost, offered = counted
+            asked = chance.loss.share
+            interval = statistics.share_interval(lost, offered, chance.loss.inflation)
+            outside = lost / offered if asked == 0 else max(interval[0] - asked, asked - interval[1], 0)
+            grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by the carrier's own counters"
+            if changed:
+                grade, reason = Grade.UNDECIDED, "what is asked for changed in the span"
+            elif grade is Grade.TRUSTED and offered < chance.loss.enough:
+                grade, reason = Grade.UNDECIDED, f"{offered:,} frames are too few; {chance.loss.enough:,} would see 20%"
+            findings.append(
+                Finding("loss", link.name, direction, asked, lost / offered, "share", grade, reason, interval)
+            )
+    return findings
+
+
+def _counted(before: Account, after: Account, link: str, direction: str) -> tuple[int, int] | None:
+    """Return the frames lost, by chance or pattern, and the frames not decided by rules; None where no datapath counts
+    them."""
+    if (now := after.classifiers.get((link, direction))) is not None:
+        had = before.classifiers.get((link, direction), Counters())
+        had = had if had.offered <= now.offered else Counters()
+        return now.lost - had.lost, now.offered - had.offered
+    counters = _relay_counters(after, link, direction)
+    if counters is None:
+        return None
+    earlier = _relay_counters(before, link, direction) if _goes_on(before, after, link, direction) else None
+    if earlier is None:
+        earlier = dict.fromkeys(counters, 0)
+    since = {name: count - earlier[name] for name, count in counters.items()}
+    return since["loss"] + since["gemodel"] + since["loss_pattern"], since["offered"] - since["rule"]
+
+
+def _relay_counters(account: Account, link: str, direction: str) -> Mapping[str, int] | None:
+    if account.relay is None:
+        return None
+    counters: Mapping[str, int] | None = account.relay["links"].get(link, {}).get(direction, {}).get("counters")
+    return counters
+
+
+def overflowed(before: Account, after: Account, link: str, direction: str) -> int:
+    """Return the frames that the relay's model dropped because the queue was full."""
+    now, had = _relay_counters(after, link, direction), _relay_counters(before, link, direction)
+    if now is None:
+        return 0
+    return now["queue"] - (had["queue"] if had is not None and _goes_on(before, after, link, direction) else 0)
+
+
+def ruled(before: Account, after: Account, link: str, direction: str) -> bool:
+    """Whether an injected rule decided a frame's fate in the span."""
+    now, had = _rules(after, link, direction), _rules(before, link, direction)
+    return any(rule["decided"] > had.get(name, {"decided": 0})["decided"] for name, rule in now.items())
+
+
+def _rules(account: Account, link: str, direction: str) -> Mapping[str, Any]:
+    rules: Mapping[str, Any] = {}
+    if account.relay is not None:
+        rules = account.relay["links"].get(link, {}).get(direction, {}).get("rules", {})
+    return rules
+
+
+# The machine
+
+
+def machine_findings(before: Account, after: Account, table: Table) -> list[Finding]:
+    span = after.clock - before.clock
+    reason = "counted for the whole machine: this cluster's frames, or another's"
+    drops = softnet.risen(before.backlog, after.backlog)
+    findings = [_finding(table, "softnet drops", drops, reason if drops else "")]
+    ticks = after.ticks - before.ticks
+    shares = []
+    if ticks > 0:
+        shares.append(_finding(table, "steal", (after.stolen - before.stolen) / ticks))
+    waits = [waited - before.waited[pid] for pid, waited in after.waited.items() if pid in before.waited]
+    if waits and span > 0:
+        shares.append(_finding(table, "relay waiting", max(waits) / span))
+    if span < _BRIEF:
+        reason = f"{span / 1e6:.0f} ms are too short for shares of processor time"
+        shares = [replace(share, grade=Grade.UNDECIDED, reason=reason) for share in shares]
+    findings += shares
+    if after.loads and span > 0:
+        used = sum(ran - before.loads.get(pid, 0) for pid, ran in after.loads.items())
+        findings.append(_finding(table, "load", max(0, used) / span, "of one processor, by loads that were injected"))
+    return findings
+
+
+def sleeper_findings(floor: Sequence[int], lag: Sequence[int], table: Table) -> list[Finding]:
+    """Judge wake-ups. floor, lag: how late a sleeper woke before and while probes ran, nanoseconds, sorted."""
+    findings = []
+    for what, values in (("timer floor p99", floor), ("scheduling lag p99", lag)):
+        if values:
+            p50, p99 = (statistics.quantile(values, share) for share in (0.5, 0.99))
+            reason = f"p50 {p50 / 1e6:.3f} ms, worst {values[-1] / 1e6:.3f} ms of {len(values):,} wake-ups"
+            findings.append(_finding(table, what, p99, reason))
+    return findings
+
+
+def changes(events: Iterable[Event], since: int) -> list[str]:
+    """Describe the injections and healings in the span."""
+    return [
+        f"{event['event']}: {event['what']}"
+        for event in events
+        if event["clock"] >= since and event["event"] in ("inject", "heal")
+    ]
+
+
+def idle_rules(after: Account) -> list[str]:
+    """Return the relay's notes on idle rules, without repetitions: both directions of a link mostly have equal
+    rules."""
+    return list(dict.fromkeys(after.relay["idle_rules"])) if after.relay is not None else []

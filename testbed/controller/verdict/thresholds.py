@@ -1,0 +1,111 @@
+"""Table of thresholds: the deviations above which a finding is degraded or invalid.
+
+Every grade of every verdict comes from here. A limit is an absolute value or a share of what was asked for, whichever
+is greater; the slow-machine factor multiplies those that a slow machine alone can exceed. Losses inside the emulator
+have no tolerance on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from testbed.controller.verdict.verdicts import Grade
+
+_US: Final = 1_000
+_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Limits of one kind of finding. The deviation is invalid above `invalid`, otherwise degraded above `degraded`;
+    relative_*: the limits as shares of what was asked for. machine: whether the slow-machine factor applies. meaning:
+    of the deviation."""
+
+    meaning: str
+    unit: str
+    degraded: float
+    invalid: float
+    relative_degraded: float = 0.0
+    relative_invalid: float = 0.0
+    machine: bool = False
+
+    def grade(self, deviation: float, asked: float = 0.0, slow: float = 1.0) -> Grade:
+        factor = slow if self.machine else 1.0
+        if deviation > max(self.invalid, self.relative_invalid * asked) * factor:
+            return Grade.INVALID
+        if deviation > max(self.degraded, self.relative_degraded * asked) * factor:
+            return Grade.DEGRADED
+        return Grade.TRUSTED
+
+
+_NEVER: Final = float("inf")
+
+LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
+    {
+        # A direction, by probes. Delays: beyond what chance explains in a sound sample.
+        "delay p50": Limit("the median delay beyond the asked one", "ns", 500 * _US, 5 * _MS, 0.05, 0.25, True),
+        "delay p99": Limit("the 99th percentile beyond the asked one", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),
+        "delay min": Limit("how much too early the earliest was", "ns", 50 * _US, 1 * _MS, 0.01, 0.1),
+        "jitter": Limit("the spread beside the asked one", "ns", 50 * _US, 200 * _US, 0.1, 0.3, True),
+        "jitter unasked": Limit("the spread where none is asked for", "ns", 500 * _US, 5 * _MS, 0, 0, True),
+        "jitter distribution": Limit("distance from the asked one", "share", 0.0, 0.1),
+        "rate": Limit("beside the asked one", "bit/s", 0.0, 0.0, 0.05, 0.2, True),
+        "loss": Limit("the asked share outside the interval", "share", 0.0, 0.0),
+        "corrupt": Limit("the asked share outside the interval", "share", 0.0, 0.0),
+        "duplicate": Limit("the asked share outside the interval", "share", 0.0, 0.0),
+        "reorder": Limit("the asked share outside the interval", "share", 0.0, 0.0),
+        "order": Limit("frames overtaken though order is asked for", "share", 0.0, 0.001),
+        "approximation": Limit("outside the interval, approximate as asked", "share", 0.0, _NEVER),
+        "down": Limit("frames that passed a link that is down", "frames", 0.0, 0.0),
+        # Inside the emulator.
+        "relay lateness p99": Limit("how late the relay sent frames", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),
+        "relay lost": Limit("overrun, oversized, not sent: lost for no asked reason", "frames", 0.0, 0.0),
+        "relay finished": Limit("frames and pieces of TCP that came unfinished", "frames", _NEVER, _NEVER),
+        "relay at a down end": Limit("frames for a free end that was down", "frames", 0.0, _NEVER),
+        "relay at an end taken down": Limit("frames for a free end that was to be down", "frames", _NEVER, _NEVER),
+        "relay gap": Limit("time without a relay", "ns", 0.0, 0.0),
+        "supervisor gap": Limit("time without the process that looks after relay and agents", "ns", 0.0, 0.0),
+        "node parent gap": Limit("the parent of node processes has died", "ns", 0.0, 0.0),
+        "cluster ended": Limit("the holder of the namespaces has died", "ns", 0.0, 0.0),
+        "classifier inexact": Limit("frames whose fate is not the promised one", "frames", 0.0, _NEVER),
+        "replugged": Limit("frames lost or early while a link changed hands", "frames", 0.0, _NEVER),
+        "softnet drops": Limit("frames lost in the kernel's backlog, machine-wide", "frames", 0.0, 0.0),
+        "NIC lost": Limit("not read in time, not sent: lost at a node process for no asked reason", "frames", 0.0, 0.0),
+        "NIC agent gap": Limit("time without the agent of a shared NIC", "ns", 0.0, 0.0),
+        "NIC down": Limit("frames for a NIC's interface that was down", "frames", 0.0, _NEVER),
+        "NIC taken down": Limit("frames for a NIC whose link was to be down", "frames", _NEVER, _NEVER),
+        # The machine.
+        "timer floor p99": Limit("how late a sleeper wakes on the quiet machine", "ns", 5 * _MS, 50 * _MS, 0, 0, True),
+        "scheduling lag p99": Limit("the same while probes run", "ns", 10 * _MS, 100 * _MS, 0, 0, True),
+        "relay waiting": Limit("the share of time for which the relay waited for a processor", "share",
+                               0.2, 0.6, 0, 0, True),
+        "steal": Limit("processor time that the hypervisor took", "share", 0.1, 0.5, 0, 0, True),
+        "load": Limit("processor time that injected loads took", "share", _NEVER, _NEVER),
+        "wall clock": Limit("by how much it was set while frames were timed", "ns", 50 * _US, 1 * _MS),
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The limits, and the slow-machine factor."""
+
+    limits: Mapping[str, Limit] = field(default_factory=lambda: LIMITS)
+    slow: float = 1.0
+
+    def grade(self, what: str, deviation: float, asked: float = 0.0) -> Grade:
+        return self.limits[what].grade(deviation, asked, self.slow)
+
+    def unit(self, what: str) -> str:
+        return self.limits[what].unit
+
+    def changed(self, what: str, *, degraded: float, invalid: float) -> Table:
+        """Return a table with other absolute limits for one finding."""
+        limit = replace(self.limits[what], degraded=degraded, invalid=invalid)
+        return replace(self, limits={**self.limits, what: limit})
+
+
+TABLE: Final = Table()

@@ -1,0 +1,9 @@
+"""Networks as sans-IO models: lines, directions of links, and networks of modelled switches.
+
+- `line`: a queue, a rate, a delay; `direction`: one direction of a link, fates in front of a line.
+- `wire_time`, `delivery_trace`: the time for which a frame occupies a line.
+- `myrinet`: a network of source-routed switches, where a frame that waits holds the links behind it.
+- `pcapng`: encoding of capture files.
+
+No module has a socket, a clock, a file or a random source. Time is an argument, in integer nanoseconds.
+"""

@@ -1,0 +1,261 @@
+"""A line: a bounded queue, a rate, a delay, and the order in which frames come out.
+
+A frame leaves the queue when its first bit is sent. Its schedule is computed when it is put on the line; no event is needed
+between that and its delivery. Frames under way keep their schedule when the line changes. Fates are decided before
+(`fates.stage`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.fabric.delivery_trace import DeliveryTrace, Opportunities, parse_delivery_trace
+from testbed.fabric.wire_time import SECOND, default_queue, wire_size
+from testbed.fates.text_files import text_of
+from testbed.spec.layout import Impairment
+
+Delivery = tuple[int, bytes]
+"""When the frame was due, and the frame."""
+
+BITS: Final = 8 * SECOND
+"""A byte at a rate in bit/s takes BITS / rate nanoseconds."""
+
+FULL: Final = -1
+"""Returned in place of a time: the frame does not fit into the queue."""
+
+_NEVER_AMPLE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The part of an impairment that a line implements: rate, queue, delay, frame sizes. trace: in place of a rate."""
+
+    impairment: Impairment
+    trace: DeliveryTrace | None = None
+
+    @classmethod
+    def of(cls, impairment: Impairment, files: Mapping[str, str]) -> Shape:
+        """files: path -> text of the files that the impairment names. Raises BrokenFileError."""
+        if not impairment.rate_trace:
+            return cls(impairment)
+        return cls(impairment, parse_delivery_trace(text_of(files, impairment.rate_trace), impairment.rate_trace))
+
+
+class Line:
+    """A line: put frames on it, poll when `deadline` says so, change its shape at any time.
+
+    Times in nanoseconds never go backwards. deadline: when to call `poll`, or None. is_plain: it has at most a rate and a
+    delay, so that `arrival` is enough. delay: nanoseconds. busy: until when the line is sending.
+    """
+
+    __slots__ = (
+        "_ample", "_carry", "_early", "_fifo", "_impairment", "_last", "_limit", "_limit_frames", "_opportunities",
+        "_per_byte", "_per_ns", "_rate", "_seq", "_waiting", "_waiting_bytes", "busy", "deadline", "delay", "is_plain",
+    )  # fmt: skip
+
+    def __init__(self, now: int) -> None:
+        self.deadline: int | None = None
+        self._fifo: deque[Delivery] = deque()
+        self._early: list[tuple[int, int, bytes]] = []  # heap of what is out of order: due, number, frame
+        self._seq = 0
+        self._last = now  # when the last frame in order is due
+        self.busy = now
+        self._carry = 0  # of `busy`, the part below a nanosecond, in units of 1 / _per_ns
+        # When each queued frame's first bit is sent, its size; also some that have left the queue since.
+        self._waiting: deque[tuple[int, int]] = deque()
+        self._waiting_bytes = 0
+        self._impairment = Impairment()
+        self._rate = 0
+        self._per_byte, self._per_ns = 0, 1  # the nanoseconds that a byte takes, as a fraction in lowest terms
+        self._ample = _NEVER_AMPLE  # a frame that will have been sent in so many nanoseconds finds room, whatever waits
+        self.delay = 0
+        self._limit = 0
+        self._limit_frames = 0
+        self.is_plain = True
+        self._opportunities: Opportunities | None = None
+
+    @property
+    def held(self) -> int:
+        """Frames in the queue, on the line and under way."""
+        return len(self._fifo) + len(self._early)
+
+    @property
+    def queue(self) -> tuple[int, int]:
+        """The queue's limits: bytes, frames; 0 for the one that does not apply."""
+        return self._limit, self._limit_frames
+
+    @property
+    def is_instant(self) -> bool:
+        """Whether a frame takes no time but the delay, and nothing waits."""
+        return self.is_plain and not self._rate
+
+    def queued(self, now: int) -> tuple[int, int]:
+        """Return the bytes and frames that wait to be sent."""
+        self._leave(now)
+        return self._waiting_bytes, len(self._waiting)
+
+    def change(self, now: int, shape: Shape, spread: int) -> None:
+        """Set another shape for frames from now on. spread: nanoseconds that jitter can add to the delay, for the default
+        queue."""
+        impairment, trace = shape.impairment, shape.trace
+        if trace is None:
+            self._opportunities = None
+        elif self._opportunities is None or self._opportunities.trace is not trace:
+            self._opportunities = Opportunities(trace, now, self.busy)
+        plain = not (impairment.minimum_frame or impairment.overhead or impairment.cell_size or trace is not None)
+        rate = impairment.rate
+        another = rate != self._rate or not plain or not self.is_plain
+        if rate != self._rate or trace is not None:
+            self._carry = 0
+        self._impairment = impairment
+        self._rate = rate
+        if rate:
+            common = math.gcd(BITS, rate)
+            self._per_byte, self._per_ns = BITS // common, rate // common
+        self.delay = impairment.delay
+        self.is_plain = plain
+        self._limit_frames = impairment.queue_frames
+        mean = trace.rate if trace is not None else rate
+        self._limit = impairment.queue or default_queue(mean, impairment.delay + spread)
+        if impairment.queue_frames:
+            self._limit = 0
+        # What waits since before would take another time now: then the queue is looked at, as it is where frames count.
+        mixed = self.busy > now and (another or self._ample == _NEVER_AMPLE)
+        usual = rate and self._limit and not mixed
+        self._ample = self._limit * self._per_byte // self._per_ns - 1 if usual else _NEVER_AMPLE
+
+    def arrival(self, now: int, size: int) -> int:
+        """Send a frame of that size on a plain line; return when it is sent, without the delay, or FULL."""
+        if not self._rate:
+            return now
+        start = self.busy
+        if start > now:
+            nanoseconds, carry = divmod(size * self._per_byte + self._carry, self._per_ns)
+            due = start + nanoseconds
+            if due - now > self._ample and not self._room(now, size):
+                return FULL
+            self._waiting.append((start, size))
+            self._waiting_bytes += size
+        else:
+            nanoseconds, carry = divmod(size * self._per_byte, self._per_ns)
+            due = now + nanoseconds
+            if self._waiting_bytes:
+                self._waiting.clear()
+                self._waiting_bytes = 0
+        self.busy = due
+        self._carry = carry
+        return due
+
+    def put(self, now: int, frame: bytes, spread: int = 0) -> bool:
+        """Put a frame on the line. spread: nanoseconds added to the delay; the sum is at least 0. False: it does not fit
+        into the queue."""
+        if not self.is_plain:
+            return self.put_aside(now, frame, spread)
+        due = self.arrival(now, len(frame)) if self._rate else now
+        if due < 0:
+            return False
+        delay = self.delay + spread
+        if delay > 0:
+            due += delay
+        if due < self._last:  # as `carry`
+            due = self._last
+        self._last = due
+        self._fifo.append((due, frame))
+        if self.deadline is None or due < self.deadline:
+            self.deadline = due
+        return True
+
+    def put_aside(self, now: int, frame: bytes, spread: int = 0, *, skip: bool = False, late: int = 0) -> bool:
+        """Put a frame on any line, in or out of order; otherwise as `put`. skip: it skips the delay and overtakes. late:
+        nanoseconds by which it arrives later, while others may overtake it."""
+        size = len(frame)
+        if self._is_busy(now) and not self._room(now, size):
+            return False
+        end = now
+        if self._rate:
+            start = self.busy
+            if start > now:
+                self._waiting.append((start, size))
+                self._waiting_bytes += size
+            else:
+                start, self._carry = now, 0
+            occupied = wire_size(self._impairment, size)
+            nanoseconds, self._carry = divmod(occupied * self._per_byte + self._carry, self._per_ns)
+            self.busy = end = start + nanoseconds
+        elif self._opportunities is not None:
+            start, end = self._opportunities.take(now, wire_size(self._impairment, size))
+            self.busy = end
+            self._waiting.append((start, size))
+            self._waiting_bytes += size
+        delay = max(self.delay + spread, 0)
+        if not (skip or late):
+            self.carry(end + delay, frame)
+            return True
+        due = end + late if skip else end + delay + late
+        self._seq += 1
+        heapq.heappush(self._early, (due, self._seq, frame))
+        if self.deadline is None or due < self.deadline:
+            self.deadline = due
+        return True
+
+    def carry(self, due: int, frame: bytes) -> None:
+        """Schedule the arrival of a frame that has been sent, but not before those that were sent before it."""
+        if due < self._last:
+            due = self._last
+        self._last = due
+        self._fifo.append((due, frame))
+        if self.deadline is None or due < self.deadline:
+            self.deadline = due
+
+    def poll(self, now: int) -> list[Delivery]:
+        """Return the frames that are due by now, in the order in which they arrive."""
+        fifo = self._fifo
+        out: list[Delivery] = []
+        if not self._early:
+            while fifo and fifo[0][0] <= now:
+                out.append(fifo.popleft())
+        else:
+            self._merge(now, out)
+        self.deadline = fifo[0][0] if fifo else None
+        if self._early and (self.deadline is None or self._early[0][0] < self.deadline):
+            self.deadline = self._early[0][0]
+        return out
+
+    def _merge(self, now: int, out: list[Delivery]) -> None:
+        """Merge frames in order and out of order by time; at equal times, those in order first."""
+        fifo, early = self._fifo, self._early
+        while True:
+            if fifo and fifo[0][0] <= now and not (early and early[0][0] < fifo[0][0]):
+                out.append(fifo.popleft())
+            elif early and early[0][0] <= now:
+                due, _, frame = heapq.heappop(early)
+                out.append((due, frame))
+            else:
+                return
+
+    def _is_busy(self, now: int) -> bool:
+        """Whether a frame that comes now would have to wait."""
+        if self._rate:
+            return self.busy > now
+        if self._opportunities is None:
+            return False
+        self._leave(now)
+        return bool(self._waiting)
+
+    def _room(self, now: int, size: int) -> bool:
+        """Whether a frame of this size fits into the queue."""
+        self._leave(now)
+        if self._limit_frames:
+            return len(self._waiting) < self._limit_frames
+        return self._waiting_bytes + size <= self._limit
+
+    def _leave(self, now: int) -> None:
+        """Remove the frames that have been sent from the queue."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= now:
+            self._waiting_bytes -= waiting.popleft()[1]

@@ -1,0 +1,89 @@
+"""Route bytes and the CRC-8 of a Myrinet frame, which a switch reads and changes.
+
+A byte of a route is 0x80 | delta: a frame leaves by the port whose number is that of its input plus delta, a signed number
+of six bits. The switch removes the byte and updates the CRC-8 by the byte's contribution: so a wrong CRC stays wrong, and
+the frame is not read as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from testbed.fates.header_fields import ETHERNET_HEADER, ROUTE_BYTE
+
+POLYNOMIAL: Final = 0x07
+"""x^8 + x^2 + x + 1; the initial value is 0, and there is no final XOR."""
+
+PERIOD: Final = 127
+"""Bytes after which a byte's contribution to the CRC repeats: x has the order 127 modulo the polynomial."""
+
+_DELTA: Final = 0x3F
+_SIGN: Final = 0x20
+
+
+def delta(byte: int) -> int:
+    """Return the difference of port numbers in a byte of a route: -32 to 31."""
+    return ((byte & _DELTA) ^ _SIGN) - _SIGN
+
+
+def route_byte(ports: int) -> int:
+    """Make the byte of a route for a difference of port numbers. Raises ValueError outside -32 to 31."""
+    if not -_SIGN <= ports < _SIGN:
+        raise ValueError(f"a route leads -32 to 31 ports further, not {ports}")
+    return ROUTE_BYTE | ports & _DELTA
+
+
+def _times_x8(byte: int) -> int:
+    for _ in range(8):
+        byte = byte << 1 ^ (0x100 | POLYNOMIAL if byte & 0x80 else 0)
+    return byte
+
+
+def _contributions() -> list[bytes]:
+    """Compute the contribution of each value of a byte to the CRC, by the number of bytes behind it, modulo PERIOD."""
+    table, tables = bytes(_times_x8(byte) for byte in range(256)), []
+    for _ in range(PERIOD):
+        tables.append(table)
+        table = bytes(tables[0][value] for value in table)
+    return tables
+
+
+_TABLES: Final = _contributions()
+
+
+def crc8(data: bytes) -> int:
+    """Compute the CRC-8. Blocks of PERIOD bytes are added up first, as contributions repeat after them."""
+    size = len(data)
+    if size > PERIOD:
+        padded = bytes(-size % PERIOD) + data  # zeros in front contribute nothing
+        total = 0
+        for begin in range(0, len(padded), PERIOD):
+            total ^= int.from_bytes(padded[begin : begin + PERIOD], "big")
+        data = total.to_bytes(PERIOD, "big")
+    crc, step = 0, _TABLES[0]
+    for byte in data:
+        crc = step[crc ^ byte]
+    return crc
+
+
+def closed(head: bytes, packet: bytes) -> bytes:
+    """Make a frame of its Ethernet header and its packet, and append the CRC-8."""
+    return head + packet + bytes((crc8(packet),))
+
+
+def is_intact(frame: bytes) -> bool:
+    """Whether the frame's CRC-8 is right."""
+    return len(frame) > ETHERNET_HEADER and crc8(frame[ETHERNET_HEADER:]) == 0
+
+
+def onward(frame: bytes) -> bytes:
+    """Return the frame without the first byte of its route, as a switch forwards it."""
+    behind = len(frame) - ETHERNET_HEADER - 2  # between that byte and the CRC
+    crc = frame[-1] ^ _TABLES[behind % PERIOD][frame[ETHERNET_HEADER]]
+    return frame[:ETHERNET_HEADER] + frame[ETHERNET_HEADER + 1 : -1] + bytes((crc,))
+
+
+def truncated(frame: bytes, size: int) -> bytes:
+    """Truncate a frame to a packet of `size` bytes, the last one a CRC-8 of which every bit is wrong."""
+    packet = frame[ETHERNET_HEADER : ETHERNET_HEADER + size - 1]
+    return frame[:ETHERNET_HEADER] + packet + bytes((crc8(packet) ^ 0xFF,))

@@ -1,0 +1,32 @@
+"""Settings of a Myrinet network's hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+LINK_RATE: Final = 1_280_000_000
+"""Default rate of a link in bit/s: Myrinet's second generation, as in the Berkeley NOW."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Hardware parameters, times in nanoseconds. All but the rate are our choice; we found no public source for them.
+
+    rate: default of a link, in bit/s. ports: of a switch. hop: latency of a frame's first byte through a free switch. slack:
+    bytes that a switch's input takes of a blocked frame, beside those on the cable when the sender is told to stop.
+    timeout: how long a frame's head waits for an output before the switch gives it up.
+    """
+
+    rate: int = LINK_RATE
+    hop: int = 300
+    slack: int = 80
+    timeout: int = 50_000_000
+    ports: int = 8
+
+    def slowed(self, factor: int) -> Settings:
+        """Return settings of hardware that is slower by a factor."""
+        return replace(self, rate=self.rate // factor, hop=self.hop * factor, timeout=self.timeout * factor)
+
+
+USUAL: Final = Settings()

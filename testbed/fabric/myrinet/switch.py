@@ -1,0 +1,61 @@
+"""Myrinet switch: a frame's output, and arbitration between requesters of an output.
+
+It has no addresses and no topology: only the first byte of the route counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Final
+
+from testbed.fabric.myrinet.route import delta
+from testbed.fates.header_fields import ETHERNET_HEADER, ROUTE_BYTE
+
+if TYPE_CHECKING:
+    from testbed.fabric.myrinet.channel import Channel
+
+_SMALLEST: Final = ETHERNET_HEADER + 2
+"""Bytes of a frame with one byte of route and a CRC."""
+
+USED_UP: Final = "route_used_up"
+NO_PORT: Final = "no_port"
+NO_CABLE: Final = "no_cable"
+TRUNCATED: Final = "truncated"
+SWALLOWED: Final = "swallowed"
+
+WORDS: Final = {
+    USED_UP: "the route is used up",
+    NO_PORT: "the route leads to a port that does not exist",
+    NO_CABLE: "the route leads to a port without a cable",
+    TRUNCATED: "truncated, blocked for too long",
+    SWALLOWED: "swallowed, blocked for too long",
+}
+"""Why a switch does not forward a frame, or truncates it: the names of its counters, and phrases."""
+
+
+class Switch:
+    """A switch. ports: how many it has. outputs: channels of the ports with a cable, by number."""
+
+    __slots__ = ("counters", "name", "outputs", "ports")
+
+    def __init__(self, name: str, ports: int, outputs: MutableMapping[int, Channel]) -> None:
+        self.name: Final = name
+        self.ports = ports
+        self.outputs: Final = outputs
+        self.counters: Final = dict.fromkeys(WORDS, 0)
+        """Frames that did not go on or were truncated, by cause."""
+
+    def output(self, port: int, frame: bytes) -> Channel | str:
+        """Return the output of a frame that has come in by that port, or the cause why it has none."""
+        byte = frame[ETHERNET_HEADER] if len(frame) >= _SMALLEST else 0
+        if not byte & ROUTE_BYTE:
+            return USED_UP
+        out = port + delta(byte)
+        if not 1 <= out <= self.ports:
+            return NO_PORT
+        return self.outputs.get(out, NO_CABLE)
+
+
+def next_of(asking: Mapping[int, object], last: int) -> int:
+    """Choose the next requester of an output: round robin from the one that had it last."""
+    return min(asking, key=lambda input_: (input_ <= last, input_))

@@ -1,0 +1,199 @@
+"""Conditions of rules on a frame, its link and the time, and their compilation into one function.
+
+A comparison with a field that a frame does not have is false, whatever the comparison; so ``not tcp.dport == 80`` holds
+for every frame that is not TCP, and ``tcp.dport != 80`` for none of them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.fates.header_fields import Fields, Located
+
+Test = Callable[[int, bytes, Located], bool]
+"""A compiled condition. Arguments: nanoseconds since the rule was set, frame, positions of its headers."""
+
+OPERATORS: Final[dict[str, Callable[[int, int], bool]]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _yes(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
+    return True
+
+
+def _no(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
+    return False
+
+
+class Condition:
+    """A part of a rule's condition. compile: makes its test for one direction of a link, whose names then cost nothing."""
+
+    __slots__ = ()
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Always(Condition):
+    """The condition of a rule without one."""
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
+        return _yes
+
+
+@dataclass(frozen=True, slots=True)
+class Compared(Condition):
+    """Comparison of a field, masked (0: all bits), with one value, or test of equality with any of several."""
+
+    field: str
+    comparison: str
+    values: tuple[int, ...]
+    mask: int = 0
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
+        if self.comparison == "==" and not self.mask and len(self.values) == 1:
+            test = _same_bytes(fields, self.field, self.values[0])
+            if test is not None:
+                return test
+        read, mask = fields.reader(self.field), self.mask or -1
+        if self.comparison == "==":
+            values = frozenset(self.values)
+            return lambda _, frame, located: (v := read(frame, located)) >= 0 and v & mask in values
+        compare, value = OPERATORS[self.comparison], self.values[0]
+        return lambda _, frame, located: (v := read(frame, located)) >= 0 and compare(v & mask, value)
+
+
+def _same_bytes(fields: Fields, name: str, value: int) -> Test | None:
+    """Make the fastest test for one value, a comparison of bytes, if the field is a complete one behind Ethernet."""
+    field = fields[name]
+    if field.mask or field.guard or field.header.layer not in ("network", "transport"):
+        return None
+    if field.header.routed or field.header.begins:
+        return None
+    raw, begin, end = value.to_bytes(field.width, "big"), field.offset, field.offset + field.width
+    announced, place = (0, 1) if field.header.layer == "network" else (2, 3)
+    number = field.header.number
+
+    def same(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
+        at = located[place]
+        return located[announced] == number and at >= 0 and frame[at + begin : at + end] == raw
+
+    return same
+
+
+@dataclass(frozen=True, slots=True)
+class Present(Condition):
+    """Test for a header in the frame: ``udp``."""
+
+    header: str
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
+        find = fields.presence(self.header)
+        return lambda _, frame, located: find(frame, located) >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class OnLink(Condition):
+    """Test for one of these links."""
+
+    names: tuple[str, ...]
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
+        return _yes if link in self.names else _no
+
+
+@dataclass(frozen=True, slots=True)
+class InDirection(Condition):
+    """Test for a direction of the link."""
+
+    name: str
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
+        return _yes if direction == self.name else _no
+
+
+@dataclass(frozen=True, slots=True)
+class Within(Condition):
+    """Test for frames offered in [begin, end) nanoseconds after the rule was set; end -1: for ever."""
+
+    begin: int
+    end: int
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
+        begin, end = self.begin, self.end
+        if end < 0:
+            return lambda elapsed, _, __: elapsed >= begin
+        return lambda elapsed, _, __: begin <= elapsed < end
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Condition):
+    part: Condition
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:
+        test = self.part.compile(fields, link, direction)
+        if test in (_yes, _no):
+            return _no if test is _yes else _yes
+        return lambda elapsed, frame, located: not test(elapsed, frame, located)
+
+
+@dataclass(frozen=True, slots=True)
+class And(Condition):
+    parts: tuple[Condition, ...]
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:
+        tests = [test for part in self.parts if (test := part.compile(fields, link, direction)) is not _yes]
+        if _no in tests:
+            return _no
+        if len(tests) < 2:
+            return tests[0] if tests else _yes
+        if len(tests) == 2:
+            left, right = tests
+            return lambda elapsed, frame, located: left(elapsed, frame, located) and right(elapsed, frame, located)
+        return lambda elapsed, frame, located: all(test(elapsed, frame, located) for test in tests)
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Condition):
+    parts: tuple[Condition, ...]
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:
+        tests = [test for part in self.parts if (test := part.compile(fields, link, direction)) is not _no]
+        if _yes in tests:
+            return _yes
+        if len(tests) < 2:
+            return tests[0] if tests else _no
+        return lambda elapsed, frame, located: any(test(elapsed, frame, located) for test in tests)
+
+
+def never(test: Test) -> bool:
+    """Whether a condition, compiled for a link and direction, can never hold there."""
+    return test is _no
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Selection of matching frames by number: ``nth(3)``, ``every(5)``, ``first(2)``, ``between(2, 5)``.
+
+    Frames are counted from 1, separately in each direction of each link, and for each combination of values of the fields
+    (or "flow") that `per` names. last 0: no end.
+    """
+
+    first: int
+    last: int
+    step: int = 1
+    per: tuple[str, ...] = ()
+
+    def chooses(self, number: int) -> bool:
+        """Whether the frame of that number is selected."""
+        return number >= self.first and (not self.last or number <= self.last) and not (number - self.first) % self.step

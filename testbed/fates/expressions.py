@@ -1,0 +1,384 @@
+"""Parser of the text form of rules, for the command line and TOML.
+
+    ACTION [CONDITION]
+
+    drop tcp.dport == 5001 and nth(3)
+    delay 1ms udp and ip.src == 10.0.0.0/8 and between(2s, 3s)
+    duplicate link == "n1:eth0--s1:1" and direction == forward and every(10)
+    corrupt 2 eth.type == 0x0806 or vlan.id in (7, 8)
+    drop tcp.flags & 0x12 == 0x02 and first(1, ip.src)
+
+Actions: ``drop``, ``delay DURATION``, ``duplicate``, ``corrupt [BITS]``. Conditions: a header's name (it is present), a
+field's name (it is not 0), comparisons ``== != < <= > >= in (...)``, ``&`` before a comparison, ``link``, ``direction``
+(``forward`` or ``backward``), time since the rule was set ``after(T)``, ``before(T)``, ``between(T, T)``, joined by
+``and``, ``or``, ``not`` and parentheses. A value may be a name of its protocol, ``emp.type == ACK``. Selections among the
+matching frames: ``nth(N)``, ``every(N)``, ``first(N)``, ``between(N, N)``, with fields behind a comma to count separately
+for each of their values (or for each ``flow``); they count the frames that the rest of the rule matches, so they stand at
+its top, joined by ``and``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Collection, Iterable
+from typing import Final, NoReturn
+
+from testbed.fates.conditions import (
+    OPERATORS,
+    Always,
+    And,
+    Compared,
+    Condition,
+    Count,
+    InDirection,
+    Not,
+    OnLink,
+    Or,
+    Present,
+    Within,
+)
+from testbed.fates.fate_hash import DIRECTIONS
+from testbed.fates.header_fields import Field, Fields
+from testbed.fates.records import DROP, DUPLICATE, Fate, corrupt, delay
+from testbed.fates.tokens import RuleError, Token, tokens
+from testbed.spec.units import UnitError, parse_duration
+
+ACTIONS: Final = ("drop", "delay", "duplicate", "corrupt")
+_COUNTS: Final = ("nth", "every", "first", "between")
+_SELECTORS: Final = (*_COUNTS, "after", "before")
+_MAX_BITS: Final = 4096
+_LARGEST_COUNT: Final = 10**12
+_DEEPEST: Final = 50
+_NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]{1,32}|\d{1,39}", re.ASCII)
+_MAC: Final = re.compile(r"[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5}", re.ASCII)
+
+
+def parse(text: str, fields: Fields, links: Collection[str] = ()) -> tuple[Fate, Condition, tuple[Count, ...]]:
+    """Parse a rule into its fate, its condition and its selections. links: the valid link names; empty: any. Raises
+    RuleError."""
+    return _Parser(text, fields, links).rule()
+
+
+def parse_filter(text: str, fields: Fields, links: Collection[str] = ()) -> Condition:
+    """Parse a filter of captured frames: a condition without an action and without selections. Raises RuleError."""
+    return _Parser(text, fields, links, "filter").filter()
+
+
+class _Parser:
+    """Recursive-descent parser of one rule or filter, with one token of lookahead."""
+
+    __slots__ = ("_at", "_depth", "_fields", "_links", "_text", "_tokens", "_whole")
+
+    def __init__(self, text: str, fields: Fields, links: Collection[str], whole: str = "rule") -> None:
+        self._text = text
+        self._fields = fields
+        self._links = links
+        self._whole = whole
+        self._tokens = tokens(text, whole)
+        self._at = 0
+        self._depth = 0
+
+    def rule(self) -> tuple[Fate, Condition, tuple[Count, ...]]:
+        fate = self._action()
+        if self._peek().kind == "end":
+            return fate, Always(), ()
+        return fate, *self._condition()
+
+    def filter(self) -> Condition:
+        return self._condition()[0]
+
+    def _condition(self) -> tuple[Condition, tuple[Count, ...]]:
+        parts, counts = self._conjunction(top=True)
+        if self._word("or"):
+            if counts:
+                self._fail(self._peek(), "counting stands beside 'and' at the rule's top; put the rest in parentheses")
+            parts = [Or((_joined(parts), *self._alternatives()))]
+        if self._peek().kind != "end":
+            self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the {self._whole}'s end")
+        return _joined(parts), tuple(counts)
+
+    def _action(self) -> Fate:
+        token = self._next()
+        if token.kind != "word" or token.text not in ACTIONS:
+            what = f"found {token.shown()}, expected what to do: {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}"
+            self._fail(token, what, _nearest(token.text, ACTIONS))
+        if token.text == "delay":
+            duration = self._next()
+            nanoseconds = self._duration(duration)
+            return delay(nanoseconds) if nanoseconds else self._fail(duration, "a delay of 0 delays nothing")
+        if token.text == "corrupt":
+            bits = 1
+            if self._peek().text.isdigit():
+                number = self._next()
+                bits = self._number(number, _MAX_BITS, "how many bits to flip")
+                if not bits:
+                    self._fail(number, "flipping 0 bits corrupts nothing")
+            return corrupt(bits)
+        return DROP if token.text == "drop" else DUPLICATE
+
+    def _conjunction(self, top: bool = False) -> tuple[list[Condition], list[Count]]:
+        parts: list[Condition] = []
+        counts: list[Count] = []
+        while True:
+            begin = self._peek()
+            part = self._unary()
+            if isinstance(part, Condition):
+                parts.append(part)
+            elif self._whole == "filter":
+                what = "counts frames while a link carries them; a capture has each wherever it was seen: leave it out"
+                self._fail(begin, f"{begin.text}() {what}")
+            elif top:
+                counts.append(part)
+            else:
+                self._fail(
+                    begin, f"{begin.text}() counts what the rest matches: it stands at the rule's top, behind 'and'"
+                )
+            if not self._word("and"):
+                return parts, counts
+            self._next()
+
+    def _alternatives(self) -> list[Condition]:
+        """Parse the conjunctions behind each 'or'."""
+        parts = []
+        while self._word("or"):
+            self._next()
+            parts.append(_joined(self._conjunction()[0]))
+        return parts
+
+    def _unary(self) -> Condition | Count:
+        token = self._peek()
+        if self._word("not"):
+            self._next()
+            self._deeper(token)
+            inner = self._peek()
+            part = self._unary()
+            self._depth -= 1
+            return Not(part) if isinstance(part, Condition) else self._fail(inner, "counting cannot be negated")
+        if self._sign("("):
+            self._next()
+            self._deeper(token)
+            parts = [_joined(self._conjunction()[0]), *self._alternatives()]
+            self._expect(")")
+            self._depth -= 1
+            return Or(tuple(parts)) if len(parts) > 1 else parts[0]
+        return self._primary()
+
+    def _deeper(self, token: Token) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            self._fail(token, f"more than {_DEEPEST} levels of parentheses and 'not'")
+
+    def _primary(self) -> Condition | Count:
+        token = self._next()
+        if token.kind != "word" or token.text in ("and", "or", "in"):
+            self._fail(token, f"found {token.shown()}, expected a condition")
+        if token.text in ("link", "direction"):
+            return self._place(token)
+        if self._sign("("):
+            return self._selector(token)
+        if token.text in _SELECTORS:
+            argument = "(1s)" if token.text in ("after", "before") else "(2, 5)" if token.text == "between" else "(3)"
+            self._fail(token, f"found {token.text!r} without a parenthesis behind it", token.text + argument)
+        if token.text in self._fields.headers():
+            return Present(token.text)
+        if token.text not in self._fields:
+            self._unknown(token)
+        field = self._fields[token.text]
+        mask = 0
+        if self._sign("&"):
+            self._next()
+            number = self._next()
+            mask = self._number(number, field.largest, f"bits of {field.name}")
+            if not mask:
+                self._fail(number, "no bit of the field is looked at")
+        if self._word("in"):
+            self._next()
+            return self._any_of(field, mask)
+        if self._peek().text not in OPERATORS:
+            return Compared(field.name, "!=", (0,), mask)
+        sign = self._next()
+        value, prefix = self._value(field, self._next())
+        if sign.text not in ("==", "!=") and field.kind != "number":
+            self._fail(sign, f"{field.name} is an address: compare it with '==', '!=' or 'in'")
+        if prefix and mask:
+            self._fail(sign, "a prefix and '&' on one field")
+        return Compared(field.name, sign.text, (value,), mask or prefix)
+
+    def _any_of(self, field: Field, mask: int) -> Condition:
+        alternatives: list[Condition] = []
+        values: list[int] = []
+        for token in self._list():
+            value, prefix = self._value(field, token)
+            if prefix:
+                alternatives.append(Compared(field.name, "==", (value,), prefix))
+            else:
+                values.append(value)
+        if values:
+            alternatives.insert(0, Compared(field.name, "==", tuple(values), mask))
+        return alternatives[0] if len(alternatives) == 1 else Or(tuple(alternatives))
+
+    def _list(self) -> list[Token]:
+        """Parse a list ``(a, b, c)``."""
+        self._expect("(")
+        items = [self._next()]
+        while self._sign(","):
+            self._next()
+            items.append(self._next())
+        self._expect(")")
+        return items
+
+    def _place(self, token: Token) -> Condition:
+        """Parse the rest of a condition on ``link`` or ``direction``."""
+        negated = self._sign("!=")
+        if self._word("in") and token.text == "link":
+            self._next()
+            return OnLink(tuple([self._link(name) for name in self._list()]))
+        if not negated:
+            self._expect("==")
+        else:
+            self._next()
+        name = self._next()
+        if token.text == "link":
+            condition: Condition = OnLink((self._link(name),))
+        else:
+            if name.text not in DIRECTIONS:
+                self._fail(name, f"found {name.shown()}, expected forward or backward", _nearest(name.text, DIRECTIONS))
+            condition = InDirection(name.text)
+        return Not(condition) if negated else condition
+
+    def _link(self, token: Token) -> str:
+        if token.kind not in ("word", "quoted") or not token.text:
+            self._fail(token, f"found {token.shown()}, expected a link's name")
+        if self._links and token.text not in self._links:
+            self._fail(token, f"no link is called {token.text!r}", _nearest(token.text, self._links))
+        return token.text
+
+    def _selector(self, name: Token) -> Condition | Count:
+        if name.text not in _SELECTORS:
+            what = f"found {name.text!r} before a parenthesis, expected one of {', '.join(_SELECTORS)}"
+            self._fail(name, what, _nearest(name.text, _SELECTORS))
+        first, *rest = self._list()
+        if name.text == "after":
+            self._no_more(rest)
+            return Within(self._duration(first), -1)
+        if name.text == "before":
+            self._no_more(rest)
+            return Within(0, self._duration(first))
+        if name.text == "between":
+            if not rest:
+                self._fail(first, "between() takes two numbers of frames or two durations")
+            second, *rest = rest
+            if not (first.text.isdigit() and second.text.isdigit()):
+                begin, end = self._duration(first), self._duration(second)
+                self._no_more(rest)
+                return Within(begin, end) if begin < end else self._fail(second, "the window ends before it begins")
+            low, high = self._count(first), self._count(second)
+            return Count(low, high, 1, self._per(rest)) if low <= high else self._fail(second, f"less than {low}")
+        number, per = self._count(first), self._per(rest)
+        if name.text == "every":
+            return Count(number, 0, number, per)
+        return Count(number if name.text == "nth" else 1, number, 1, per)
+
+    def _count(self, token: Token) -> int:
+        number = self._number(token, _LARGEST_COUNT, "which frame")
+        return number or self._fail(token, "frames are counted from 1")
+
+    def _per(self, names: Iterable[Token]) -> tuple[str, ...]:
+        per = []
+        for token in names:
+            if token.text not in self._fields and token.text != "flow":
+                self._unknown(token)
+            per.append(token.text)
+        return tuple(per)
+
+    def _no_more(self, rest: list[Token]) -> None:
+        if rest:
+            self._fail(rest[0], "one duration is enough")
+
+    def _value(self, field: Field, token: Token) -> tuple[int, int]:
+        """Parse a field's value; return it, and the mask of a prefix or 0."""
+        if field.kind == "mac":
+            if not _MAC.fullmatch(token.text):
+                self._fail(token, f"{field.name} is a hardware address, such as 02:00:00:00:00:01")
+            return int(re.sub("[:-]", "", token.text), 16), 0
+        if field.kind == "number":
+            names = dict(field.names)
+            if token.kind == "word" and token.text in names:
+                return names[token.text], 0
+            return self._number(token, field.largest, field.name, names), 0
+        version, example = (4, "10.0.0.1") if field.kind == "ipv4" else (6, "fd00::1")
+        try:
+            network = ipaddress.ip_network(token.text, strict=False)
+        except ValueError:
+            network = None
+        if network is None or network.version != version or token.kind != "word":
+            self._fail(
+                token, f"{field.name} is an IPv{version} address, such as {example}, or a network with its prefix"
+            )
+        if "/" not in token.text:
+            return int(network.network_address), 0
+        if not network.prefixlen:
+            self._fail(token, f"every address is in {token.text}; '{field.header.name}' alone matches all of them")
+        return int(network.network_address), int(network.netmask)
+
+    def _number(self, token: Token, largest: int, what: str, names: Collection[str] = ()) -> int:
+        if token.kind != "word" or not _NUMBER.fullmatch(token.text):
+            words = f", or one of {', '.join(names)}" if names else ""
+            self._fail(token, f"found {token.shown()}, expected a number ({what}){words}", _named(token.text, names))
+        number = int(token.text, 16 if token.text[:2] in ("0x", "0X") else 10)
+        if number > largest:
+            self._fail(token, f"{what}: at most {largest:,} (0x{largest:x})")
+        return number
+
+    def _duration(self, token: Token) -> int:
+        try:
+            return parse_duration(token.text)
+        except UnitError as error:
+            self._fail(token, f"found {token.shown()}, expected {error.expected}", error.suggestion)
+
+    def _unknown(self, token: Token) -> NoReturn:
+        words = ("link", "direction", *self._fields.headers(), *self._fields.names())
+        self._fail(token, f"no field is called {token.text!r}", _nearest(token.text, words))
+
+    def _peek(self) -> Token:
+        return self._tokens[self._at]
+
+    def _next(self) -> Token:
+        token = self._tokens[self._at]
+        self._at = min(self._at + 1, len(self._tokens) - 1)
+        return token
+
+    def _word(self, text: str) -> bool:
+        token = self._tokens[self._at]
+        return token.kind == "word" and token.text == text
+
+    def _sign(self, text: str) -> bool:
+        token = self._tokens[self._at]
+        return token.kind == "sign" and token.text == text
+
+    def _expect(self, sign: str) -> None:
+        token = self._next()
+        if token.kind != "sign" or token.text != sign:
+            self._fail(token, f"found {token.shown()}, expected {sign!r}")
+
+    def _fail(self, token: Token, what: str, suggestion: str = "") -> NoReturn:
+        raise RuleError(self._text, token.column, token.width, what, suggestion, self._whole)
+
+
+def _joined(parts: list[Condition]) -> Condition:
+    if not parts:
+        return Always()
+    return And(tuple(parts)) if len(parts) > 1 else parts[0]
+
+
+def _named(name: str, names: Collection[str]) -> str:
+    """Return the closest name of a value, or empty."""
+    close = difflib.get_close_matches(name.upper(), names, n=1)
+    return close[0] if close else ""
+
+
+def _nearest(name: str, names: Collection[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), names, n=1)
+    return close[0] if close else ""

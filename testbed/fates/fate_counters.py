@@ -1,0 +1,78 @@
+"""Counters of one direction of a link, by cause.
+
+Conservation of frames: offered + duplicated = delivered + dropped + held, at every moment.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+
+class Outcome(Enum):
+    """Result of `Direction.offer`. Each but ACCEPTED is the cause of a drop."""
+
+    ACCEPTED = "accepted"
+    RULE = "rule"
+    LOSS = "loss"
+    GEMODEL = "gemodel"
+    PATTERN = "loss_pattern"
+    QUEUE = "queue"
+
+    @property
+    def dropped(self) -> bool:
+        return self is not Outcome.ACCEPTED
+
+
+CAUSES: Final = ("rule", "loss", "gemodel", "loss_pattern", "queue")
+"""Causes of drops: the counters' names."""
+
+
+class Counters:
+    """Counters of frames, unless the name says bytes. queue counts copies too, the other causes only offered frames."""
+
+    __slots__ = (
+        "blocked",
+        "corrupted",
+        "delayed",
+        "delivered",
+        "delivered_bytes",
+        "duplicated",
+        "gemodel",
+        "loss",
+        "loss_pattern",
+        "offered",
+        "queue",
+        "reordered",
+        "rule",
+    )
+
+    def __init__(self) -> None:
+        self.offered = 0
+        self.delivered = 0
+        self.delivered_bytes = 0
+        self.blocked = 0
+        """Offers that were refused by back-pressure."""
+        self.rule = 0
+        self.loss = 0
+        self.gemodel = 0
+        self.loss_pattern = 0
+        self.queue = 0
+        self.corrupted = 0
+        self.duplicated = 0
+        self.reordered = 0
+        self.delayed = 0
+        """Frames delayed by a rule, beyond the direction's own delay."""
+
+    def drop(self, cause: Outcome) -> None:
+        """Count a dropped frame."""
+        setattr(self, cause.value, getattr(self, cause.value) + 1)
+
+    @property
+    def dropped(self) -> int:
+        """Frames dropped by any cause."""
+        return self.rule + self.loss + self.gemodel + self.loss_pattern + self.queue
+
+    def by_name(self) -> dict[str, int]:
+        """Return all counters."""
+        return {name: getattr(self, name) for name in self.__slots__}

@@ -1,0 +1,152 @@
+"""Hash that decides fates: a chain of 64-bit multiply-xorshift steps that a BPF program can compute.
+
+Only additions, multiplications, exclusive ors and shifts of unsigned 64-bit words (all arithmetic is modulo 2^64). The
+step is the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,
+in Stafford's variant 13), and the n-th draw of a stream is SplitMix64's n-th output from the stream's start:
+
+    absorb(h, w)   = mix64((h + GOLDEN) ^ w)
+    direction key  = absorb over: seed, number of bytes in the link's name, the name, 0 (forward) or 1 (backward)
+    flow key       = absorb over: direction key; destination MAC << 16 | EtherType; source MAC << 16 | number of key
+                     fields; every key field
+    stream start   = absorb(flow key, stream)      what steps with the direction: absorb(direction key, stream)
+    draw           = mix64(stream start + n * GOLDEN)                                           n = 1, 2, 3, ...
+    it happens if  (draw >> 11) < threshold, threshold = ceil(probability * 2^53)
+
+A link's name enters as its UTF-8 bytes in little-endian words of eight, the last one filled up with zeros; a MAC is the
+48-bit number of its text form. All but the flow can be absorbed beforehand: a program in the kernel needs the direction
+key, and per flow a start and n. Test vectors: tests/unit/fates/vectors.json.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from struct import Struct
+from typing import Final, NamedTuple
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
+"""2^64 divided by the golden ratio, odd: SplitMix64's increment."""
+
+FIRST: Final = 0xBF58_476D_1CE4_E5B9
+SECOND: Final = 0x94D0_49BB_1331_11EB
+"""The multipliers of Stafford's variant 13."""
+
+# The independent draws of one frame: each has a stream of its own. A change of the numbers would change all fates.
+LOSS: Final = 1
+CORRUPT: Final = 2
+DUPLICATE: Final = 3
+REORDER: Final = 4
+JITTER: Final = 5
+BITS: Final = 6
+"""Which bits are flipped: the start of a further stream, which `corruption` draws from."""
+TRANSITION: Final = 7
+"""Gilbert-Elliott: whether the state changes. Steps with the direction."""
+STATE_LOSS: Final = 8
+"""Gilbert-Elliott: whether the frame is lost in its state. Steps with the direction."""
+
+LANE: Final = 16
+"""Bytes for a state among many, see `chains`."""
+
+CERTAIN: Final = 1 << 53
+"""The threshold of probability 1."""
+
+DIRECTIONS: Final = ("forward", "backward")
+
+
+def mix64(word: int) -> int:
+    """Mix a word: a bijection of the 64-bit words in which every bit of the result depends on every bit of the word."""
+    word = ((word ^ (word >> 30)) * FIRST) & MASK
+    word = ((word ^ (word >> 27)) * SECOND) & MASK
+    return word ^ (word >> 31)
+
+
+def absorb(state: int, word: int) -> int:
+    """Return the chain's next state. word: below 2^64."""
+    return mix64(((state + GOLDEN) & MASK) ^ word)
+
+
+def chain(state: int, words: tuple[int, ...]) -> int:
+    """Absorb all words, written out for speed, as every flow needs it. Absorbing a further word 0 gives a stream's first
+    draw."""
+    for word in words:
+        word ^= (state + GOLDEN) & MASK
+        word = ((word ^ (word >> 30)) * FIRST) & MASK
+        word = ((word ^ (word >> 27)) * SECOND) & MASK
+        state = word ^ (word >> 31)
+    return state
+
+
+class _Lanes(NamedTuple):
+    """Constants for several words in one number, each in a lane of twice its width, so that products stay in their lanes.
+    ones: a 1 in each lane."""
+
+    ones: int
+    mask: int
+    golden: int
+    size: int
+    unpack: Callable[[bytes], tuple[int, ...]]
+
+
+@cache
+def _lanes(count: int) -> _Lanes:
+    ones = sum([1 << 8 * LANE * place for place in range(count)])
+    return _Lanes(ones, ones * MASK, ones * GOLDEN, LANE * count, Struct("<" + "Q8x" * count).unpack)
+
+
+def chains(states: bytes, words: tuple[int, ...]) -> tuple[int, ...]:
+    """Compute `chain` from several states over the same words at once: six take a third of the time. states: LANE bytes for
+    each, little-endian."""
+    ones, mask, golden, size, unpack = _lanes(len(states) // LANE)
+    state = int.from_bytes(states, "little")
+    for word in words:
+        state = ((state + golden) & mask) ^ word * ones
+        state = (((state ^ (state >> 30)) & mask) * FIRST) & mask
+        state = (((state ^ (state >> 27)) & mask) * SECOND) & mask
+        state = (state ^ (state >> 31)) & mask
+    return unpack(state.to_bytes(size, "little"))
+
+
+def draw(start: int, n: int) -> int:
+    """Return the n-th number of a stream, 64 bits: mix64(start + n * GOLDEN), written out for speed, as every frame needs
+    it. n counts from 1."""
+    word = (start + n * GOLDEN) & MASK
+    word = ((word ^ (word >> 30)) * FIRST) & MASK
+    word = ((word ^ (word >> 27)) * SECOND) & MASK
+    return word ^ (word >> 31)
+
+
+def threshold(probability: float) -> int:
+    """Convert a probability to the threshold for ``draw >> 11``. Exact: a float times 2^53 is not rounded, and a probability
+    above 0 never gives 0."""
+    if not 0.0 <= probability <= 1.0:
+        raise ValueError(f"{probability} is no probability")
+    return math.ceil(probability * CERTAIN)
+
+
+def below(word: int, bound: int) -> int:
+    """Scale a draw to 0 to bound - 1, as the kernel's reciprocal_scale does; bound at most 2^32."""
+    return ((word >> 32) * bound) >> 32
+
+
+def direction_key(seed: int, link: str, direction: str) -> int:
+    """Return the state from which all hashes of one direction of a link start. seed: 0 to 2^64 - 1. direction: "forward" or
+    "backward"."""
+    if not 0 <= seed <= MASK:
+        raise ValueError(f"the seed {seed} is not a number of 64 bits")
+    name = link.encode()
+    state = absorb(absorb(0, seed), len(name))
+    for place in range(0, len(name), 8):
+        state = absorb(state, int.from_bytes(name[place : place + 8], "little"))
+    return absorb(state, DIRECTIONS.index(direction))
+
+
+def flow_words(ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the words of a flow that are absorbed. A field wider than 64 bits enters by its lowest 64."""
+    return (destination << 16 | ethertype, source << 16 | len(fields), *[value & MASK for value in fields])
+
+
+def flow_key(key: int, ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> int:
+    """Return the state from which the hashes of one flow start. key: the direction's."""
+    return chain(key, flow_words(ethertype, destination, source, fields))

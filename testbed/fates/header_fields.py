@@ -1,0 +1,394 @@
+"""Positions of header fields in a frame: name -> header, offset, width, mask, guard.
+
+A header begins at the frame's first byte ("link"), behind the addresses if the frame is tagged ("tag"), behind the
+EtherType ("network", wherever tags have moved it to), or behind an IP header ("transport"). A frame's network or transport
+header is identified by its EtherType or IP protocol number. Another protocol adds its fields as plain data, so that its
+code does not depend on this package:
+
+    fields.register("emp", ethertype=0x88B5, fields={"type": (0, 1), "id": (2, 4, 0x00FFFFFF, [("type", 3)])},
+                    flow=["type"])
+
+A protocol of a source-routed network is registered with routed=True: its header begins behind the rest of the route on the
+link in question. The bytes of a route have their top bit set, and the header's first byte has not (Myrinet, ANSI/VITA
+26-1998).
+
+Several protocols may share an EtherType: each names the first bytes of its header (such as a Myrinet packet's type), all of
+one length; one more may name none, and describes their common fields.
+
+offset: bytes from the header's first. width: bytes, big-endian. mask: of the field's bits, shifted down to bit 0. guard:
+other fields of the header and the values that they must have, or the field is absent.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, Literal
+
+Located = tuple[int, int, int, int]
+"""Result of `locate`: EtherType, offset of the network header, IP protocol number, offset of the transport header; -1 for
+each that is absent."""
+
+Layer = Literal["link", "tag", "network", "transport"]
+Kind = Literal["number", "mac", "ipv4", "ipv6"]
+Reader = Callable[[bytes, Located], int]
+"""Returns a field's value in a located frame, or -1 where the frame does not have the field."""
+FlowReader = Callable[[bytes, Located], tuple[int, ...]]
+"""Returns the values of a frame's flow key, which distinguish its flow from others of its EtherType and addresses."""
+
+NOWHERE: Final[Located] = (-1, -1, -1, -1)
+ETHERNET_HEADER: Final = 14
+IPV4: Final = 0x0800
+IPV6: Final = 0x86DD
+TAGS: Final = (0x8100, 0x88A8)
+"""IEEE 802.1Q and 802.1ad."""
+MAX_TAGS: Final = 2
+ROUTE_BYTE: Final = 0x80
+"""The bit that is set in a byte of a source route, and not in the first byte behind it."""
+MAX_HOPS: Final = 64
+"""Maximum of bytes of a source route that are skipped."""
+SMALLEST_ETHERTYPE: Final = 0x0600
+"""Below it the two bytes are a length (IEEE 802.3, 3.2.6)."""
+_IPV4_HEADER: Final = 20
+_IPV6_HEADER: Final = 40
+WIDEST: Final = 16
+
+
+def locate(frame: bytes) -> Located:
+    """Find the offsets of a frame's headers. There is no transport header behind an IP header that is cut short or broken,
+    in a fragment that is not the first, and behind IPv6 extension headers."""
+    size = len(frame)
+    if size < ETHERNET_HEADER:
+        return NOWHERE
+    ethertype = frame[12] << 8 | frame[13]
+    at = ETHERNET_HEADER
+    while ethertype in TAGS and at < ETHERNET_HEADER + 4 * MAX_TAGS and size >= at + 4:
+        ethertype = frame[at + 2] << 8 | frame[at + 3]
+        at += 4
+    if ethertype == IPV4:
+        if size < at + _IPV4_HEADER or frame[at] >> 4 != 4:
+            return (ethertype, at, -1, -1)
+        header = (frame[at] & 15) * 4
+        later = frame[at + 7] or frame[at + 6] & 0x1F
+        return (ethertype, at, frame[at + 9], -1 if header < _IPV4_HEADER or later else at + header)
+    if ethertype == IPV6:
+        if size < at + _IPV6_HEADER or frame[at] >> 4 != 6:
+            return (ethertype, at, -1, -1)
+        return (ethertype, at, frame[at + 6], at + _IPV6_HEADER)
+    return (ethertype, at, -1, -1)
+
+
+def behind_route(frame: bytes, begin: int) -> int:
+    """Return the offset behind a source route that begins at `begin`, which is `begin` where there is none."""
+    at = begin
+    end = min(len(frame), begin + MAX_HOPS)
+    while at < end and frame[at] & ROUTE_BYTE:
+        at += 1
+    return at
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header: its layer, and the EtherType or IP protocol number that announces it. routed: it is behind a source route.
+    begins: its first bytes, where others share the EtherType."""
+
+    name: str
+    layer: Layer
+    number: int = 0
+    routed: bool = False
+    begins: bytes = b""
+
+    def finder(self) -> Reader:
+        """Make a reader of the header's offset in a frame, or -1."""
+        number, layer = self.number, self.layer
+        if self.routed or self.begins:
+            routed, begins = self.routed, self.begins
+
+            def find_its_own(frame: bytes, located: Located) -> int:
+                if located[0] != number:
+                    return -1
+                at = behind_route(frame, located[1]) if routed else located[1]
+                return at if frame.startswith(begins, at) else -1
+
+            return find_its_own
+
+        def find(frame: bytes, located: Located) -> int:
+            if layer == "network":
+                return located[1] if located[0] == number else -1
+            if layer == "transport":
+                return located[3] if located[2] == number else -1
+            if layer == "link":
+                return 0 if located[0] >= 0 else -1
+            tagged = located[1] > ETHERNET_HEADER and frame[12] << 8 | frame[13] in TAGS
+            return ETHERNET_HEADER if tagged else -1
+
+        return find
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field. guard: pairs of a field's full name and the value that it must have. names: pairs of a value's name and the
+    value."""
+
+    name: str
+    header: Header
+    offset: int
+    width: int
+    mask: int = 0
+    kind: Kind = "number"
+    guard: tuple[tuple[str, int], ...] = ()
+    names: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def largest(self) -> int:
+        """The largest value of the field."""
+        mask = self.mask or (1 << 8 * self.width) - 1
+        return mask >> self.shift
+
+    @property
+    def shift(self) -> int:
+        return (self.mask & -self.mask).bit_length() - 1 if self.mask else 0
+
+
+class UnknownFieldError(LookupError):
+    """Unknown name of a field or header. nearest: the closest known name, or empty."""
+
+    def __init__(self, name: str, nearest: str) -> None:
+        self.name = name
+        self.nearest = nearest
+        super().__init__(f"no field is called {name!r}" + (f" — did you mean {nearest!r}?" if nearest else ""))
+
+
+class Fields:
+    """The headers and fields that rules and flow keys can name."""
+
+    __slots__ = ("_fields", "_flows", "_headers")
+
+    def __init__(self, headers: Iterable[Header] = (), fields: Iterable[Field] = ()) -> None:
+        self._headers: dict[str, Header] = {}
+        self._fields: dict[str, Field] = {}
+        self._flows: dict[tuple[int, bytes], tuple[str, ...]] = {}
+        for header in headers:
+            self._add_header(header)
+        for field in fields:
+            self._add_field(field)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __getitem__(self, name: str) -> Field:
+        if name not in self._fields:
+            raise UnknownFieldError(name, self.nearest(name))
+        return self._fields[name]
+
+    def names(self) -> list[str]:
+        """List the names of all fields."""
+        return list(self._fields)
+
+    def headers(self) -> list[str]:
+        """List the names of all headers, each of which a rule may use as a condition."""
+        return list(self._headers)
+
+    def nearest(self, name: str) -> str:
+        """Return the closest name of a field or header, or empty."""
+        close = difflib.get_close_matches(name.lower(), [*self._fields, *self._headers], n=1)
+        return close[0] if close else ""
+
+    def register(
+        self,
+        protocol: str,
+        ethertype: int,
+        fields: Mapping[str, Sequence[object]],
+        flow: Sequence[str] = (),
+        *,
+        routed: bool = False,
+        begins: bytes = b"",
+        names: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
+    ) -> None:
+        """Add a protocol directly above Ethernet.
+
+        fields: name -> offset, width and optionally mask and guard, see the module. flow: the names of the fields of the
+        protocol's flow key. routed: a source route may be in front of the header. begins: the header's first bytes, if
+        others share the EtherType. names: field -> value -> the value's name. Raises ValueError for an invalid name,
+        EtherType or field; then nothing has been added.
+        """
+        trial = self.copy()
+        header = Header(protocol, "network", ethertype, routed, begins)
+        trial._add_header(header)
+        for name, place in fields.items():
+            field = _field(header, name, place)
+            called = tuple([(text, value) for value, text in names.get(name, {}).items()])
+            trial._add_field(replace(field, names=called))
+        for field in trial._fields.values():
+            for other, _ in field.guard:
+                if other not in trial._fields:
+                    raise ValueError(f"{field.name}: its guard names {other!r}, which is not a field")
+        for name in flow:
+            if f"{protocol}.{name}" not in trial._fields:
+                raise ValueError(f"{protocol}: its flow key names {name!r}, which is not one of its fields")
+        trial._flows[ethertype, begins] = tuple(f"{protocol}.{name}" for name in flow)
+        self._headers, self._fields, self._flows = trial._headers, trial._fields, trial._flows
+
+    def copy(self) -> Fields:
+        """Return a copy, to which others can be added."""
+        other = Fields()
+        other._headers, other._fields = dict(self._headers), dict(self._fields)
+        other._flows = dict(self._flows)
+        return other
+
+    def flow_readers(self) -> dict[int, FlowReader]:
+        """Make the readers of flow keys by EtherType. For a protocol that shares its EtherType the first bytes of its header
+        are the first value, as a number."""
+        return {ethertype: self._flow_reader(ethertype) for ethertype in self.flow_ethertypes()}
+
+    def _flow_reader(self, ethertype: int) -> FlowReader:
+        readers = {
+            begins: tuple([self.reader(name) for name in names])
+            for (number, begins), names in self._flows.items()
+            if number == ethertype
+        }
+        others = readers.pop(b"", ())
+        if not readers:
+            return lambda frame, located: tuple([max(read(frame, located), 0) for read in others])
+        size, routed = len(next(iter(readers))), self.is_routed(ethertype)
+
+        def read_its_own(frame: bytes, located: Located) -> tuple[int, ...]:
+            at = behind_route(frame, located[1]) if routed else located[1]
+            begins = frame[at : at + size]
+            own = readers.get(begins)
+            if own is None:
+                return tuple([max(read(frame, located), 0) for read in others])
+            return int.from_bytes(begins, "big"), *[max(read(frame, located), 0) for read in own]
+
+        return read_its_own
+
+    def flow_ethertypes(self) -> set[int]:
+        """Return the EtherTypes with a flow key."""
+        return {ethertype for (ethertype, begins), names in self._flows.items() if names or begins}
+
+    def flow_spans(self, ethertype: int) -> dict[bytes, tuple[slice, ...]]:
+        """Return by the first bytes of an EtherType's headers the slices of a frame, without tags and source route, that
+        hold the flow key; empty if a field of a key has a guard."""
+        spans = {}
+        for (number, begins), names in self._flows.items():
+            if number == ethertype:
+                fields = [self._fields[name] for name in names]
+                if any(field.guard for field in fields):
+                    return {}
+                places = [(ETHERNET_HEADER + field.offset, field.width) for field in fields]
+                spans[begins] = tuple([slice(begin, begin + width) for begin, width in places])
+        return spans
+
+    def is_routed(self, ethertype: int) -> bool:
+        """Whether a source route may be in front of a header of that EtherType."""
+        return any(header.routed and header.number == ethertype for header in self._headers.values())
+
+    def flow_fields(self) -> dict[tuple[int, bytes], tuple[str, ...]]:
+        """Return the names of the fields of each registered flow key, by EtherType and the header's first bytes."""
+        return dict(self._flows)
+
+    def presence(self, header: str) -> Reader:
+        """Make a reader of a header's offset, or -1 where the frame does not have it."""
+        return self._headers[header].finder()
+
+    def reader(self, name: str) -> Reader:
+        """Make a reader of a field. Raises UnknownFieldError."""
+        field = self[name]
+        find, offset, width = field.header.finder(), field.offset, field.width
+        mask, shift = field.mask or (1 << 8 * width) - 1, field.shift
+        if name == FRAME_LENGTH:
+            return _length
+
+        def read(frame: bytes, located: Located) -> int:
+            begin = find(frame, located)
+            if begin < 0:
+                return -1
+            begin += offset
+            raw = frame[begin : begin + width]
+            return (int.from_bytes(raw, "big") & mask) >> shift if len(raw) == width else -1
+
+        guards = [(self.reader(other), value) for other, value in field.guard]
+        if not guards:
+            return read
+
+        def guarded(frame: bytes, located: Located) -> int:
+            for other, value in guards:
+                if other(frame, located) != value:
+                    return -1
+            return read(frame, located)
+
+        return guarded
+
+    def _add_header(self, header: Header) -> None:
+        if header.name in self._headers:
+            raise ValueError(f"there are fields of {header.name!r} already")
+        if not header.name.isidentifier():
+            raise ValueError(f"{header.name!r} is not a name of letters, digits and '_'")
+        for other in self._headers.values():
+            same = (other.layer, other.number) == (header.layer, header.number)
+            if header.layer in ("network", "transport") and same:
+                _check_shared(header, other)
+        if header.layer == "network" and not SMALLEST_ETHERTYPE <= header.number <= 0xFFFF:
+            raise ValueError(f"{header.name}: 0x{header.number:x} is not an EtherType")
+        self._headers[header.name] = header
+
+    def _add_field(self, field: Field) -> None:
+        if not all(part.isidentifier() for part in field.name.split(".")):
+            raise ValueError(f"{field.name!r} is not a name of letters, digits and '_'")
+        if field.name in self._fields:
+            raise ValueError(f"there is a field {field.name!r} already")
+        if not 0 < field.width <= WIDEST or field.offset < 0 or not 0 <= field.mask < 1 << 8 * field.width:
+            raise ValueError(
+                f"{field.name}: an offset of 0 or more, a width of 1 to {WIDEST} bytes and a mask within it"
+            )
+        self._fields[field.name] = field
+
+
+class SharedNumberError(ValueError):
+    """Two headers have one number, and frames do not tell them apart. other: the other header's name. why: a phrase."""
+
+    def __init__(self, header: Header, other: Header, why: str) -> None:
+        super().__init__(f"{header.name}: {other.name} has the number 0x{header.number:04x}, too: {why}")
+        self.other = other.name
+        self.why = why
+
+
+def _check_shared(header: Header, other: Header) -> None:
+    """Check that two headers with one number can be told apart. Raises SharedNumberError."""
+    if header.begins == other.begins:
+        why = f"both begin with 0x{header.begins.hex()}" if header.begins else "neither has BEGINS"
+        raise SharedNumberError(header, other, why)
+    if header.routed != other.routed:
+        raise SharedNumberError(header, other, "one stands behind a source route, and one does not")
+    if header.begins and other.begins and len(header.begins) != len(other.begins):
+        sizes = f"{len(header.begins)} and {len(other.begins)} bytes"
+        raise SharedNumberError(header, other, f"they begin with {sizes}, and not with as many")
+
+
+FRAME_LENGTH: Final = "frame.len"
+"""Name of a field outside any header: the frame's length, without a frame check sequence."""
+
+
+def _length(frame: bytes, _: Located) -> int:
+    return len(frame)
+
+
+def _field(header: Header, name: str, place: Sequence[object]) -> Field:
+    """Make a field from a protocol's plain data."""
+    expected = ValueError(
+        f"{header.name}.{name}: offset, width, mask and pairs of a field and its value, not {place!r}"
+    )
+    defaults: tuple[object, ...] = (0, 0, 0, ())
+    if len(place) > len(defaults):
+        raise expected
+    offset, width, mask, guard = (*place, *defaults[len(place) :])
+    if not isinstance(offset, int) or not isinstance(width, int) or not isinstance(mask, int):
+        raise expected
+    pairs = []
+    for pair in guard if isinstance(guard, (list, tuple)) else (guard,):
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[1], int):
+            raise expected
+        pairs.append((f"{header.name}.{pair[0]}", pair[1]))
+    return Field(f"{header.name}.{name}", header, offset, width, mask, "number", tuple(pairs))

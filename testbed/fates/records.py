@@ -1,0 +1,202 @@
+"""Fates of frames, by rule or by chance, the log of them, and its replay.
+
+A fate is a function of seed, link, direction, flow and number, never of time or of a frame's other bytes. A drop by a full
+queue is no fate: it is counted, not logged. Neither is jitter, which every frame has and the seed reproduces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from testbed.fates.flows import Flow
+from testbed.json_text import loads
+from testbed.spec.layout import Impairment
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """The fate of a frame; the default is a pass.
+
+    delay: nanoseconds added to the direction's own; later frames may overtake. flips: number of bits to flip. positions: of
+    these bits, if they are known; bit 0 is the highest of the first byte. duplicate: it arrives twice. reorder: it skips
+    the direction's delay.
+    """
+
+    drop: bool = False
+    delay: int = 0
+    flips: int = 0
+    positions: tuple[int, ...] = ()
+    duplicate: bool = False
+    reorder: bool = False
+
+    def __post_init__(self) -> None:
+        if self.delay < 0 or self.flips < 0:
+            raise ValueError("a fate's delay and flips are 0 or more")
+
+    def __or__(self, other: Fate) -> Fate:
+        """Combine two fates of one frame."""
+        return Fate(
+            self.drop or other.drop,
+            self.delay + other.delay,
+            self.flips + other.flips,
+            self.positions + other.positions,
+            self.duplicate or other.duplicate,
+            self.reorder or other.reorder,
+        )
+
+
+PASS: Final = Fate()
+DROP: Final = Fate(drop=True)
+DUPLICATE: Final = Fate(duplicate=True)
+REORDER: Final = Fate(reorder=True)
+
+
+def delay(nanoseconds: int) -> Fate:
+    """Make the fate of a frame that arrives later by so many nanoseconds; later frames may overtake it."""
+    if nanoseconds <= 0:
+        raise ValueError(f"a delay of {nanoseconds} ns")
+    return Fate(delay=nanoseconds)
+
+
+def corrupt(bits: int = 1) -> Fate:
+    """Make the fate of a frame of which so many bits, chosen by the hash, are flipped."""
+    if bits <= 0:
+        raise ValueError(f"{bits} flipped bits")
+    return Fate(flips=bits)
+
+
+RULE: Final = "rule"
+LOSS: Final = "loss"
+GEMODEL: Final = "gemodel"
+PATTERN: Final = "loss_pattern"
+CORRUPT: Final = "corrupt"
+TWICE: Final = "duplicate"
+SKIP: Final = "reorder"
+"""Causes of fates, named after the impairment's keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A logged fate. n: the frame's number in its flow, from 1. epoch: how often the direction has restarted its counts,
+    because the impairment that decides fates was set. cause: one of the above. detail: a rule's text."""
+
+    link: str
+    direction: str
+    epoch: int
+    flow: Flow
+    n: int
+    cause: str
+    fate: Fate
+    detail: str = ""
+
+    def to_line(self) -> str:
+        """Format as one line of JSON, equal for equal records."""
+        where = _where(self.link, self.direction, self.epoch, self.flow)
+        return f'{where}, "n": {self.n}, {_what(self.cause, self.fate, self.detail)}'
+
+    @classmethod
+    def from_line(cls, line: str) -> Record:
+        """Parse a line of `to_line`. Raises ValueError for anything else."""
+        try:
+            data = loads(line)
+            ethertype, destination, source, *key = data["flow"]
+            fate: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data["fate"].items()}
+            return cls(
+                str(data["link"]),
+                str(data["direction"]),
+                int(data["epoch"]),
+                Flow(int(ethertype), int(destination), int(source), tuple([int(value) for value in key])),
+                int(data["n"]),
+                str(data["cause"]),
+                Fate(**fate),
+                str(data["detail"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"not a record of a fate: {line[:80]!r}") from error
+
+    def in_words(self) -> str:
+        """Describe for users the fate, its cause, and the frame."""
+        detail = f" {self.detail!r}" if self.detail else ""
+        return f"{_done(self.fate)} by {self.cause}{detail}, frame {self.n} of flow {self.flow}"
+
+
+def _done(fate: Fate) -> str:
+    done = []
+    if fate.drop:
+        done.append("dropped")
+    if fate.delay:
+        done.append(f"delayed for {fate.delay} ns")
+    if fate.flips:
+        done.append(f"{fate.flips} bits flipped" if fate.flips > 1 else "1 bit flipped")
+    if fate.duplicate:
+        done.append("duplicated")
+    if fate.reorder:
+        done.append("sent ahead")
+    return " and ".join(done) or "passed"
+
+
+# A relay writes fates while frames wait: common parts of lines are formatted once.
+
+
+@lru_cache(maxsize=4096)
+def _where(link: str, direction: str, epoch: int, flow: Flow) -> str:
+    """Format the first half of a line."""
+    numbers = [flow.ethertype, flow.destination, flow.source, *flow.key]
+    where = {"link": link, "direction": direction, "epoch": epoch, "flow": numbers}
+    return json.dumps(where, ensure_ascii=False)[:-1]
+
+
+@lru_cache(maxsize=256)
+def _what(cause: str, fate: Fate, detail: str) -> str:
+    """Format the second half of a line."""
+    values = {key: value for key in _FATE_KEYS if (value := getattr(fate, key))}
+    return json.dumps({"cause": cause, "fate": values, "detail": detail}, ensure_ascii=False)[1:]
+
+
+_FATE_KEYS: Final = ("drop", "delay", "flips", "positions", "duplicate", "reorder")
+
+
+Place = tuple[int, Flow, int]
+"""Epoch, flow, n."""
+
+
+class Replay:
+    """Replay of a log: equal frames of equal flows get their logged fates again. See `without_chance`."""
+
+    __slots__ = ("_fates", "given")
+
+    def __init__(self, log: Iterable[Record]) -> None:
+        self._fates: dict[tuple[str, str], dict[Place, Fate]] = {}
+        self.given = 0
+        """Number of frames that have got their fate; after a complete replay, all frames of the log."""
+        for record in log:
+            fates = self._fates.setdefault((record.link, record.direction), {})
+            place = (record.epoch, record.flow, record.n)
+            fates[place] = fates.get(place, PASS) | record.fate
+
+    def __len__(self) -> int:
+        """Return the number of frames in the log."""
+        return sum(len(fates) for fates in self._fates.values())
+
+    def fates(self, link: str, direction: str) -> Mapping[Place, Fate]:
+        """Return the fates of one direction, by epoch, flow and number."""
+        return self._fates.get((link, direction), {})
+
+
+def without_chance(impairment: Impairment) -> Impairment:
+    """Return an impairment without everything that a log records, so that a replay alone decides it."""
+    return replace(
+        impairment,
+        loss=0.0,
+        gemodel=(),
+        loss_pattern="",
+        corrupt=0.0,
+        corrupt_bits=0,
+        duplicate=0.0,
+        reorder=0.0,
+        rules=(),
+    )

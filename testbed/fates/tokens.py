@@ -1,0 +1,76 @@
+"""Tokens of a rule's or filter's text, and the error that points at one of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from testbed.errors import TestbedError
+
+TokenKind = Literal["word", "quoted", "sign", "end"]
+
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<word>[A-Za-z0-9_.:/%+-]+)|"(?P<quoted>[^"]*)"|(?P<sign>==|!=|<=|>=|&&|\|\||[<>!&(),{}]))"""
+)
+_SIGNS: Final = {"&&": "and", "||": "or", "!": "not", "{": "(", "}": ")"}
+"""Alternative spellings."""
+
+
+class RuleError(TestbedError, ValueError):
+    """An invalid text of a rule. column: of the error, counted from 1. whole: "rule" or "filter"."""
+
+    exit_code = 2
+
+    def __init__(
+        self, text: str, column: int, width: int, what: str, suggestion: str = "", whole: str = "rule"
+    ) -> None:
+        self.text = text
+        self.column = column
+        self.what = what
+        self.suggestion = suggestion
+        hint = f" — did you mean {suggestion!r}?" if suggestion else ""
+        marks = "^" * max(width, 1)
+        super().__init__(f"{whole}, column {column}: {what}{hint}\n  {text}\n  {' ' * (column - 1)}{marks}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token; one of kind "end" follows the last. column: counted from 1. whole: "rule" or "filter"."""
+
+    kind: TokenKind
+    text: str
+    column: int
+    width: int
+    whole: str = "rule"
+
+    def shown(self) -> str:
+        return f"the {self.whole}'s end" if self.kind == "end" else repr(self.text)
+
+
+def tokens(text: str, whole: str = "rule") -> list[Token]:
+    """Split a text into tokens. Raises RuleError for an invalid character. whole: "rule" or "filter"."""
+    result: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            rest = text[at:].lstrip()
+            if not rest:
+                break
+            column = len(text) - len(rest) + 1
+            if rest[0] == '"':
+                raise RuleError(text, column, len(rest), "a quotation mark that is not closed", whole=whole)
+            what = f"{rest[0]!r} is no part of a {whole}"
+            raise RuleError(text, column, 1, what, "==" if rest[0] == "=" else "", whole)
+        kind: TokenKind = "word" if match["word"] else "sign" if match["sign"] else "quoted"
+        begin = match.start(kind) - (kind == "quoted")
+        value = match[kind]
+        sign = kind == "sign" and value in _SIGNS
+        word = "word" if sign and _SIGNS[value].isalpha() else kind
+        result.append(
+            Token(word if sign else kind, _SIGNS.get(value, value) if sign else value, begin + 1, match.end() - begin)
+        )
+        at = match.end()
+    result.append(Token("end", "", len(text.rstrip()) + 1, 1, whole))
+    return result

@@ -1,0 +1,244 @@
+"""Parse and validate JSON from untrusted writers or damaged disks; every defect raises ValueError."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+Check: TypeAlias = Callable[[object], None]
+"""Raises MismatchError for a value of the wrong type."""
+
+MAX_INTEGER: Final = 2**64
+_SHOWN: Final = 60  # characters of a value in a message
+
+
+def loads(text: str | bytes) -> Any:
+    """Parse JSON like `json.loads`; ValueError for invalid text, also for nesting beyond Python's recursion limit."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+class MismatchError(ValueError):
+    """A value has the wrong type.
+
+    Each enclosing check adds its place (``.name``, ``[3]``), so that no path is built unless there is an error.
+    """
+
+    def __init__(self, value: object, expected: str) -> None:
+        super().__init__()
+        self._found = repr(value)
+        self._expected = expected
+        self._places: list[str] = []
+
+    def inside(self, place: str) -> Self:
+        self._places.append(place)
+        return self
+
+    def __str__(self) -> str:
+        where = "".join(reversed(self._places)).lstrip(".")
+        shown = self._found if len(self._found) <= _SHOWN else self._found[:_SHOWN] + "..."
+        return f"{where or 'it'}: found {shown}, expected {self._expected}"
+
+
+def check(value: object, annotation: Any, where: str = "") -> None:
+    """Raise ValueError if a value or a part of it does not have its annotated type.
+
+    where: the value's place for the error message. Dataclasses are checked by their fields, typed dictionaries by the
+    keys that they have. Integers of more than 64 bits, infinite floats and text that cannot be encoded are also
+    rejected: testbed never writes them.
+    """
+    try:
+        _check_of(annotation)(value)
+    except MismatchError as error:
+        raise error.inside(where) from None
+
+
+@cache
+def _check_of(annotation: Any) -> Check:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation in (Any, object):
+        return _check_scalars
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    if origin is Literal:
+        return _literal(arguments)
+    if origin in (Union, UnionType):
+        return _union(arguments)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return _sequence(tuple, _check_of(arguments[0]))
+    if origin is tuple:
+        return _tuple(*map(_check_of, arguments))
+    if origin is list:
+        return _sequence(list, _check_of(arguments[0]))
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(*map(_check_of, arguments))
+    if is_typeddict(annotation):
+        return _keys({key: _check_of(hint) for key, hint in get_type_hints(annotation).items()})
+    if dataclasses.is_dataclass(annotation):
+        return _fields(annotation)
+    raise AssertionError(f"no check for {annotation}")
+
+
+def _check_scalars(value: object) -> None:
+    """Check the scalars in a value of unknown type."""
+    if isinstance(value, str):
+        _check_text(value)
+    elif isinstance(value, bool):
+        pass
+    elif isinstance(value, int):
+        _check_integer(value)
+    elif isinstance(value, float):
+        _check_number(value)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _check_scalars(one)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            _check_scalars(one)
+
+
+def _check_text(value: object) -> None:
+    if type(value) is not str:
+        raise MismatchError(value, "text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise MismatchError(value, "text") from None
+
+
+def _check_integer(value: object) -> None:
+    if type(value) is not int:
+        raise MismatchError(value, "a whole number")
+    if not -MAX_INTEGER < value < MAX_INTEGER:
+        raise MismatchError(value, "a number of 64 bits")
+
+
+def _check_truth(value: object) -> None:
+    if type(value) is not bool:
+        raise MismatchError(value, "true or false")
+
+
+def _check_null(value: object) -> None:
+    if value is not None:
+        raise MismatchError(value, "null")
+
+
+def _check_number(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
+        raise MismatchError(value, "a number")
+
+
+def _is_finite(value: float) -> bool:
+    return -MAX_INTEGER < value < MAX_INTEGER if isinstance(value, int) else math.isfinite(value)
+
+
+_SCALARS: Final[Mapping[Any, Check]] = {
+    int: _check_integer, str: _check_text, bool: _check_truth, float: _check_number, NoneType: _check_null,
+}  # fmt: skip
+
+
+def _literal(allowed: tuple[object, ...]) -> Check:
+    def check_literal(value: object) -> None:
+        if value not in allowed:
+            raise MismatchError(value, " or ".join(map(repr, allowed)))
+
+    return check_literal
+
+
+def _union(alternatives: tuple[Any, ...]) -> Check:
+    checks = [_check_of(one) for one in alternatives if one is not NoneType]
+    has_null = NoneType in alternatives
+
+    def check_union(value: object) -> None:
+        if value is None and has_null:
+            return None
+        last: MismatchError | None = None
+        for check_one in checks:
+            try:
+                return check_one(value)
+            except MismatchError as error:
+                last = error
+        raise last or MismatchError(value, "null")
+
+    return check_union
+
+
+def _sequence(kind: type[list[Any] | tuple[Any, ...]], check_one: Check) -> Check:
+    def check_all(value: object) -> None:
+        if type(value) is not kind:
+            raise MismatchError(value, "a list")
+        for place, one in enumerate(value):
+            try:
+                check_one(one)
+            except MismatchError as error:
+                raise error.inside(f"[{place}]") from None
+
+    return check_all
+
+
+def _tuple(*checks: Check) -> Check:
+    def check_each(value: object) -> None:
+        if type(value) is not tuple or len(value) != len(checks):
+            raise MismatchError(value, f"a list of {len(checks)}")
+        for place, check_one in enumerate(checks):
+            try:
+                check_one(value[place])
+            except MismatchError as error:
+                raise error.inside(f"[{place}]") from None
+
+    return check_each
+
+
+def _keys(checks: Mapping[str, Check]) -> Check:
+    def check_known(value: object) -> None:
+        if not isinstance(value, dict):
+            raise MismatchError(value, "an object")
+        for key, check_one in checks.items():
+            if key in value:
+                try:
+                    check_one(value[key])
+                except MismatchError as error:
+                    raise error.inside(f".{key}") from None
+
+    return check_known
+
+
+def _mapping(check_key: Check, check_value: Check) -> Check:
+    def check_items(value: object) -> None:
+        if not isinstance(value, Mapping):
+            raise MismatchError(value, "an object")
+        for key, one in value.items():
+            check_key(key)
+            try:
+                check_value(one)
+            except MismatchError as error:
+                raise error.inside(f".{key}") from None
+
+    return check_items
+
+
+def _fields(kind: Any) -> Check:
+    hints = get_type_hints(kind)
+    # Most values are their field's default, which has the right type.
+    checks = [(field.name, field.default, _check_of(hints[field.name])) for field in dataclasses.fields(kind)]
+
+    def check_fields(value: object) -> None:
+        if type(value) is not kind:
+            raise MismatchError(value, f"a {kind.__name__}")
+        for name, default, check_one in checks:
+            one = getattr(value, name)
+            if one is not default:
+                try:
+                    check_one(one)
+                except MismatchError as error:
+                    raise error.inside(f".{name}") from None
+
+    return check_fields

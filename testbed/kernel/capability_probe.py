@@ -1,0 +1,170 @@
+"""Probe of the kernel features that a testbed needs, by trying each in a scratch namespace, never by reading a version."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.errors import KernelError, PermissionDeniedError, TestbedError
+from testbed.kernel import cgroups, diversion, loss_classifier, mounts, netlink_messages, syscalls, userns
+from testbed.kernel.children import in_child
+from testbed.kernel.netlink import RequestError, RouteSocket
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """One kernel feature. there: the kernel has it. detail: the result of the try. meaning: what depends on it. remedy:
+    how to get it where it is missing."""
+
+    name: str
+    there: bool
+    detail: str
+    meaning: str
+    remedy: str
+
+
+def probe() -> list[Ability]:
+    """Try everything; nothing is left behind."""
+    found = [_privilege(), _user_namespaces()]
+    try:
+        enter = _new_namespace if userns.is_root() else userns.become_root_of_own
+        found += in_child(lambda: _inside(enter))
+    except TestbedError as error:
+        found.append(Ability("network namespaces", False, str(error), "everything", "run as root"))
+    return [*found, _cgroups("cpu", "CPU shares of nodes"), _cgroups("memory", "memory limits of nodes")]
+
+
+def _new_namespace() -> None:
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+    except OSError as error:
+        raise TestbedError(f"the kernel refused a network namespace: {error.strerror}") from error
+
+
+def _privilege() -> Ability:
+    root = userns.is_root()
+    return Ability(
+        "root",
+        root,
+        "has CAP_NET_ADMIN and CAP_SYS_ADMIN" if root else f"user {os.geteuid()}",
+        "clusters that 'ip netns' sees; loss by BPF",
+        "run as root; without it, clusters live in a user namespace",
+    )
+
+
+def _user_namespaces() -> Ability:
+    meaning = "clusters without root"
+    try:
+        in_child(userns.become_root_of_own)
+    except TestbedError as error:
+        return Ability("user namespaces", False, "refused", meaning, str(error))
+    return Ability("user namespaces", True, "made one", meaning, "")
+
+
+_MODULE = "load the module (modprobe {0}), or install the kernel's extra modules (linux-modules-extra on Ubuntu)"
+
+# name -> (how it is tried, what depends on it, how to get it)
+_Trial = tuple[str, Callable[[RouteSocket], None], str, str]
+
+
+def _inside(enter: Callable[[], None]) -> list[Ability]:
+    """Run the trials in a fresh namespace; called in a child that ends with them."""
+    enter()
+    found = [Ability("network namespaces", True, "made one", "everything", "")]
+    route = RouteSocket()
+    trials: list[_Trial] = [
+        ("veth", _try_veth, "every link", _MODULE.format("veth")),
+        ("bridge", _try_bridge, "switches", _MODULE.format("bridge")),
+        ("static forwarding", _try_forwarding, "switches in a ring or a fat tree", _MODULE.format("bridge")),
+        ("redirection", _try_redirection, "links between two nodes", _MODULE.format("cls_u32 act_mirred")),
+        ("diversion", _try_diversion, "links that the relay carries", _MODULE.format("cls_bpf act_mirred")),
+        ("netem", _try_qdisc("netem"), "delay and loss in the kernel", _MODULE.format("sch_netem")),
+        ("tbf", _try_qdisc("tbf"), "rates in the kernel", _MODULE.format("sch_tbf")),
+        ("htb", _try_qdisc("htb"), "rates in the kernel", _MODULE.format("sch_htb")),
+        (
+            "bpf classifier",
+            _try_classifier,
+            "loss in the kernel without netem",
+            "run as root; a kernel with CONFIG_NET_CLS_BPF",
+        ),
+        ("file overlays", _try_bind_file, "files of a node's own", "a kernel with tmpfs"),
+    ]
+    for name, attempt, meaning, remedy in trials:
+        try:
+            attempt(route)
+        except RequestError as error:
+            found.append(Ability(name, False, error.refusals[0].reason, meaning, remedy))
+        except OSError as error:
+            found.append(Ability(name, False, error.strerror or str(error), meaning, remedy))
+        except (KernelError, PermissionDeniedError) as error:
+            found.append(Ability(name, False, str(error), meaning, remedy))
+        else:
+            found.append(Ability(name, True, "works", meaning, ""))
+    return found
+
+
+_MAC = "06:00:00:00:00:01"
+
+
+def _try_veth(route: RouteSocket) -> None:
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        route.execute([netlink_messages.make_veth("a", 101, 1500, here, "b", 102, 1500)])
+    finally:
+        os.close(here)
+
+
+def _try_bridge(route: RouteSocket) -> None:
+    route.execute([netlink_messages.make_bridge("s", 100, _MAC), netlink_messages.set_link(101, bridge=100)])
+
+
+def _try_forwarding(route: RouteSocket) -> None:
+    route.execute(
+        [netlink_messages.set_bridge_port(101, 0, 0), netlink_messages.add_forwarding(101, "02:00:00:00:00:01")]
+    )
+
+
+def _try_redirection(route: RouteSocket) -> None:
+    route.execute([netlink_messages.add_clsact(102), netlink_messages.redirect_incoming(102, 101)])
+
+
+def _try_diversion(route: RouteSocket) -> None:
+    route.execute([netlink_messages.add_clsact(102), diversion.divert(102, diversion.INGRESS, 101, 102)])
+
+
+def _try_qdisc(kind: str) -> Callable[[RouteSocket], None]:
+    """Return a trial that adds a queueing discipline without options: a kernel that has the discipline asks for them, or
+    takes defaults."""
+
+    def attempt(route: RouteSocket) -> None:
+        try:
+            route.execute([netlink_messages.add_qdisc(102, kind)])
+        except RequestError as error:
+            if error.refusals[0].errno == errno.ENOENT:
+                raise
+        else:
+            route.execute([netlink_messages.remove_qdisc(102)])
+
+    return attempt
+
+
+def _try_bind_file(_route: RouteSocket) -> None:
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    mounts.leave_propagation()
+    with tempfile.NamedTemporaryFile() as source:
+        mounts.bind_file(Path(source.name), Path("/etc/netns-testbed-probe"))
+
+
+def _try_classifier(route: RouteSocket) -> None:
+    loss_classifier.attempt(route, 102)
+
+
+def _cgroups(controller: str, meaning: str) -> Ability:
+    name = f"cgroup v2 {controller}"
+    if lack := cgroups.lack(frozenset({controller})):
+        return Ability(name, False, lack.reason, meaning, lack.remedy)
+    return Ability(name, True, "groups can use it", meaning, "")

@@ -1,0 +1,149 @@
+"""Diversion of a running link's frames to another interface and back, without loss.
+
+A filter on an interface's hook (clsact) diverts frames from the moment in which it is added to the moment in which it is
+removed: a bridge's port stays in the bridge, two joined cables stay joined. The hook itself must be there before: adding
+or removing one deactivates the interface for milliseconds, in which frames that are to leave by it are lost.
+
+Frames that come back must not be diverted again. They bear a mark, the index of the interface that they were diverted
+from, which a packet socket sets (SO_MARK) and which they lose when they enter a node's namespace.
+
+Classic BPF reads the mark: it needs no more privileges than the hook, and kernels without cls_fw and cls_matchall have it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from testbed.kernel.netlink import RequestError, RouteSocket, attributes
+
+PRIORITY: Final = 1
+"""Before all other filters on a hook: they see none of the frames that a diversion takes."""
+
+INGRESS, EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3  # the hook's two sides: TC_H_CLSACT with TC_H_MIN_INGRESS, TC_H_MIN_EGRESS
+
+_RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 44, 45, 46
+_REQUEST, _NEW, _DUMP = 0x1, 0x601, 0x301  # NLM_F_REQUEST, with EXCL and CREATE, with DUMP
+_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+_FILTER: Final = struct.Struct("=BxxxiIII")  # struct tcmsg: family, index, handle, parent, info
+_INFO: Final = PRIORITY << 16 | 0x0300  # ETH_P_ALL in network order
+_MIRRED: Final = struct.Struct("=IIiiiiI")  # index, capab, action, refcnt, bindcnt, eaction, ifindex
+_INSTRUCTION: Final = struct.Struct("=HBBI")
+_PROGRAM: Final = struct.Struct("H6xQ")  # struct sock_fprog: length, address
+_KIND, _OPTIONS = 1, 2  # TCA_KIND, TCA_OPTIONS; TCA_ACT_KIND and TCA_ACT_OPTIONS alike
+_BPF_ACT, _BPF_OPS_LEN, _BPF_OPS = 1, 4, 5  # TCA_BPF_*
+_FIRST_ACTION, _MIRRED_PARMS = 1, 2
+_STOLEN: Final = 4  # TC_ACT_STOLEN
+_EGRESS_REDIR, _INGRESS_REDIR = 1, 3  # TCA_*
+_EVERYTHING: Final = 0xFFFF_FFFF
+_SKF_AD_MARK: Final = 0xFFFF_F014
+_LEAVING: Final = ((0x20, 0, 0, 0xFFFF_F004), (0x15, 3, 0, 4))  # SKF_AD_PKTTYPE is PACKET_OUTGOING: skip three
+
+
+def mark_program(mark: int, *, marked: int, others: int) -> bytes:
+    """Make a classic BPF program that returns one number for frames with this mark and another for all others."""
+    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in _by_mark(mark, marked, others))
+
+
+def once_program(mark: int) -> bytes:
+    """Make a classic BPF program for a socket that captures both directions: it drops incoming frames with this mark,
+    which have come in before."""
+    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in (*_LEAVING, *_by_mark(mark, 0, _EVERYTHING)))
+
+
+def marked_only(mark: int) -> bytes:
+    """Make the beginning of a classic BPF program for such a socket: it drops incoming frames without this mark."""
+    others_end = ((0x20, 0, 0, _SKF_AD_MARK), (0x15, 1, 0, mark), (0x06, 0, 0, 0))
+    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in (*_LEAVING, *others_end))
+
+
+def filter_option(program: bytes) -> tuple[bytes, object]:
+    """Return the value of the socket option SO_ATTACH_FILTER for a program, and the buffer to keep until it is set."""
+    kept = ctypes.create_string_buffer(program, len(program))
+    return _PROGRAM.pack(len(program) // _INSTRUCTION.size, ctypes.addressof(kept)), kept
+
+
+def _by_mark(mark: int, marked: int, others: int) -> tuple[tuple[int, int, int, int], ...]:
+    return (0x20, 0, 0, _SKF_AD_MARK), (0x15, 0, 1, mark), (0x06, 0, 0, marked), (0x06, 0, 0, others)
+
+
+def divert(index: int, side: int, out: int, mark: int, *, leaving: bool = False) -> bytes:
+    """Encode the request that diverts an interface's incoming (INGRESS) or outgoing (EGRESS) frames without this mark to
+    the interface `out`, where they come in or, if `leaving`, leave."""
+    return _take(index, side, out, leaving, mark_program(mark, marked=0, others=_EVERYTHING))
+
+
+def put_back(index: int, out: int, mark: int) -> bytes:
+    """Encode the request that lets an interface's incoming frames with this mark come in on `out` instead."""
+    return _take(index, INGRESS, out, False, mark_program(mark, marked=_EVERYTHING, others=0))
+
+
+def remove(index: int, side: int) -> bytes:
+    """Encode the request that removes a filter of `divert` or `put_back`; refused with ENOENT where there is none, with
+    EINVAL without a hook."""
+    return _request(_RTM_DELTFILTER, _REQUEST, index, side, b"")
+
+
+class Diversion(NamedTuple):
+    """Indexes of the interfaces to which an interface's incoming and outgoing frames are diverted. 0: not diverted; -1: to
+    an interface that is gone."""
+
+    coming: int = 0
+    leaving: int = 0
+
+
+def diversions(route: RouteSocket, indexes: Iterable[int]) -> dict[int, Diversion]:
+    """Return the diversions of those of these interfaces, which have hooks, that are diverted.
+
+    Outgoing frames are looked at only where incoming ones are diverted: they are diverted after those, and released
+    before.
+    """
+    found = {}
+    for index in indexes:
+        if coming := _taken_to(route, index, INGRESS):
+            found[index] = Diversion(coming, _taken_to(route, index, EGRESS))
+    return found
+
+
+def _taken_to(route: RouteSocket, index: int, side: int) -> int:
+    body = _FILTER.pack(0, index, 0, side, _INFO)
+    try:
+        dump = route.dump(_HEADER.pack(_HEADER.size + len(body), _RTM_GETTFILTER, _DUMP, 1, 0) + body)
+    except RequestError as error:
+        if error.refusals[0].errno == errno.ENODEV:  # it has just gone
+            return 0
+        raise
+    for entry in dump:
+        *_, info = _FILTER.unpack_from(entry)
+        values = dict(attributes(entry[_FILTER.size :]))
+        if info >> 16 == PRIORITY and _OPTIONS in values:
+            options = dict(attributes(values[_OPTIONS]))
+            if _BPF_ACT in options:
+                action = dict(attributes(dict(attributes(options[_BPF_ACT]))[_FIRST_ACTION]))
+                parameters = dict(attributes(action[_OPTIONS]))[_MIRRED_PARMS]
+                return int(_MIRRED.unpack_from(parameters)[6]) or -1
+    return 0
+
+
+def _take(index: int, side: int, out: int, leaving: bool, program: bytes) -> bytes:
+    how = _EGRESS_REDIR if leaving else _INGRESS_REDIR
+    mirred = _attribute(_MIRRED_PARMS, _MIRRED.pack(0, 0, _STOLEN, 0, 0, how, out))
+    action = _attribute(_KIND, b"mirred\0") + _attribute(_OPTIONS, mirred)
+    options = (
+        _attribute(_BPF_ACT, _attribute(_FIRST_ACTION, action))
+        + _attribute(_BPF_OPS_LEN, struct.pack("=H", len(program) // _INSTRUCTION.size))
+        + _attribute(_BPF_OPS, program)
+    )
+    return _request(_RTM_NEWTFILTER, _NEW, index, side, _attribute(_KIND, b"bpf\0") + _attribute(_OPTIONS, options))
+
+
+def _request(kind: int, flags: int, index: int, side: int, body: bytes) -> bytes:
+    tail = _FILTER.pack(0, index, 0, side, _INFO) + body
+    return _HEADER.pack(_HEADER.size + len(tail), kind, flags, 0, 0) + tail
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)

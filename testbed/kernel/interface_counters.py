@@ -1,0 +1,111 @@
+"""Counters of all interfaces of a network namespace, cheap enough to read every second.
+
+`rtnl_dump.interfaces` reads everything about an interface, and decoding takes some forty microseconds each; here the
+kernel is asked for the counters alone (RTM_GETSTATS, since 4.7), and names and states are looked up only after a
+notification. For a namespace that this process cannot enter, a child opens the sockets there and hands them over.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from testbed.kernel import namespaces
+from testbed.kernel.children import in_child
+from testbed.kernel.netlink import RouteSocket, attributes
+from testbed.kernel.rtnl_monitor import Monitor
+from testbed.kernel.setns import enter_keeper
+
+_HEADER = struct.Struct("=IHHII")
+_STATS_MESSAGE = struct.Struct("=BxHII")  # struct if_stats_msg: family, padding, index, which tables
+_LINK_64 = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
+_QDISC = struct.Struct("=BxxxiIII")  # struct tcmsg: family, index, handle, parent, info
+_QUEUE = struct.Struct("=5I")  # qlen, backlog, drops, requeues, overlimits
+_RTM_GETSTATS, _RTM_GETQDISC = 94, 38
+_DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_IFLA_STATS_LINK_64: Final = 1
+_TCA_STATS2, _TCA_STATS_QUEUE = 7, 3
+
+
+class Counted(NamedTuple):
+    """Counters of an interface since it was made; dropped: the kernel's own drops."""
+
+    rx_frames: int
+    tx_frames: int
+    rx_bytes: int
+    tx_bytes: int
+    rx_dropped: int
+    tx_dropped: int
+
+
+def counted(route: RouteSocket) -> dict[int, Counted]:
+    """Read the counters by interface index."""
+    body = _STATS_MESSAGE.pack(0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))
+    counters = {}
+    for entry in route.dump(_HEADER.pack(_HEADER.size + len(body), _RTM_GETSTATS, _DUMP, 1, 0) + body):
+        _, _, index, _ = _STATS_MESSAGE.unpack_from(entry)
+        for kind, value in attributes(entry[_STATS_MESSAGE.size :]):
+            if kind == _IFLA_STATS_LINK_64:
+                rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _LINK_64.unpack_from(value)
+                counters[index] = Counted(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped)
+    return counters
+
+
+def queue_drops(route: RouteSocket) -> Mapping[int, int]:
+    """Read by interface index the frames that its queueing disciplines have dropped: queue overflows and netem's losses."""
+    body = _QDISC.pack(0, 0, 0, 0, 0)
+    drops: dict[int, int] = {}
+    for entry in route.dump(_HEADER.pack(_HEADER.size + len(body), _RTM_GETQDISC, _DUMP, 1, 0) + body):
+        _, index, _, parent, _ = _QDISC.unpack_from(entry)
+        if parent != 0xFFFF_FFFF:  # TC_H_ROOT: a discipline counts what those below it drop
+            continue
+        for kind, value in attributes(entry[_QDISC.size :]):
+            if kind == _TCA_STATS2:
+                for part, numbers in attributes(value):
+                    if part == _TCA_STATS_QUEUE:
+                        drops[index] = drops.get(index, 0) + _QUEUE.unpack_from(numbers)[2]
+    return drops
+
+
+class CounterSockets(NamedTuple):
+    """Sockets in a namespace: for requests, and for notifications of changes."""
+
+    route: RouteSocket
+    monitor: Monitor
+
+    def close(self) -> None:
+        self.route.close()
+        self.monitor.close()
+
+
+def open_sockets(path: str, keeper: int = 0) -> CounterSockets:
+    """Open the sockets of a namespace. path: the namespace's, within the mount namespace of the namespace holder `keeper`
+    (its pid) if one is given. OSError when it is not there."""
+    if not keeper:
+        return _listen(path)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        in_child(partial(_hand_over, path, keeper, theirs))
+        _, handed, _, _ = socket.recv_fds(ours, 1, 2, socket.MSG_CMSG_CLOEXEC)
+        route, monitor = handed
+        return CounterSockets(RouteSocket(route), Monitor.from_descriptor(monitor))
+
+
+def _listen(path: str) -> CounterSockets:
+    namespace = namespaces.open_path(path)
+    os.close(namespace.descriptor)
+    try:
+        return CounterSockets(namespace.route, Monitor(path))
+    except BaseException:
+        namespace.route.close()
+        raise
+
+
+def _hand_over(path: str, keeper: int, end: socket.socket) -> None:
+    enter_keeper(keeper)
+    opened = _listen(path)
+    socket.send_fds(end, [b"\n"], [opened.route.fileno(), opened.monitor.fileno()])

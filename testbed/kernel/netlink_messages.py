@@ -1,0 +1,400 @@
+"""Route-netlink requests, each a function that returns the encoded message.
+
+Indexes are interface indexes; we choose that of a new interface, so that it need not be read back. Network namespaces
+are given as open file descriptors. Constants have the names of the kernel's headers.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Text, shaped
+
+RTM_NEWLINK, RTM_DELLINK = 16, 17
+RTM_NEWADDR, RTM_DELADDR = 20, 21
+RTM_NEWROUTE, RTM_DELROUTE = 24, 25
+RTM_NEWNEIGH, RTM_DELNEIGH = 28, 29
+RTM_NEWQDISC, RTM_DELQDISC = 36, 37
+RTM_NEWTFILTER, RTM_DELTFILTER = 44, 45
+
+NLM_F_REQUEST, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x1, 0x100, 0x200, 0x400
+CREATE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
+
+AF_INET, AF_BRIDGE, AF_INET6 = 2, 7, 10
+IFF_UP = 1
+IFA_F_NODAD = 0x02
+NUD_NOARP, NTF_MASTER = 0x40, 0x04
+RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
+TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFFF
+ETH_P_ALL = socket.htons(0x0003)
+TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
+
+# Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
+# join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1).
+DECIDING, STAGING, JOINING = 2, 3, 4
+
+# In u32's first table of a hook: what matches nothing, and a redirection beside it.
+_STANDING_BY, PREPARED = 0x8000_0900, 0x8000_0801
+
+Attribute: TypeAlias = "tuple[str, object]"
+
+
+def _message(
+    layer: type[ifinfmsg] | type[ifaddrmsg] | type[rtmsg] | type[ndmsg] | type[tcmsg],
+    kind: int,
+    flags: int,
+    fields: Mapping[str, object],
+    attributes: list[Attribute],
+) -> Message:
+    message = layer()
+    message["header"]["type"] = kind
+    message["header"]["flags"] = NLM_F_REQUEST | flags
+    for name, value in fields.items():
+        message[name] = value
+    message["attrs"] = [attribute for attribute in attributes if attribute[1] is not None]
+    encoded: Message = message
+    return encoded
+
+
+def _nested(*attributes: Attribute) -> dict[str, object]:
+    return {"attrs": [attribute for attribute in attributes if attribute[1] is not None]}
+
+
+@shaped
+def make_bridge(name: Text, index: U32, mac: Mac) -> Message:
+    """Make an Ethernet switch that is up, without spanning-tree protocol and multicast snooping."""
+    settings = _nested(("IFLA_BR_STP_STATE", 0), ("IFLA_BR_MCAST_SNOOPING", 0))
+    return _message(
+        ifinfmsg,
+        RTM_NEWLINK,
+        CREATE,
+        {"index": index, "flags": IFF_UP, "change": IFF_UP},
+        [
+            ("IFLA_IFNAME", name),
+            ("IFLA_ADDRESS", mac),
+            ("IFLA_LINKINFO", _nested(("IFLA_INFO_KIND", "bridge"), ("IFLA_INFO_DATA", settings))),
+        ],
+    )
+
+
+@shaped
+def make_veth(
+    name: Text,
+    index: U32,
+    mtu: U32,
+    peer_namespace: U32,
+    peer_name: Text,
+    peer_index: U32,
+    peer_mtu: U32,
+    mac: Mac | None = None,
+    peer_mac: Mac | None = None,
+    bridge: U32 | None = None,
+    up: Fixed = 1,
+) -> Message:
+    """Make a veth pair: `name` here, up (1) or not (0), plugged into `bridge` if given; its peer in `peer_namespace`, down.
+
+    The peer cannot be set up in the same request: it is not paired yet when the kernel configures it.
+    """
+    peer = {
+        "index": peer_index,
+        "attrs": _nested(
+            ("IFLA_IFNAME", peer_name),
+            ("IFLA_ADDRESS", peer_mac),
+            ("IFLA_MTU", peer_mtu),
+            ("IFLA_NET_NS_FD", peer_namespace),
+        )["attrs"],
+    }
+    return _message(
+        ifinfmsg,
+        RTM_NEWLINK,
+        CREATE,
+        {"index": index, "flags": IFF_UP if up else 0, "change": IFF_UP if up else 0},
+        [
+            ("IFLA_IFNAME", name),
+            ("IFLA_ADDRESS", mac),
+            ("IFLA_MTU", mtu),
+            ("IFLA_MASTER", bridge),
+            (
+                "IFLA_LINKINFO",
+                _nested(("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", _nested(("VETH_INFO_PEER", peer)))),
+            ),
+        ],
+    )
+
+
+@shaped
+def set_up(index: U32) -> Message:
+    return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index, "flags": IFF_UP, "change": IFF_UP}, [])
+
+
+@shaped
+def set_down(index: U32) -> Message:
+    return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index, "flags": 0, "change": IFF_UP}, [])
+
+
+@shaped
+def set_up_with_alias(index: U32, alias: Text) -> Message:
+    """Set an interface up and give it an alias (shown by ``ip link``), in one request."""
+    return _message(
+        ifinfmsg,
+        RTM_NEWLINK,
+        0,
+        {"index": index, "flags": IFF_UP, "change": IFF_UP},
+        [("IFLA_IFALIAS", alias)],
+    )
+
+
+@shaped
+def set_link(index: U32, mtu: U32 | None = None, mac: Mac | None = None, bridge: U32 | None = None) -> Message:
+    """Change an interface; `bridge` is the switch to plug it into, 0 unplugs it."""
+    return _message(
+        ifinfmsg,
+        RTM_NEWLINK,
+        0,
+        {"index": index},
+        [("IFLA_MTU", mtu), ("IFLA_ADDRESS", mac), ("IFLA_MASTER", bridge)],
+    )
+
+
+@shaped
+def remove_link(index: U32) -> Message:
+    return _message(ifinfmsg, RTM_DELLINK, 0, {"index": index}, [])
+
+
+@shaped
+def set_group(index: U32, group: Fixed) -> Message:
+    """Put an interface into a group (0: the default group)."""
+    return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_GROUP", group)])
+
+
+@shaped
+def remove_group(group: Fixed) -> Message:
+    """Remove all interfaces of a group: the kernel waits once for all instead of once for each."""
+    return _message(ifinfmsg, RTM_DELLINK, 0, {}, [("IFLA_GROUP", group)])
+
+
+@shaped
+def set_bridge_port(index: U32, learning: Fixed, flooding: Fixed) -> Message:
+    """Set a switch port's learning of addresses (0/1) and its flooding of unknown, broadcast and multicast frames (0/1)."""
+    settings = _nested(
+        ("IFLA_BRPORT_LEARNING", learning),
+        ("IFLA_BRPORT_UNICAST_FLOOD", flooding),
+        ("IFLA_BRPORT_MCAST_FLOOD", flooding),
+        ("IFLA_BRPORT_BCAST_FLOOD", flooding),
+    )
+    slave = _nested(("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", settings))
+    return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_LINKINFO", slave)])
+
+
+@shaped
+def forget_learned(index: U32) -> Message:
+    """Flush the addresses that a switch has learned; its static forwarding entries stay."""
+    flush = _nested(("IFLA_BR_FDB_FLUSH", True))
+    bridge = _nested(("IFLA_INFO_KIND", "bridge"), ("IFLA_INFO_DATA", flush))
+    return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_LINKINFO", bridge)])
+
+
+@shaped
+def forget_port(index: U32) -> Message:
+    """Let a switch forget the addresses that it learned at a port; static forwarding entries stay."""
+    flush = _nested(("IFLA_BRPORT_FLUSH", True))
+    slave = _nested(("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", flush))
+    return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_LINKINFO", slave)])
+
+
+def _forwarding(kind: int, flags: int, port: int, mac: str) -> Message:
+    fields = {"family": AF_BRIDGE, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER}
+    return _message(ndmsg, kind, flags, fields, [("NDA_LLADDR", mac)])
+
+
+@shaped
+def add_forwarding(port: U32, mac: Mac) -> Message:
+    """Add a static forwarding entry: frames for `mac` leave the switch by `port`. Replaces the present entry."""
+    return _forwarding(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, port, mac)
+
+
+@shaped
+def remove_forwarding(port: U32, mac: Mac) -> Message:
+    return _forwarding(RTM_DELNEIGH, 0, port, mac)
+
+
+def _address(kind: int, flags: int, family: int, index: int, prefix: int, address: str) -> Message:
+    # IPv6 duplicate-address detection would keep the address unusable for a second, and the plan has no duplicates.
+    fields = {
+        "family": family,
+        "prefixlen": prefix,
+        "index": index,
+        "flags": IFA_F_NODAD if family == AF_INET6 else 0,
+    }
+    attribute = "IFA_LOCAL" if family == AF_INET else "IFA_ADDRESS"
+    return _message(ifaddrmsg, kind, flags, fields, [(attribute, address)])
+
+
+# Adding an address that the interface has already changes nothing.
+_ADD = NLM_F_CREATE | NLM_F_REPLACE
+
+
+@shaped
+def add_ip4(index: U32, address: Ip4, prefix: Fixed) -> Message:
+    return _address(RTM_NEWADDR, _ADD, AF_INET, index, prefix, address)
+
+
+@shaped
+def add_ip6(index: U32, address: Ip6, prefix: Fixed) -> Message:
+    return _address(RTM_NEWADDR, _ADD, AF_INET6, index, prefix, address)
+
+
+@shaped
+def remove_ip4(index: U32, address: Ip4, prefix: Fixed) -> Message:
+    return _address(RTM_DELADDR, 0, AF_INET, index, prefix, address)
+
+
+@shaped
+def remove_ip6(index: U32, address: Ip6, prefix: Fixed) -> Message:
+    return _address(RTM_DELADDR, 0, AF_INET6, index, prefix, address)
+
+
+def _route(kind: int, flags: int, family: int, network: str, prefix: int, gateway: str) -> Message:
+    fields = {
+        "family": family,
+        "dst_len": prefix,
+        "table": RT_TABLE_MAIN,
+        "proto": RTPROT_STATIC,
+        "scope": RT_SCOPE_UNIVERSE,
+        "type": RTN_UNICAST,
+    }
+    return _message(rtmsg, kind, flags, fields, [("RTA_DST", network), ("RTA_GATEWAY", gateway)])
+
+
+@shaped
+def add_route4(network: Ip4, prefix: Fixed, gateway: Ip4) -> Message:
+    return _route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, AF_INET, network, prefix, gateway)
+
+
+@shaped
+def add_route6(network: Ip6, prefix: Fixed, gateway: Ip6) -> Message:
+    return _route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, AF_INET6, network, prefix, gateway)
+
+
+@shaped
+def remove_route4(network: Ip4, prefix: Fixed, gateway: Ip4) -> Message:
+    return _route(RTM_DELROUTE, 0, AF_INET, network, prefix, gateway)
+
+
+@shaped
+def remove_route6(network: Ip6, prefix: Fixed, gateway: Ip6) -> Message:
+    return _route(RTM_DELROUTE, 0, AF_INET6, network, prefix, gateway)
+
+
+@shaped
+def add_clsact(index: U32) -> Message:
+    """Add the hook for filters on an interface's frames, unless it has one."""
+    fields = {"index": index, "handle": 0xFFFF_0000, "parent": TC_H_CLSACT}
+    return _message(tcmsg, RTM_NEWQDISC, NLM_F_CREATE, fields, [("TCA_KIND", "clsact")])
+
+
+@shaped
+def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: Fixed = 0) -> Message:
+    """Redirect every frame that comes in on `index` to leave by `out`: one direction of a cable between two interfaces.
+
+    handle: `PREPARED`
+    where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
+    """
+    fields = {
+        "index": index,
+        "handle": handle,
+        "parent": TC_H_CLSACT_INGRESS,
+        "info": priority << 16 | ETH_P_ALL,
+    }
+    parameters = {"action": TC_ACT_STOLEN, "eaction": TCA_EGRESS_REDIR, "ifindex": out}
+    action = _nested(("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", _nested(("TCA_MIRRED_PARMS", parameters))))
+    # u32 with a key that always matches: kernels without cls_matchall have it.
+    everything = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x0+0"]}
+    options = _nested(("TCA_U32_SEL", everything), ("TCA_U32_ACT", _nested(("TCA_ACT_PRIO_1", action))))
+    return _message(
+        tcmsg,
+        RTM_NEWTFILTER,
+        CREATE,
+        fields,
+        [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)],
+    )
+
+
+@shaped
+def prepare_redirection(index: U32, priority: Fixed) -> Message:
+    """A filter that matches nothing. The first filter of a priority and the last one to go make the kernel wait for
+    milliseconds; beside this one a redirection comes and goes at once. EEXIST where it is there."""
+    fields = {
+        "index": index,
+        "handle": _STANDING_BY,
+        "parent": TC_H_CLSACT_INGRESS,
+        "info": priority << 16 | ETH_P_ALL,
+    }
+    nothing = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x1+0", "0x1/0x1+0"]}
+    options = _nested(("TCA_U32_SEL", nothing))
+    return _message(tcmsg, RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)])
+
+
+@shaped
+def end_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
+    """Undo `redirect_incoming`, for a handle of `PREPARED` at once; for 0 with what has been prepared. ENOENT where it has
+    not been done, EINVAL without a hook."""
+    fields = {
+        "index": index,
+        "handle": handle,
+        "parent": TC_H_CLSACT_INGRESS,
+        "info": priority << 16 | ETH_P_ALL,
+    }
+    return _message(tcmsg, RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
+
+
+@shaped
+def remove_clsact(index: U32) -> Message:
+    """Remove the hook with all its filters."""
+    fields = {"index": index, "handle": 0xFFFF_0000, "parent": TC_H_CLSACT}
+    return _message(tcmsg, RTM_DELQDISC, 0, fields, [("TCA_KIND", "clsact")])
+
+
+def add_qdisc(index: int, kind: str) -> bytes:
+    """Add a queueing discipline with default options at the root of an interface."""
+    message = _message(
+        tcmsg, RTM_NEWQDISC, CREATE, {"index": index, "parent": TC_H_ROOT, "handle": 0x1_0000}, [("TCA_KIND", kind)]
+    )
+    message.encode()
+    return bytes(message.data)
+
+
+@shaped
+def remove_qdisc(index: U32) -> Message:
+    """Remove the queueing discipline at an interface's root."""
+    return _message(tcmsg, RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
+
+
+def add_address(index: int, address: str) -> bytes:
+    """Add an address, written with its prefix length (``10.0.0.1/16``), to an interface."""
+    text, _, prefix = address.partition("/")
+    return (add_ip6 if ":" in text else add_ip4)(index, text, int(prefix))
+
+
+def remove_address(index: int, address: str) -> bytes:
+    text, _, prefix = address.partition("/")
+    return (remove_ip6 if ":" in text else remove_ip4)(index, text, int(prefix))
+
+
+def add_route(destination: str, gateway: str) -> bytes:
+    """Add a static route to a network, written ``10.1.0.0/16``, by a gateway."""
+    network, _, prefix = destination.partition("/")
+    return (add_route6 if ":" in network else add_route4)(network, int(prefix), gateway)
+
+
+def remove_route(destination: str, gateway: str) -> bytes:
+    network, _, prefix = destination.partition("/")
+    return (remove_route6 if ":" in network else remove_route4)(network, int(prefix), gateway)

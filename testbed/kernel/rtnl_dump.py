@@ -1,0 +1,358 @@
+"""Dump of one network namespace by route netlink: interfaces with their counters, addresses, routes, forwarding entries,
+offloads, queueing disciplines and filters.
+
+The dumps are decoded with `struct`: a status of a hundred nodes must not pay for a general decoder.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed.kernel import diversion, offloads
+from testbed.kernel.diversion import Diversion
+from testbed.kernel.netlink import RequestError, RouteSocket, attributes
+from testbed.kernel.offloads import Offloads
+
+if TYPE_CHECKING:
+    from testbed.kernel.qdiscs import Qdisc  # which imports pyroute2
+
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
+_ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_ROUTE = struct.Struct("=BBBBBBBBI")  # family, dst len, src len, tos, table, protocol, scope, type, flags
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
+_FILTER = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
+_MIRRED = struct.Struct("=IIiiiiI")  # index, capab, action, refcnt, bindcnt, eaction, ifindex
+_U32 = struct.Struct("=I")
+_STATS = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
+_OTHERHOST = struct.Struct("=Q")  # rx_otherhost_dropped, behind 24 others; since 5.19
+_OTHERHOST_AT = 24 * 8
+
+RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH = 18, 22, 26, 30
+NLM_F_REQUEST, NLM_F_REQUEST_DUMP = 0x1, 0x301
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER = 1, 3, 4, 5, 10
+IFLA_OPERSTATE, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_STATS64 = 16, 18, 20, 23
+IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 1, 5
+IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD = 8, 9
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+RTA_DST, RTA_GATEWAY = 1, 5
+NDA_LLADDR, NDA_MASTER = 2, 9
+IFF_UP, IF_OPER_UP = 1, 6
+NUD_NOARP = 0x40
+RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
+RTM_GETQDISC, RTM_GETTFILTER = 38, 46
+TC_H_CLSACT, TC_H_CLSACT_INGRESS = 0xFFFF_FFF1, 0xFFFF_FFF2
+TCA_KIND, TCA_OPTIONS, TCA_U32_ACT, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS = 1, 2, 7, 2, 2
+RT_SCOPE_LINK = 253
+
+
+# The settings that let a namespace route, by IP version.
+ROUTING = {4: "/proc/sys/net/ipv4/ip_forward", 6: "/proc/sys/net/ipv6/conf/all/forwarding"}
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Frames and bytes of an interface since it was made; dropped counts the kernel's own drops.
+
+    rx_otherhost: IP frames for another hardware address; 0 before Linux 5.19, which does not report them.
+    """
+
+    rx_packets: int
+    tx_packets: int
+    rx_bytes: int
+    tx_bytes: int
+    rx_dropped: int
+    tx_dropped: int
+    rx_otherhost: int = 0
+
+    @property
+    def rx_unclaimed(self) -> int:
+        """Frames that came in and that nobody took, as on a link's free end while nothing forwards the link's frames.
+        Unicast IP and unknown protocols are counted; broadcast ARP and IP are not, nor the frame or two that a switch is
+        forwarding while the end leaves it."""
+        return self.rx_dropped + self.rx_otherhost
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """State of a namespace that a plan needs.
+
+    addresses: by interface index. routes: the static ones. forwarding: of the switches in it. redirections: interface index
+    -> where its incoming frames are sent (joined cables). staged: interface index -> the interface of a stage to or from
+    which frames are redirected before that. routing: the IP versions that it routes between its interfaces.
+    offloads: index of a veth interface -> which GSO frames it takes. hooks: the interfaces whose frames can be redirected,
+    diverted or lost. qdiscs: the root disciplines by interface index. classifiers: interface index -> the name of its loss
+    classifier. diversions: interface index -> where its frames are diverted to before all filters.
+    """
+
+    interfaces: Mapping[str, Interface] = field(default_factory=dict)
+    addresses: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    routes: frozenset[tuple[str, str]] = frozenset()
+    forwarding: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    redirections: Mapping[int, int] = field(default_factory=dict)
+    staged: Mapping[int, int] = field(default_factory=dict)
+    routing: frozenset[int] = frozenset()
+    offloads: Mapping[int, Offloads] = field(default_factory=dict)
+    hooks: frozenset[int] = frozenset()
+    qdiscs: Mapping[int, Qdisc] = field(default_factory=dict)
+    classifiers: Mapping[int, str] = field(default_factory=dict)
+    diversions: Mapping[int, Diversion] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One interface. master: the index of the switch it is plugged into, 0 if none. peer: the index of the other end of a
+    veth pair (in that end's namespace), 0 if none. learning and flooding: of a switch's port, True elsewhere.
+    sends: it is operational, which it becomes a while after it has come up."""
+
+    index: int
+    name: str
+    kind: str
+    mac: str
+    mtu: int
+    up: bool
+    master: int
+    peer: int
+    alias: str
+    counters: Counters
+    learning: bool = True
+    flooding: bool = True
+    sends: bool = True
+
+
+def _text(value: memoryview) -> str:
+    return bytes(value).rstrip(b"\0").decode(errors="replace")
+
+
+def _mac(value: memoryview) -> str:
+    return bytes(value).hex(":")
+
+
+def _ip(value: memoryview) -> str:
+    return socket.inet_ntop(socket.AF_INET if len(value) == 4 else socket.AF_INET6, value)
+
+
+def _dump(route: RouteSocket, kind: int, body: bytes) -> list[memoryview]:
+    return route.dump(_HEADER.pack(_HEADER.size + len(body), kind, NLM_F_REQUEST_DUMP, 1, 0) + body)
+
+
+def interfaces(route: RouteSocket) -> list[Interface]:
+    """List all interfaces of the namespace in the order of their indexes."""
+    return [_interface(entry) for entry in _dump(route, RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0))]
+
+
+def interface(route: RouteSocket, index: int) -> Interface:
+    """Read one interface of the namespace. RequestError when there is none."""
+    body = _LINK.pack(0, 0, index, 0, 0)
+    return _interface(route.ask(_HEADER.pack(_HEADER.size + len(body), RTM_GETLINK, NLM_F_REQUEST, 1, 0) + body))
+
+
+def named(route: RouteSocket, name: str) -> Interface | None:
+    """Read the interface of that name in the namespace; None when there is none."""
+    text = name.encode() + b"\0"
+    attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(text), IFLA_IFNAME) + text
+    body = _LINK.pack(0, 0, 0, 0, 0) + attribute + bytes(-len(attribute) % 4)
+    try:
+        answer = route.ask(_HEADER.pack(_HEADER.size + len(body), RTM_GETLINK, NLM_F_REQUEST, 1, 0) + body)
+    except RequestError as error:
+        if error.refusals[0].errno == errno.ENODEV:
+            return None
+        raise
+    return _interface(answer)
+
+
+_NO_COUNTERS = Counters(0, 0, 0, 0, 0, 0)
+
+
+def _interface(entry: memoryview) -> Interface:
+    _, _, index, flags, _ = _LINK.unpack_from(entry)
+    name = kind = mac = alias = ""
+    mtu = master = peer = 0
+    learning = flooding = sends = True
+    counters = _NO_COUNTERS
+    for attribute, value in attributes(entry[_LINK.size :]):
+        if attribute == IFLA_IFNAME:
+            name = _text(value)
+        elif attribute == IFLA_ADDRESS:
+            mac = _mac(value)
+        elif attribute == IFLA_MTU:
+            (mtu,) = _U32.unpack(value)
+        elif attribute == IFLA_MASTER:
+            (master,) = _U32.unpack(value)
+        elif attribute == IFLA_LINK:
+            (peer,) = _U32.unpack(value)
+        elif attribute == IFLA_OPERSTATE:
+            sends = value[0] == IF_OPER_UP
+        elif attribute == IFLA_IFALIAS:
+            alias = _text(value)
+        elif attribute == IFLA_STATS64:
+            rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _STATS.unpack_from(value)
+            has_otherhost = len(value) >= _OTHERHOST_AT + _OTHERHOST.size
+            (otherhost,) = _OTHERHOST.unpack_from(value, _OTHERHOST_AT) if has_otherhost else (0,)
+            counters = Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, otherhost)
+        elif attribute == IFLA_LINKINFO:
+            for inner, payload in attributes(value):
+                if inner == IFLA_INFO_KIND:
+                    kind = _text(payload)
+                elif inner == IFLA_INFO_SLAVE_DATA:
+                    for setting, number in attributes(payload):
+                        if setting == IFLA_BRPORT_LEARNING:
+                            learning = bool(number[0])
+                        elif setting == IFLA_BRPORT_UNICAST_FLOOD:
+                            flooding = bool(number[0])
+    return Interface(
+        index, name, kind, mac, mtu, bool(flags & IFF_UP), master, peer, alias, counters, learning, flooding, sends
+    )
+
+
+def addresses(route: RouteSocket) -> dict[int, frozenset[str]]:
+    """Read by interface index the addresses with prefix length, without those of host scope, and for IPv4 without those of
+    link scope."""
+    texts_of: dict[int, set[str]] = {}
+    for entry in _dump(route, RTM_GETADDR, _ADDRESS.pack(0, 0, 0, 0, 0)):
+        family, prefix, _, scope, index = _ADDRESS.unpack_from(entry)
+        if scope > RT_SCOPE_LINK or (scope == RT_SCOPE_LINK and family == socket.AF_INET):
+            continue
+        values = dict(attributes(entry[_ADDRESS.size :]))
+        value = values.get(IFA_LOCAL, values.get(IFA_ADDRESS))
+        if value is not None:
+            texts_of.setdefault(index, set()).add(f"{_ip(value)}/{prefix}")
+    return {index: frozenset(texts) for index, texts in texts_of.items()}
+
+
+def static_routes(route: RouteSocket) -> frozenset[tuple[str, str]]:
+    """Read the static routes of the main table: (destination network, gateway)."""
+    routes = set()
+    for entry in _dump(route, RTM_GETROUTE, _ROUTE.pack(0, 0, 0, 0, 0, 0, 0, 0, 0)):
+        family, prefix, _, _, table, protocol, *_ = _ROUTE.unpack_from(entry)
+        if protocol != RTPROT_STATIC or table != RT_TABLE_MAIN:
+            continue
+        values = dict(attributes(entry[_ROUTE.size :]))
+        if RTA_GATEWAY in values:
+            default = "0.0.0.0" if family == socket.AF_INET else "::"
+            network = _ip(values[RTA_DST]) if RTA_DST in values else default
+            routes.add((f"{network}/{prefix}", _ip(values[RTA_GATEWAY])))
+    return frozenset(routes)
+
+
+def forwarding(route: RouteSocket) -> dict[tuple[int, str], int]:
+    """Read the static forwarding entries of the switches: (switch's index, MAC) -> port's index."""
+    entries = {}
+    for entry in _dump(route, RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_BRIDGE, 0, 0, 0, 0)):
+        _, index, state, _, _ = _NEIGHBOUR.unpack_from(entry)
+        if not state & NUD_NOARP:
+            continue
+        mac = ""
+        switch = 0
+        for attribute, value in attributes(entry[_NEIGHBOUR.size :]):
+            if attribute == NDA_LLADDR:
+                mac = _mac(value)
+            elif attribute == NDA_MASTER:
+                (switch,) = _U32.unpack(value)
+        if switch:
+            entries[switch, mac] = index
+    return entries
+
+
+def hooks(route: RouteSocket) -> frozenset[int]:
+    """Return the interfaces that have the hook for filters (clsact)."""
+    indexes = set()
+    for entry in _dump(route, RTM_GETQDISC, _FILTER.pack(0, 0, 0, 0, 0)):
+        _, index, _, parent, _ = _FILTER.unpack_from(entry)
+        if parent == TC_H_CLSACT:
+            indexes.add(index)
+    return frozenset(indexes)
+
+
+def filtered(route: RouteSocket, indexes: Iterable[int]) -> list[int]:
+    """List those of these interfaces that have filters for incoming frames."""
+    return [
+        index for index in indexes if _dump(route, RTM_GETTFILTER, _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0))
+    ]
+
+
+def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, dict[int, int]]:
+    """Read the redirections of incoming frames: filter's priority -> interface index -> the interface that they leave by, 0
+    when that is gone."""
+    found: dict[int, dict[int, int]] = {}
+    for index in indexes:
+        for entry in _dump(route, RTM_GETTFILTER, _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0)):
+            *_, info = _FILTER.unpack_from(entry)
+            values = dict(attributes(entry[_FILTER.size :]))
+            # Other filters on the hook number their options differently.
+            if TCA_OPTIONS in values and _text(values[TCA_KIND]) == "u32":
+                out = _redirected_to(values[TCA_OPTIONS])
+                if out is not None:
+                    found.setdefault(info >> 16, {})[index] = out
+    return found
+
+
+def _redirected_to(options: memoryview) -> int | None:
+    for attribute, actions in attributes(options):
+        if attribute == TCA_U32_ACT:
+            for _, action in attributes(actions):
+                for part, value in attributes(action):
+                    if part == TCA_ACT_OPTIONS:
+                        for kind, parameters in attributes(value):
+                            if kind == TCA_MIRRED_PARMS:
+                                return int(_MIRRED.unpack_from(parameters)[6])
+    return None
+
+
+def node_contents(route: RouteSocket) -> Contents:
+    """Read the contents of a node's namespace; the calling thread must be in it (for the kernel's settings)."""
+    routing = frozenset(version for version, path in ROUTING.items() if _setting(path) == "1")
+    found = by_name(interfaces(route))
+    return Contents(
+        found, addresses(route), static_routes(route), routing=routing, offloads=_offloads(route, found.values())
+    )
+
+
+def _offloads(route: RouteSocket, found: Iterable[Interface]) -> dict[int, Offloads]:
+    reported = {veth.index: offloads.taken(route.fileno(), veth.name) for veth in found if veth.kind == "veth"}
+    return {index: taken for index, taken in reported.items() if taken is not None}
+
+
+def _setting(path: str) -> str:
+    """Read a kernel setting, empty where the kernel does not have it."""
+    try:
+        return Path(path).read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def wire_contents(route: RouteSocket) -> Contents:
+    """Read the contents of a wire namespace: the switches, the cables' ends there, their disciplines and filters."""
+    from testbed.kernel import (
+        loss_classifier,
+        netlink_messages,
+        qdiscs,
+    )  # only who changes a cluster pays for importing pyroute2
+
+    found = by_name(interfaces(route))
+    hooked = hooks(route)
+    busy = filtered(route, hooked)  # a switch's ports have hooks without filters
+    classifiers = {index: loss_classifier.attached(route, index) for index in busy}
+    redirected = redirections(route, busy)
+    return Contents(
+        found,
+        forwarding=forwarding(route),
+        redirections=redirected.get(netlink_messages.JOINING, {}),
+        staged=redirected.get(netlink_messages.STAGING, {}),
+        offloads=_offloads(route, found.values()),
+        hooks=hooked,
+        qdiscs=qdiscs.qdiscs(route),
+        classifiers={index: attached.name for index, attached in classifiers.items() if attached is not None},
+        diversions=diversion.diversions(route, busy),
+    )
+
+
+def by_name(found: Iterable[Interface]) -> dict[str, Interface]:
+    return {interface.name: interface for interface in found}

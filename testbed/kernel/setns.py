@@ -1,0 +1,102 @@
+"""Entry of a process into a node: the calls that it makes on itself before it executes a program."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from testbed.kernel import mounts, syscalls
+from testbed.kernel.filesystem import write_setting
+
+_HOSTS: Final = Path("/etc/hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Environment of a program in a node.
+
+    namespace: the path of the node's network namespace. keeper: the pid of the namespace holder of a rootless cluster's
+    user and mount namespaces, else 0. hosts: the file bound over /etc/hosts. files: further files to bind, target ->
+    source. directories: paths of further directories, empty and the node's own. cpus: the processors it may use, empty for
+    all. group: its cgroup, None for none.
+    """
+
+    namespace: str
+    host_name: str
+    hosts: Path
+    keeper: int = 0
+    files: Mapping[str, Path] = field(default_factory=dict)
+    directories: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cpus: tuple[int, ...] = ()
+    group: Path | None = None
+
+
+def enter_keeper(keeper: int) -> None:
+    """Enter the user, mount and network namespaces of a namespace holder (pid), as their root; the process must have one
+    thread."""
+    handles = [
+        (os.open(f"/proc/{keeper}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind)
+        for name, kind in (
+            ("user", syscalls.CLONE_NEWUSER),
+            ("mnt", syscalls.CLONE_NEWNS),
+            ("net", syscalls.CLONE_NEWNET),
+        )
+    ]
+    directory = "/"
+    with contextlib.suppress(OSError):  # the working directory may have been removed
+        directory = os.getcwd()
+    for handle, kind in handles:
+        syscalls.setns(handle, kind)
+        os.close(handle)
+    with contextlib.suppress(OSError):  # where the new mount namespace does not have it, stay at its root
+        os.chdir(directory)
+
+
+def is_inside(keeper: int) -> bool:
+    """Whether this process is in the user namespace of a namespace holder (pid)."""
+    return os.stat("/proc/self/ns/user").st_ino == os.stat(f"/proc/{keeper}/ns/user").st_ino
+
+
+def enter(surroundings: Surroundings) -> None:
+    """Move the calling process into the node for good; all that is left is to execute the program."""
+    if surroundings.group is not None:
+        write_setting(f"{surroundings.group}/cgroup.procs", "0")
+    if surroundings.keeper:
+        enter_keeper(surroundings.keeper)
+    handle = os.open(surroundings.namespace, os.O_RDONLY | os.O_CLOEXEC)
+    syscalls.setns(handle, syscalls.CLONE_NEWNET)
+    os.close(handle)
+    syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
+    mounts.leave_propagation()
+    _show_sys(surroundings.group is not None)
+    mounts.bind_file(surroundings.hosts, _HOSTS)
+    for directory in surroundings.directories:
+        mounts.mount_directory(Path(directory))
+    for target, source in surroundings.files.items():
+        mounts.bind_file(source, Path(target))
+    syscalls.sethostname(surroundings.host_name)
+    if surroundings.cpus:
+        os.sched_setaffinity(0, surroundings.cpus)
+
+
+def _show_sys(with_groups: bool) -> None:
+    """Mount /sys anew: /sys/class/net shows the network namespace of the mounting process. In a limited node, where programs
+    look for their limits, the machine's own cgroup mount is bound into it: a new one would change its options for all.
+
+    A rootless mount may be refused (a container that hides parts of /sys): the program then sees the old /sys.
+    """
+    groups = os.open("/sys/fs/cgroup", os.O_PATH | os.O_CLOEXEC) if with_groups else None
+    try:
+        syscalls.mount("sysfs", "/sys", "sysfs", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+        if groups is not None:
+            syscalls.mount(f"/proc/self/fd/{groups}", "/sys/fs/cgroup", flags=syscalls.MS_BIND | syscalls.MS_REC)
+    except OSError:  # the old /sys stays
+        pass
+    finally:
+        if groups is not None:
+            os.close(groups)

@@ -1,0 +1,152 @@
+"""TPACKET_V3 rings: capture of all frames of an interface, both directions, in memory shared with the kernel.
+
+A frame costs no system call, and the machine's limit for socket buffers does not apply to the ring, so that an ordinary
+user gets as much as root. Every frame has the kernel's stamp of the instant at which it passed, as with every other packet
+socket. A ring is invisible to other listeners, switches and programs.
+
+Source: the kernel's Documentation/networking/packet_mmap.rst.
+"""
+
+from __future__ import annotations
+
+import mmap
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.kernel import gso
+from testbed.kernel.diversion import filter_option, once_program
+from testbed.kernel.taps import index_in, socket_in
+
+BLOCK: Final = 1 << 18
+"""Bytes of a block, the unit that the kernel hands over: the largest GSO frame fits in four times."""
+
+DELAY: Final = 10
+"""Milliseconds after which the kernel hands over a block that is not full."""
+
+_SOL_PACKET: Final = 263
+_PACKET_RX_RING: Final = 5
+_PACKET_STATISTICS: Final = 6
+_PACKET_VERSION: Final = 10
+_PACKET_VNET_HDR: Final = 15
+_TPACKET_V3: Final = 2
+_ETH_P_ALL: Final = 3
+_SO_ATTACH_FILTER: Final = 26
+_OUTGOING: Final = 4  # PACKET_OUTGOING
+_SECOND: Final = 1_000_000_000
+
+_REQUEST: Final = struct.Struct("7I")  # struct tpacket_req3
+_COUNTS: Final = struct.Struct("3I")  # struct tpacket_stats_v3: frames with those dropped, dropped, freezes
+_BLOCK_HEAD: Final = struct.Struct("8x3I")  # of struct tpacket_block_desc: status, frames, where the first one is
+_STATUS: Final = 8  # where a block's status is
+_KERNELS: Final = bytes(4)  # TP_STATUS_KERNEL
+# struct tpacket3_hdr and what follows of struct sockaddr_ll: next, seconds, nanoseconds, bytes here, bytes in all, status,
+# where the frame is, VLAN tag, its EtherType, how it passed.
+_FRAME: Final = struct.Struct("=6IH6xIH20xB")
+_USER: Final = 1  # TP_STATUS_USER
+_CSUM_NOT_READY, _VLAN_VALID, _VLAN_TPID_VALID = 1 << 3, 1 << 4, 1 << 6
+_ETHERTYPE: Final = 12  # where it is in a frame
+
+TappedFrame = tuple[int, bool, bytes]
+"""A captured frame: when (wall clock, nanoseconds), whether it left (else it came in), and its bytes as on a wire."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of a ring. taken: frames that found room, a GSO frame being one. dropped: frames that found none, because
+    the reader was late. cut: frames of which the ring does not hold all bytes."""
+
+    taken: int = 0
+    dropped: int = 0
+    cut: int = 0
+
+
+class Ring:
+    """A capture of one interface. GSO frames are segmented (see `gso`)."""
+
+    def __init__(self, namespace: str, device: str, size: int) -> None:
+        """namespace: its path. size: bytes of memory, at least two blocks. OSError when there is no such interface."""
+        blocks = max(2, size // BLOCK)
+        self._device = device
+        self.counts = Counts()
+        """Up to the last `look`."""
+        self._socket = socket_in(namespace, 0)
+        try:
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V3)
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+            request = _REQUEST.pack(BLOCK, blocks, 2048, blocks * (BLOCK // 2048), DELAY, 0, 0)
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
+            self._memory = mmap.mmap(self._socket.fileno(), blocks * BLOCK)
+            self.index: Final = self._index_now()
+            # Frames that the relay puts back into a switch come in on the port once more.
+            program, _kept = filter_option(once_program(self.index))
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+            self._socket.bind((device, _ETH_P_ALL))
+        except BaseException:
+            self._socket.close()
+            raise
+        self._size = blocks * BLOCK
+        self._next = 0  # the block that the kernel hands over next
+
+    def still_there(self) -> bool:
+        """Whether the interface of that name is the one that the ring was opened on."""
+        try:
+            return self._index_now() == self.index
+        except OSError:
+            return False
+
+    def _index_now(self) -> int:
+        return index_in(self._socket, self._device)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def forget_error(self) -> None:
+        """Clear the error of an interface that went down or away; until then the descriptor is always readable."""
+        self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+    def close(self) -> None:
+        self._memory.close()
+        self._socket.close()
+
+    def read(self) -> list[TappedFrame]:
+        """Return the frames of the next block that was handed over; none when there is none yet."""
+        memory, begin = self._memory, self._next
+        status, count, first = _BLOCK_HEAD.unpack_from(memory, begin)
+        if not status & _USER:
+            return []
+        frames: list[TappedFrame] = []
+        unpack, at = _FRAME.unpack_from, begin + first
+        for _ in range(count):
+            step, seconds, nanoseconds, here, length, flags, mac, tci, tpid, kind = unpack(memory, at)
+            start = at + mac
+            at += step
+            frame = memory[start : start + here]
+            when, left = seconds * _SECOND + nanoseconds, kind == _OUTGOING
+            if here < length:
+                self.counts.cut += 1
+            elif flags & (_VLAN_VALID | _CSUM_NOT_READY):
+                tag = b""
+                if flags & _VLAN_VALID:
+                    tag = ((tpid if flags & _VLAN_TPID_VALID else 0x8100) << 16 | tci).to_bytes(4, "big")
+                if flags & _CSUM_NOT_READY:
+                    header = memory[start - gso.HEADER.size : start]
+                    whole = gso.gso_frame(header, frame, tag)
+                    if whole is not None:
+                        frames += [(when, left, segment) for segment in whole.segment()]
+                        continue
+                if tag:
+                    frame = frame[:_ETHERTYPE] + tag + frame[_ETHERTYPE:]
+            frames.append((when, left, frame))
+        memory[begin + _STATUS : begin + _STATUS + len(_KERNELS)] = _KERNELS
+        self._next = (begin + BLOCK) % self._size
+        return frames
+
+    def look(self) -> Counts:
+        """Update the counts and return them."""
+        answer = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _COUNTS.size)
+        frames, dropped, _ = _COUNTS.unpack(answer)  # reading resets the kernel's counts to 0
+        self.counts.taken += frames - dropped
+        self.counts.dropped += dropped
+        return self.counts

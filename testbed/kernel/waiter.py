@@ -1,0 +1,130 @@
+"""Waiting for file descriptors and a deadline in nanoseconds: epoll with a timerfd in it.
+
+epoll's own timeout counts in milliseconds. The timer expires a little early, and the rest is spun: a wake-up takes the
+kernel a few microseconds on one machine and tens on another, by which we would otherwise be late. How early is learned
+from how late wake-ups are. Shortly before the deadline nothing is read any more: a batch of frames would take longer than
+the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from testbed.kernel.syscalls import checked
+
+SPIN: Final = 50_000
+"""Nanoseconds before a deadline from which on, at most, the clock is read again and again instead of sleeping."""
+
+_FIRST: Final = 20_000  # ns; until something is known of this machine
+# Two in three wake-ups shall be in time: the spin settles where as much is added as is taken away. A higher share would
+# cost more processor time than it saves in lateness.
+_LONGER: Final = 200
+_SHORTER: Final = 100
+_CLOSE: Final = 15_000  # ns; a frame takes about as long from its socket to the other one
+_SOON: Final = 5_000  # ns; arming the timer would take as long
+_TFD_TIMER_ABSTIME: Final = 1
+_EXPIRY: Final = struct.Struct("qqqq")  # struct itimerspec: interval and value, each seconds and nanoseconds
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Waiter:
+    """Waiter on the machine's monotonic clock. spin: the maximum of nanoseconds to spin before a deadline; 0: never."""
+
+    def __init__(self, spin: int = SPIN) -> None:
+        self.spun = 0
+        """Nanoseconds spent spinning until now."""
+        self._most = spin
+        self._spin = min(spin, _FIRST)
+        self._epoll = select.epoll()
+        self._timer = checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+        self._setting = ctypes.create_string_buffer(_EXPIRY.size)
+        self._armed: int | None = None
+        self._rang = False
+        self._epoll.register(self._timer, select.EPOLLIN)
+
+    def close(self) -> None:
+        self._epoll.close()
+        os.close(self._timer)
+
+    def now(self) -> int:
+        return time.monotonic_ns()
+
+    def watch(self, descriptor: int) -> None:
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._epoll.unregister(descriptor)
+
+    def wait(self, deadline: int | None) -> Sequence[int]:
+        """Wait for watched descriptors; return the readable ones, none when the deadline (None: never) has come first."""
+        poll = self._epoll.poll
+        if deadline is None:
+            if self._armed is not None:
+                self._arm(0)
+                self._armed = None
+            return self._without_timer(poll())
+        now = time.monotonic_ns
+        wake = deadline - self._spin
+        if wake - now() > _SOON:
+            if wake != self._armed:
+                self._arm(wake)
+                self._armed = wake
+            ready = self._without_timer(poll())
+            if not self._rang:
+                return ready
+            self._learn(now() - wake)
+        elif ready := self._without_timer(poll(0)):
+            return ready
+        begun = moment = now()
+        while moment < deadline:
+            if deadline - moment > _CLOSE and (ready := self._without_timer(poll(0))):
+                self.spun += moment - begun
+                return ready
+            moment = now()
+        self.spun += moment - begun
+        return ()
+
+    def _learn(self, late: int) -> None:
+        """Lengthen the spin if a wake-up was later than it, else shorten it. late: nanoseconds."""
+        self._spin = min(self._spin + _LONGER, self._most) if late > self._spin else max(self._spin - _SHORTER, 0)
+
+    def _without_timer(self, events: Sequence[tuple[int, int]]) -> list[int]:
+        ready = [descriptor for descriptor, _ in events]
+        self._rang = self._timer in ready
+        if self._rang:
+            ready.remove(self._timer)
+            os.read(self._timer, 8)
+            self._armed = None
+        return ready
+
+    def _arm(self, when: int) -> None:
+        """Set the timer's expiry; 0: never."""
+        _set(self._timer, self._setting, when)
+
+
+class Alarm:
+    """A descriptor that becomes readable at a time of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._timer = checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def fileno(self) -> int:
+        return self._timer
+
+    def set(self, when: int) -> None:
+        """Set the time in nanoseconds; 0: never."""
+        _set(self._timer, ctypes.create_string_buffer(_EXPIRY.size), when)
+
+
+def _set(timer: int, setting: ctypes.Array[ctypes.c_char], when: int) -> None:
+    seconds, nanoseconds = divmod(when, 1_000_000_000)
+    _EXPIRY.pack_into(setting, 0, 0, 0, seconds, nanoseconds)
+    checked(_libc.timerfd_settime(timer, _TFD_TIMER_ABSTIME, setting, None))

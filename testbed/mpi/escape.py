@@ -1,0 +1,39 @@
+"""Work that can be abandoned, whatever it does.
+
+A program can catch any exception that is to end it. So the work has a stack of its own, and its watcher (a signal's
+handler, which runs on top of that stack) abandons it for good: none of its code is called again, not even when Python
+ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Generic, TypeVar, cast
+
+from greenlet import getcurrent, greenlet
+
+T = TypeVar("T")
+
+
+class Escape(Generic[T]):
+    """Work on a stack of its own, which can be left at any point."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._outside = getcurrent()
+        self._stack = greenlet(work)
+
+    def run(self) -> T:
+        """Run the work and return its result; raises its exception, or the error given to `leave`."""
+        return cast(T, self._stack.switch())
+
+    def leave(self, error: BaseException) -> None:
+        """Leave the work and raise the error in `run`. Called from within the work; does not return."""
+        keep_for_ever(self._stack)
+        keep_for_ever(getcurrent())
+        self._outside.throw(error)
+
+
+def keep_for_ever(thing: object) -> None:
+    """Never free an object: freeing a program that catches its end would run it on."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

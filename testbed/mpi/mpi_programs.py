@@ -1,0 +1,173 @@
+"""Blocking programs: a greenlet with the program's own stack, driven by a coroutine.
+
+A blocking call switches to the coroutine with the completion it awaits, and the coroutine yields that to its loop, the
+simulation's or a node process's. So one way of blocking serves every mode, a blocking program is a task like any other,
+interrupted and reported where it waits, and a node process's call runs its driver until the completion is done. Two
+switches take less than a microsecond.
+
+A program calls from its own greenlet only. A call from another thread raises RuntimeError there, and at the program's
+next call, so that the run does not go on without that thread's work.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Generator
+from functools import cached_property
+from types import FrameType, ModuleType, coroutine
+from typing import Any, Final, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+from protocols.mpi import blocking_calls, comm
+from protocols.mpi.send_buffer import SendBuffer
+from testbed.engine.tracebacks import program_line, stack
+from testbed.engine.waitables import Awaited
+from testbed.mpi.attached_world import AttachedRank, last_attached
+from testbed.mpi.escape import keep_for_ever
+
+T = TypeVar("T")
+
+_SINGLE: Final = (
+    "only the thread in which the program began may call it (MPI.Query_thread() is THREAD_SINGLE): let that one call "
+    "Test or Iprobe between its computations"
+)
+
+
+class Program(greenlet):
+    """A rank's blocking program. world: its COMM_WORLD. now: its clock, nanoseconds. name: its node's."""
+
+    def __init__(
+        self,
+        work: Callable[[], object],
+        world: comm.Comm,
+        now: Callable[[], int],
+        name: str,
+        main: ModuleType | None = None,
+        arguments: list[str] | None = None,
+    ) -> None:
+        """main: the program's `__main__` module, and arguments its `sys.argv`, while it runs."""
+        super().__init__(work)
+        self._wait: Final = getcurrent().switch  # switches to the greenlet of the loop
+        if world.send_buffer is None:
+            world.send_buffer = SendBuffer()
+        self.world: Final = blocking_calls.Comm(world, self.wait_for)
+        self.now: Final = now
+        self.name: Final = name
+        self._main = main
+        self._arguments = arguments or []
+        self._thread = threading.get_ident()
+        self._misused = ""  # by another thread
+
+    @coroutine
+    def drive(self) -> Generator[Awaited, None, Any]:
+        """Drive the program to its end; return its result."""
+        go_on, switch = self._go_on, self.switch
+        awaited = go_on(switch)
+        while not self.dead:
+            try:
+                yield awaited
+            except GeneratorExit as error:  # the coroutine was closed
+                go_on(self.throw, error)
+                keep_for_ever(self)  # it may have caught GeneratorExit
+                raise
+            except BaseException as error:  # noqa: BLE001  an interruption is raised where the program waits
+                awaited = go_on(self.throw, error)
+            else:
+                awaited = go_on(switch)
+        return awaited
+
+    def wait_for(self, work: blocking_calls.Work[T], /) -> T:
+        """Run a coroutine for the program and return its result; see `blocking_calls.Run`. Raises RuntimeError to other
+        callers."""
+        if threading.get_ident() != self._thread:
+            work.close()
+            self._misused = (
+                f"thread {threading.current_thread().name!r} of the program on {self.name} called MPI: {_SINGLE}"
+            )
+            raise RuntimeError(self._misused)
+        if self._misused:
+            work.close()
+            raise RuntimeError(self._misused)
+        if getcurrent() is not self:
+            work.close()
+            raise RuntimeError(
+                f"this belongs to the program on {self.name}, and to its own thread. In the simulation all ranks share the "
+                "modules that they import: a communicator kept in one of these is that of the rank that came first"
+            )
+        send, wait = work.send, self._wait
+        try:
+            awaited = send(None)
+            while True:
+                try:
+                    wait(_Waiting(awaited, self))
+                except BaseException as error:  # noqa: BLE001  raised where the coroutine waits
+                    awaited = work.throw(error)
+                else:
+                    awaited = send(None)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # the coroutine's result
+
+    @cached_property
+    def alone(self) -> blocking_calls.Comm:
+        """Its COMM_SELF."""
+        return blocking_calls.Comm(self.world.awaited.alone(), self.wait_for)
+
+    def finalize(self) -> None:
+        """Raise MPIError where sends have failed and no call has reported it."""
+        self.world.awaited.losses.finish()
+
+    def _go_on(self, switch: Callable[..., Any], *error: BaseException) -> Any:
+        """Run the program to its next wait or its end; return the awaitable or the result."""
+        if self._main is None:
+            return switch(*error)
+        usual = sys.modules["__main__"], sys.argv
+        sys.modules["__main__"], sys.argv = self._main, self._arguments
+        try:
+            return switch(*error)
+        finally:
+            sys.modules["__main__"], sys.argv = usual
+
+
+class _Waiting:
+    """Awaitable of a blocked program."""
+
+    __slots__ = ("_awaited", "_program")
+
+    def __init__(self, awaited: Awaited, program: Program) -> None:
+        self._awaited = awaited
+        self._program = program
+
+    @property
+    def done(self) -> bool:
+        return self._awaited.done
+
+    def add_callback(self, callback: Callable[[object], object], /) -> None:
+        self._awaited.add_callback(lambda _: callback(self))
+
+    def frames(self) -> list[FrameType]:
+        """The program's stack."""
+        return stack(self._program.gr_frame)
+
+    def __repr__(self) -> str:
+        return f"<{self}, at {program_line(self.frames())}>"
+
+    def __str__(self) -> str:
+        return str(self._awaited)
+
+
+def current() -> Program | AttachedRank:
+    """Return the calling program, or the process's attached rank. Raises RuntimeError where there is neither."""
+    program = getcurrent()
+    if isinstance(program, Program):
+        return program
+    attached = last_attached()
+    if attached is None and threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(f"thread {threading.current_thread().name!r} called MPI: {_SINGLE}")
+    if attached is None:
+        raise RuntimeError(
+            "there is no rank here: 'testbed run CLUSTER SCRIPT' gives a script one on every node, and "
+            "'with testbed.attach():' one to a process that was started in a node"
+        )
+    return attached

@@ -1,0 +1,233 @@
+"""A NIC whose actions take no time and cause no events. `priced` has the NIC with costs.
+
+`completions` defines when its host sees completions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from protocols.core.firmware import Agent, Buffer, Firmware
+from protocols.core.profile import Profile
+from testbed.engine.failures import HEADER, TickCount, failure, too_long
+from testbed.engine.loop import NEVER, Loop, VirtualClock
+from testbed.engine.server import Server
+from testbed.errors import FirmwareError
+from testbed.nic.completions import CompletingNic
+from testbed.nic.pause import Standstill
+from testbed.nic.port import Port
+
+
+class ImmediateNic(CompletingNic):
+    """A NIC without costs. Implements `protocols.core.firmware.Nic`; works once it has its agent (`begin`)."""
+
+    __slots__ = (
+        "_agent", "_clock", "_firmware", "_longest", "_loop", "_now", "_port", "_ticks", "_wake", "dropped", "longest_lost",
+        "moved", "node", "oversized", "received", "sent",
+    )  # fmt: skip
+
+    def __init__(self, clock: VirtualClock, loop: Loop, port: Port, mtu: int) -> None:
+        """clock: the loop's. port: where its frames go. mtu: bytes after the Ethernet header; sending a longer frame
+        raises ValueError."""
+        super().__init__(self.see)
+        self._loop = loop
+        self._clock = clock
+        self._port = port
+        self._longest = mtu + HEADER
+        self.received = 0
+        """Frames passed to the firmware."""
+        self.sent = 0
+        """Frames put on the wire."""
+        self.dropped = 0
+        """Frames dropped because the receive ring was full."""
+        self.oversized = 0
+        """Frames dropped because they exceeded the MTU."""
+        self.longest_lost = 0
+        """Bytes of the longest oversized frame."""
+        self.moved: int | None = None
+        """When the host's last transfer ended, ns; None before the first."""
+        self.node = ""
+        """The node's name, for error messages."""
+        self._ticks = TickCount()
+        self._now = 0  # of the event that the firmware is handling
+        self._wake = NEVER  # when the firmware's deadline is checked
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """The resources of the NIC that can be busy."""
+        return ()
+
+    @property
+    def posted(self) -> int:
+        """When the host finishes posting all requests made so far, ns."""
+        return 0
+
+    @property
+    def processed(self) -> int:
+        """Busy time of its processors, including reserved time, ns."""
+        return 0
+
+    def begin(self, now: int, agent: Agent) -> None:
+        """Start this firmware."""
+        self._now = now
+        self._agent: Agent | None = agent
+        self._firmware: Firmware = agent.firmware
+        self._look_ahead()
+
+    def end(self, now: int) -> None:  # noqa: ARG002
+        """Switch the NIC off: its pending actions have no effect."""
+        self._agent = None
+
+    def cost(self, profile: Profile) -> None:
+        """Charge actions by this profile from now on; no effect on a NIC without costs."""
+
+    def pause(self) -> None:
+        """Queue all events, without limit, until `resume`."""
+        if not isinstance(self._firmware, Standstill):
+            self._firmware = Standstill(self._firmware)
+
+    @property
+    def held(self) -> int:
+        """The number of frames and descriptors queued for `resume`."""
+        return len(self._firmware.came) if isinstance(self._firmware, Standstill) else 0
+
+    def resume(self, now: int) -> None:
+        """Process the queued events in order, then the firmware's deadline."""
+        standstill = self._firmware
+        if not isinstance(standstill, Standstill):
+            return
+        self._firmware = firmware = standstill.firmware
+        if self._agent is None:
+            return
+        self._now = now
+        for what in standstill.came:
+            try:
+                if isinstance(what, int):
+                    firmware.ring(now, what)
+                else:
+                    firmware.receive(now, what)
+            except Exception as error:
+                raise self._failed(error) from error
+            if self.shown:
+                self.let_see()
+        self._look_ahead()
+
+    # From the wire, and by the clock.
+
+    def receive(self, now: int, frame: bytes) -> None:
+        """Receive a frame."""
+        self.received += 1
+        self._now = now
+        firmware = self._firmware
+        try:
+            firmware.receive(now, frame)
+        except Exception as error:
+            raise self._failed(error) from error
+        if self.shown:
+            self.let_see()
+        deadline = firmware.deadline
+        if deadline is not None and deadline < self._wake:
+            self._look_ahead()
+
+    def receive_what_fits(self, now: int, frame: bytes) -> None:
+        """Receive a frame, or count it as oversized: other NICs may have a larger MTU."""
+        if len(frame) > self._longest:
+            self.oversized += 1
+            self.longest_lost = max(self.longest_lost, len(frame))
+        else:
+            self.receive(now, frame)
+
+    def _tick(self, now: int) -> None:
+        if now != self._wake:
+            return  # superseded by an earlier deadline and checked since
+        self._wake = NEVER
+        if self._agent is None:
+            return
+        self._now = now
+        firmware = self._firmware
+        deadline = firmware.deadline
+        if deadline is not None and deadline <= now:
+            try:
+                firmware.tick(now)
+                self._ticks.check(firmware, now)
+            except Exception as error:
+                raise self._failed(error) from error
+            if self.shown:
+                self.let_see()
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Schedule a wake-up for the firmware's deadline.
+
+        A deadline that is postponed keeps its earlier wake-up, so that a timer restarted by every frame costs no
+        events.
+        """
+        deadline = self._firmware.deadline
+        if deadline is not None and deadline < self._wake:
+            self._wake = when = max(deadline, self._now)
+            self._loop.at(when, self._tick)
+
+    # By the firmware.
+
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+        """Read bytes from host memory."""
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+    def send(self, frame: Buffer) -> None:
+        """Put a frame on the wire."""
+        if type(frame) is not bytes:
+            frame = bytes(frame)
+        if len(frame) > self._longest:
+            raise too_long(len(frame), self._longest - HEADER)
+        self.sent += 1
+        self._port.enter(self._now, frame)
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self.send(make())  # the host sees completions later anyway
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        """Write bytes to host memory."""
+        piece[:] = data
+
+    # By the host.
+
+    def doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
+        """Handle a descriptor written by the host."""
+        self._ring(self._clock.time, index)
+
+    # What comes of it.
+
+    def _ring(self, now: int, index: int) -> None:
+        if self._agent is None:
+            return
+        self._now = now
+        firmware = self._firmware
+        try:
+            firmware.ring(now, index)
+        except Exception as error:
+            raise self._failed(error) from error
+        if self.shown:
+            self.let_see()
+        deadline = firmware.deadline
+        if deadline is not None and deadline < self._wake:
+            self._look_ahead()
+
+    def see(self, index: int) -> None:
+        """Deliver a returned descriptor to the host."""
+        if self._agent is None:
+            return
+        try:
+            if self._agent.host.completed(index) is not False:
+                self.moved = self._clock.time
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> FirmwareError:
+        """Stop the run with this error, even if a caller catches it: the NIC's state is no longer valid."""
+        if isinstance(error, FirmwareError):
+            return error
+        agent = self._agent
+        assert agent is not None
+        failed = failure(error, agent.firmware, agent.host, self._clock.time, self.node)
+        self._loop.fail(failed)
+        return failed

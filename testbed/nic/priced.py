@@ -1,0 +1,470 @@
+"""A NIC whose actions take the times of a profile.
+
+Decisions are made at once when an event arrives; their effects appear when the resources they use have finished. The
+processor handles one event after the other (`Handlers`): frames, descriptors, deadlines, and the ends of DMA transfers
+and of transmissions. So the effects of a frame are delayed by the processor's backlog. Latency, gap and overhead are
+not parameters; they result from this.
+
+A processor polls the kinds of events in turn, as a firmware's loop does, so that no kind starves. It knows when a
+transfer will end and books the bus ahead for what follows; jobs that fit in before that need not wait (`Booked`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from protocols.core.firmware import Buffer
+from protocols.core.profile import Profile, transfer_time
+from testbed.engine.failures import HEADER, too_long
+from testbed.engine.loop import Loop, VirtualClock
+from testbed.engine.server import Server
+from testbed.nic.immediate import ImmediateNic
+from testbed.nic.port import Port
+
+KINDS: Final = range(6)
+RING, TICK, FETCHED, STORED, SENT, RECEIVED = KINDS
+"""Sources of events: the bus (a descriptor), the timer, the DMA engines that read and write host memory, and the two
+sides of the MAC."""
+
+
+class Booked(Server):
+    """A resource that is booked ahead: some jobs are known before they start.
+
+    A job gets the first sufficient gap from its time on, rather than a place behind all bookings. (`Server`, which is
+    faster, is for resources used in the order of the calls.) A job of no cost begins and ends in a gap. `longest` is
+    not counted.
+    """
+
+    __slots__ = ("_begins", "_clock", "_ends")
+
+    def __init__(self, name: str, clock: Callable[[], int]) -> None:
+        """clock: the time before which nothing will be booked any more."""
+        super().__init__(name)
+        self._clock = clock
+        self._begins: list[int] = []  # of bookings, in order; adjacent jobs are merged
+        self._ends: list[int] = []
+
+    def reserve(self, now: int, cost: int) -> int:
+        self.jobs += 1
+        self.busy += cost
+        begins, ends = self._begins, self._ends
+        if ends and ends[0] <= (past := self._clock()):
+            over = bisect_right(ends, past)
+            del begins[:over], ends[:over]
+        place = bisect_right(ends, now)
+        start = now
+        while place < len(begins) and start + cost > begins[place]:
+            start = max(start, ends[place])
+            place += 1
+        self.waited += start - now
+        finish = start + cost
+        if not cost:
+            return finish
+        before = place > 0 and ends[place - 1] == start
+        behind = place < len(begins) and begins[place] == finish
+        if before and behind:
+            ends[place - 1] = ends[place]
+            del begins[place], ends[place]
+        elif before:
+            ends[place - 1] = finish
+        elif behind:
+            begins[place] = start
+        else:
+            begins.insert(place, start)
+            ends.insert(place, finish)
+        self.free = ends[-1]
+        return finish
+
+    def _to_come(self, now: int) -> int:
+        return sum(end - max(begin, now) for begin, end in zip(self._begins, self._ends, strict=True) if end > now)
+
+
+class Handling:
+    """An event in the processor. cost: total time of the firmware's reaction, ns. begun: when the processor took it;
+    -1: not yet. then: called when it is done."""
+
+    __slots__ = ("begun", "cost", "since", "then")
+
+    def __init__(self, cost: int, then: Callable[[int], object] | None = None) -> None:
+        self.cost = cost
+        self.then = then
+        self.begun = -1
+        self.since = 0
+
+
+class Handlers:
+    """The event queues of one processor. server: accounts for its busy time and for the events' waiting time."""
+
+    __slots__ = ("_begin", "_busy", "_last", "_loop", "pending", "server")
+
+    def __init__(self, name: str, loop: Loop, begin: Callable[[int], object]) -> None:
+        """begin: called whenever an event has been taken."""
+        self.server: Final = Server(name)
+        self.pending: Final[tuple[deque[Handling], ...]] = tuple(deque() for _ in KINDS)
+        """Waiting events, by kind."""
+        self._loop = loop
+        self._begin = begin
+        self._busy = False
+        self._last = RECEIVED
+
+    def add(self, now: int, kind: int, event: Handling) -> None:
+        """Queue an event."""
+        event.since = now
+        self.pending[kind].append(event)
+        if not self._busy:
+            self._take(now)
+
+    def _take(self, now: int) -> None:
+        """Start the next event, if any; complete events of no cost at once."""
+        while (event := self._next()) is not None:
+            server = self.server
+            server.waited += now - event.since
+            event.begun = now
+            over = server.reserve(now, event.cost)
+            self._busy = True
+            self._begin(now)
+            if event.cost:
+                self._loop.at(over, self._end, event)
+                return
+            self._finish(now, event)
+
+    def _next(self) -> Handling | None:
+        pending = self.pending
+        for step in range(1, len(pending) + 1):
+            kind = (self._last + step) % len(pending)
+            if pending[kind]:
+                self._last = kind
+                return pending[kind].popleft()
+        return None
+
+    def _end(self, event: Handling) -> None:
+        now = self._loop.now()
+        self._finish(now, event)
+        self._take(now)
+
+    def _finish(self, now: int, event: Handling) -> None:
+        """Complete an event. Events that this causes wait for their turn."""
+        if event.then is not None:
+            event.then(now)
+        self._busy = False
+
+
+class _Outgoing:
+    """A frame to be sent, or the part fetched so far.
+
+    missing: transfers that have not ended. by, within: the event that sends it, and the offset in it, ns. is_inside: it
+    occupies one of the places for prefetched frames.
+    """
+
+    __slots__ = ("by", "frame", "is_inside", "missing", "within")
+
+    def __init__(self, by: Handling) -> None:
+        self.by = by
+        self.frame = b""
+        self.is_inside = False
+        self.missing = 0
+        self.within = 0
+
+
+class PricedNic(ImmediateNic):
+    """A NIC with costs.
+
+    processor: handles the firmware's events; receiver: handles received frames, usually the same processor. reading,
+    writing: the DMA engines that read and write host memory. bus: between host and NIC. core: the host's.
+    """
+
+    __slots__ = (
+        "_core", "_event", "_fetches", "_following", "_handlers", "_inside", "_later", "_next", "_next_fetch",
+        "_next_following", "_next_send", "_next_store", "_outgoing", "_posted", "_profile", "_receiving", "_rings",
+        "_stored", "_stores", "_storing", "bus", "processor", "reading", "receiver", "writing",
+    )  # fmt: skip
+
+    def __init__(
+        self, clock: VirtualClock, loop: Loop, name: str, port: Port, core: Server, profile: Profile, mtu: int
+    ) -> None:
+        """Arguments as for `ImmediateNic`."""
+        super().__init__(clock, loop, port, mtu)
+        self._core = core
+        self._profile = profile
+        self._handlers = self._receiving = Handlers(f"processor of {name}", loop, self._look)
+        if profile.processors > 1:
+            self._receiving = Handlers(f"receiving processor of {name}", loop, self._look)
+        self.processor = self._handlers.server
+        self.receiver = self._receiving.server
+        self.reading = Server(f"reading DMA engine of {name}")
+        self.writing = Server(f"writing DMA engine of {name}")
+        self.bus = Booked(f"bus of {name}", loop.now)
+        self._event = Handling(0)  # that the firmware is handling
+        self._rings: deque[int] = deque()  # descriptors on their way to the firmware
+        self._posted = 0
+        self._next: _Outgoing | None = None  # the frame for which the firmware fetches
+        self._outgoing: deque[_Outgoing] = deque()  # frames in the order in which they leave
+        self._inside = 0  # number of those that occupy a place
+        # Pending transfers: event, offset in it, (frame,) bytes.
+        self._fetches: deque[tuple[Handling, int, _Outgoing, int]] = deque()
+        self._stores: deque[tuple[Handling, int, int]] = deque()
+        self._storing = 0  # transfers into host memory so far
+        self._stored = 0  # number of those that the firmware has noticed
+        # Pending actions: number of stores to wait for, event, offset in it, descriptor to show or frame to send.
+        self._following: deque[tuple[int, Handling, int, int | bytes]] = deque()
+        self._later: list[Buffer] = []  # frames that leave after all other effects of the event
+        # Timers for the first waiting entry of each queue; other conditions it waits for trigger it, too.
+        self._next_fetch = loop.timer(self._fetch_next)
+        self._next_send = loop.timer(self._send_ready)
+        self._next_store = loop.timer(self._store_next)
+        self._next_following = loop.timer(self._go_on)
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        two = () if self.receiver is self.processor else (self.receiver,)
+        return (self.processor, *two, self.reading, self.writing, self.bus)
+
+    @property
+    def posted(self) -> int:
+        return self._posted
+
+    @property
+    def processed(self) -> int:
+        return self.processor.busy + (self.receiver.busy if self.receiver is not self.processor else 0)
+
+    def cost(self, profile: Profile) -> None:
+        self._profile = profile
+
+    def resume(self, now: int) -> None:
+        self._event = event = Handling(0)
+        super().resume(now)
+        self._send_rest()
+        self._handlers.add(now, TICK, event)
+
+    # From the wire, and by the clock.
+
+    def receive(self, now: int, frame: bytes) -> None:
+        profile = self._profile
+        if profile.receive_ring and len(self._receiving.pending[RECEIVED]) >= profile.receive_ring:
+            self.dropped += 1
+            return
+        self._event = event = Handling(profile.receive)
+        super().receive(now, frame)
+        self._send_rest()
+        self._receiving.add(now, RECEIVED, event)
+
+    def _tick(self, now: int) -> None:
+        deadline = self._firmware.deadline if now == self._wake and self._agent is not None else None
+        if deadline is None or deadline > now:
+            super()._tick(now)
+            return
+        self._event = event = Handling(self._profile.tick)
+        super()._tick(now)
+        self._send_rest()
+        self._handlers.add(now, TICK, event)
+
+    def _spend(self, cost: int) -> int:
+        """Charge more time to the current event; return the offset in it at which this time ends."""
+        self._event.cost += cost
+        return self._event.cost
+
+    def _look(self, now: int) -> None:
+        """Start the pending effects of an event that a processor has taken."""
+        self._fetch_next(now)
+        self._send_ready(now)
+        self._store_next(now)
+        self._go_on(now)
+
+    # By the firmware: sending.
+
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+        if self._next is None:
+            self._next = _Outgoing(self._event)
+        self._next.missing += len(pieces)
+        for piece in pieces:
+            self._fetches.append((self._event, self._spend(self._profile.transfer), self._next, len(piece)))
+        return super().fetch(pieces)
+
+    def send(self, frame: Buffer) -> None:
+        """Put a frame on the wire, after everything fetched and sent before."""
+        self._check(frame)
+        going = self._next or _Outgoing(self._event)
+        self._next = None
+        going.frame = bytes(frame)
+        going.within = self._spend(self._profile.send)
+        self._outgoing.append(going)
+
+    def _fetch_next(self, now: int) -> None:
+        """Start the next transfer if the engine is idle and there is room for it."""
+        profile, fetches = self._profile, self._fetches
+        if not fetches or self.reading.free > now:
+            return
+        event, within, going, size = fetches[0]
+        if event.begun < 0:
+            return
+        if event.begun + within > now:
+            self._next_fetch.set(event.begun + within)
+            return
+        if not going.is_inside:
+            if profile.ahead and self._inside >= profile.ahead:
+                return
+            going.is_inside = True
+            self._inside += 1
+        fetches.popleft()
+        over = self._transfer(self.reading, now, profile.fetch, profile.fetch_rate, size)
+        self._loop.at(over, self._fetched, going)
+
+    def _fetched(self, going: _Outgoing) -> None:
+        """Handle the end of a transfer."""
+        now, cost = self._clock.time, self._profile.fetched
+
+        def know(now: int) -> None:
+            going.missing -= 1
+            if not going.missing:
+                self._send_ready(now)
+
+        if cost:
+            self._handlers.add(now, FETCHED, Handling(cost, know))
+        else:
+            know(now)
+        self._fetch_next(now)
+
+    def _send_ready(self, now: int) -> None:
+        """Send the frames that are ready."""
+        outgoing = self._outgoing
+        while outgoing and not outgoing[0].missing and outgoing[0].by.begun >= 0:
+            going = outgoing[0]
+            if going.by.begun + going.within > now:
+                self._next_send.set(going.by.begun + going.within)
+                return
+            outgoing.popleft()
+            self._leave(now, going.frame)
+            if going.is_inside:
+                self._inside -= 1
+                self._fetch_next(now)
+
+    def _leave(self, now: int, frame: bytes) -> None:
+        if self._agent is not None:
+            if self._profile.sent:
+                self._handlers.add(now, SENT, Handling(self._profile.sent))
+            self._now = now
+            super().send(frame)
+
+    def _transfer(self, engine: Server, now: int, setup: int, rate: int, size: int) -> int:
+        """Start a transfer and return when its engine finishes; the bytes also occupy the bus."""
+        over = self.bus.reserve(now + setup, self._profile.bus_time(size))
+        return engine.reserve(now, max(setup + transfer_time(size, rate), over - now))
+
+    # By the firmware: receiving.
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        super().store(piece, data)
+        self._storing += 1
+        self._stores.append((self._event, self._spend(self._profile.transfer), len(piece)))
+
+    def show(self, index: int) -> None:
+        """Return a descriptor to the host, after everything stored and shown before."""
+        super().show(index)
+        self._follow(self._spend(self._profile.show), index)
+
+    def interrupt(self, index: int) -> None:
+        """Return a descriptor to the host's kernel, which takes longer."""
+        super().interrupt(index)
+        self._follow(self._spend(self._profile.show), ~index)
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        """Put a frame on the wire after all other effects of the current event. It does not wait for frames of `send`."""
+        frame = make()
+        self._check(frame)
+        self._later.append(frame)
+
+    def _check(self, frame: Buffer) -> None:
+        if len(frame) > self._longest:
+            raise too_long(len(frame), self._longest - HEADER)
+
+    def _send_rest(self) -> None:
+        """Queue the frames of `send_later`, once the firmware has returned."""
+        for frame in self._later:
+            self._follow(self._spend(self._profile.send), bytes(frame))
+        self._later.clear()
+
+    def _follow(self, within: int, what: int | bytes) -> None:
+        self._following.append((self._storing, self._event, within, what))
+
+    def _store_next(self, now: int) -> None:
+        """Start the next transfer if the engine is idle."""
+        stores, profile = self._stores, self._profile
+        if not stores or self.writing.free > now:
+            return
+        event, within, size = stores[0]
+        if event.begun < 0:
+            return
+        if event.begun + within > now:
+            self._next_store.set(event.begun + within)
+            return
+        stores.popleft()
+        self._loop.at(self._transfer(self.writing, now, profile.store, profile.store_rate, size), self._written)
+
+    def _written(self, now: int) -> None:
+        """Handle the end of a transfer."""
+        cost = self._profile.stored
+        if cost:
+            self._receiving.add(now, STORED, Handling(cost, self._knows))
+        else:
+            self._knows(now)
+        self._store_next(now)
+
+    def _knows(self, now: int) -> None:
+        """Count a transfer whose end the firmware has noticed."""
+        self._stored += 1
+        self._go_on(now)
+
+    def _go_on(self, now: int) -> None:
+        """Execute the actions that follow completed stores."""
+        following = self._following
+        while following and following[0][0] <= self._stored and following[0][1].begun >= 0:
+            _, event, within, what = following[0]
+            if event.begun + within > now:
+                self._next_following.set(event.begun + within)
+                return
+            following.popleft()
+            if isinstance(what, int):
+                self._notice(now, what >= 0)
+            else:
+                self._leave(now, what)
+
+    # By the host.
+
+    def doorbell(self, index: int, written: int, translated: int) -> None:
+        now, profile = self._clock.time, self._profile
+        writing = transfer_time(written, profile.write_rate)
+        self._posted = over = self._use_core(now, profile.post + translated * profile.translate, writing)
+        self._rings.append(index)
+        self._loop.at(over + profile.doorbell, self._ring_next)
+
+    def _ring_next(self, now: int) -> None:
+        self._ring(now, self._rings.popleft())
+
+    def _ring(self, now: int, index: int) -> None:
+        self._event = event = Handling(self._profile.ring)
+        super()._ring(now, index)
+        self._send_rest()
+        self._handlers.add(now, RING, event)
+
+    def let_see(self) -> None:
+        """Do nothing: the host sees completions at simulated times."""
+
+    def _notice(self, now: int, is_read: bool) -> None:
+        """Let the host notice a descriptor: its core reads it over the bus, or its kernel is interrupted."""
+        profile = self._profile
+        over = self._use_core(now, 0, profile.notice) if is_read else self._use_core(now, profile.interrupt, 0)
+        self._loop.at(over, self._see_next)
+
+    def _see_next(self, _now: int) -> None:
+        self.see(self.shown.popleft())
+
+    def _use_core(self, now: int, cost: int, on_bus: int) -> int:
+        """Occupy the host's core, and the bus at the end of that time; return when both are done."""
+        core, profile = self._core, self._profile
+        if on_bus and (profile.bus_rate or profile.bus_transaction):
+            begin = max(now, core.free)
+            return core.reserve(now, self.bus.reserve(begin + cost, on_bus) - begin)
+        return core.reserve(now, cost + on_bus)

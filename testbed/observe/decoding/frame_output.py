@@ -1,0 +1,195 @@
+"""Output of captured frames and messages: text lines for people, or JSON facts for programs."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from testbed.fates.header_fields import Field, Reader, locate
+from testbed.fields import known_fields
+from testbed.observe.decoding.capture_reader import Frame
+from testbed.observe.decoding.message_timelines import Message, Names
+from testbed.observe.format.frame_format import formatters
+from testbed.observe.format.frame_labels import label
+
+_SECOND: Final = 1_000_000_000
+_EPOCH: Final = 100_000_000 * _SECOND
+"""Times below it (1973) are a simulation's, which begins at 0; later ones are of the wall clock."""
+_ARROW: Final = {"outbound": ">", "inbound": "<", "": " "}
+_WAY: Final = {"outbound": "out", "inbound": "in", "": ""}
+
+Details = Callable[[bytes], Iterable[str]]
+"""Further lines for a frame."""
+
+
+class Lines:
+    """Text output, one line for each frame, with its details below."""
+
+    def __init__(self, nics: Mapping[bytes, str], details: Details | None = None) -> None:
+        """nics: names of hardware addresses."""
+        self._nics = nics
+        self._details = details
+        self._width = 0
+        self._second = -1
+        self._text = ""
+
+    def lines(self, frames: Iterable[Frame]) -> str:
+        """Format frames, with line ends."""
+        lines: list[str] = []
+        for frame in frames:
+            place = str(frame.interface)
+            self._width = max(self._width, len(place))
+            met = f"  [{frame.comment}]" if frame.comment else ""
+            way = _WAY[frame.bound]
+            lines.append(f"{self._time(frame.when)} {place:{self._width}} {way:3} {describe(frame, self._nics)}{met}\n")
+            if self._details is not None:
+                lines += [f"    {line}\n" for line in self._details(frame.raw)]
+        return "".join(lines)
+
+    def _time(self, when: int) -> str:
+        """Format a time as `_clock` does; faster for frames of the same second."""
+        seconds, rest = divmod(when, _SECOND)
+        if seconds != self._second:
+            self._second, self._text = seconds, _clock(when).partition(".")[0]
+        return f"{self._text}.{rest:09}"
+
+
+def _clock(when: int) -> str:
+    """Format a time: the time of day, or seconds of a simulation."""
+    seconds, rest = divmod(when, _SECOND)
+    late = when >= _EPOCH
+    return f"{time.strftime('%H:%M:%S', time.localtime(seconds)) if late else seconds}.{rest:09}"
+
+
+def describe(frame: Frame, nics: Mapping[bytes, str]) -> str:
+    """Format a frame, with a remark where the capture has truncated it."""
+    what = label(frame.raw, nics)
+    return what if len(frame.raw) == frame.length else f"{what} captured of {frame.length}"
+
+
+class Timelines:
+    """Text output of messages: one line for each, or one for each of its frames, with times relative to its
+    beginning."""
+
+    def __init__(self, nics: Mapping[bytes, str]) -> None:
+        self._names = Names(nics)
+
+    def summaries(self, messages: Sequence[Message]) -> list[str]:
+        """Format messages, one line for each."""
+        called = [f"{message.capture} {self._names.of(message)}".lstrip() for message in messages]
+        width = max(map(len, called), default=0)
+        return [
+            f"{_clock(message.begun)}  {name:{width}}  {summary(message)}"
+            for name, message in zip(called, messages, strict=True)
+        ]
+
+    def details(self, message: Message) -> list[str]:
+        """Format a message with all its frames."""
+        (head,) = self.summaries([message])
+        width = max((len(sighting.frame.interface.name) for sighting in message.sightings), default=0)
+        lines = []
+        for sighting in message.sightings:
+            frame = sighting.frame
+            marks = [mark for mark, is_set in (("lost", sighting.lost), ("again", sighting.again)) if is_set]
+            remarks = f"  {', '.join(marks)}" if marks else ""
+            met = f"  [{frame.comment}]" if frame.comment else ""
+            after = _clock(frame.when - message.begun)
+            lines.append(
+                f"  +{after} {frame.interface.name:{width}} {_ARROW[frame.bound]} {sighting.what}{remarks}{met}"
+            )
+        return [head, *lines]
+
+    def facts(self, message: Message, frames: bool) -> Mapping[str, object]:
+        """Facts of a message for JSON. frames: include its frames."""
+        seen = [
+            {
+                "time": sighting.frame.when,
+                "interface": sighting.frame.interface.name,
+                "way": _WAY[sighting.frame.bound],
+                "role": sighting.role,
+                "what": sighting.what,
+                "again": sighting.again,
+                "lost": sighting.lost,
+                "met": sighting.frame.comment,
+            }
+            for sighting in message.sightings
+        ]
+        return {
+            "capture": message.capture,
+            "protocol": message.protocol,
+            "message": self._names.of(message),
+            "begun": message.begun,
+            "ended": message.ended,
+            "bytes": max(0, message.total),
+            "sent": dict(message.sent),
+            "again": message.again,
+            "lost": message.lost,
+            **({"frames": seen} if frames else {}),
+        }
+
+
+def summary(message: Message) -> str:
+    """Summarize a message in one line."""
+    parts = [message.protocol.upper()]
+    if message.total >= 0:
+        parts.append(f"{message.total:,} bytes")
+    parts += [
+        f"{number:,} {singular if number == 1 else plural}"
+        for number, singular, plural in (
+            (message.sent["data"], "frame", "frames"),
+            (message.sent["control"], "other frame", "other frames"),
+            (message.sent["ack"], "acknowledgement", "acknowledgements"),
+            (message.sent["nack"], "refusal", "refusals"),
+            (message.lost, "lost", "lost"),
+            (message.again, "sent again", "sent again"),
+        )
+        if number
+    ]
+    return f"{', '.join(parts)}, in {(message.ended - message.begun) / 1_000:,.3f} us"
+
+
+class Facts:
+    """JSON output of frames, with their fields by the names that filters and rules use."""
+
+    def __init__(self, nics: Mapping[bytes, str]) -> None:
+        fields = known_fields()
+        self._nics = nics
+        self._fields = [(fields[name], fields.reader(name)) for name in fields.names()]
+        self._presence = {header: fields.presence(header) for header in fields.headers()}
+        self._of: dict[tuple[str, ...], list[tuple[Field, Reader]]] = {}
+
+    def of(self, frame: Frame) -> Mapping[str, object]:
+        raw = frame.raw
+        located = locate(raw)
+        headers = tuple([name for name, find in self._presence.items() if find(raw, located) >= 0])
+        readers = self._of.get(headers)
+        if readers is None:
+            readers = [(field, read) for field, read in self._fields if field.header.name in headers]
+            self._of[headers] = readers
+        fields = {field.name: _value(field, value) for field, read in readers if (value := read(raw, located)) >= 0}
+        sharers = formatters().get(located[0])
+        formatter = None if sharers is None else sharers.formatter_of(raw)
+        return {
+            "capture": frame.interface.capture,
+            "time": frame.when,
+            "interface": frame.interface.name,
+            "link": frame.interface.link,
+            "direction": frame.interface.direction_of(frame.bound),
+            "way": _WAY[frame.bound],
+            "bytes": frame.length,
+            "what": describe(frame, self._nics),
+            "protocol": formatter.name if formatter is not None else headers[-1] if headers else "",
+            "fields": fields,
+            "met": frame.comment,
+        }
+
+
+def _value(field: Field, value: int) -> int | str:
+    """Format a field's value as filters write it."""
+    if field.kind == "mac":
+        return value.to_bytes(6, "big").hex(":")
+    if field.kind == "ipv4":
+        return str(ipaddress.IPv4Address(value))
+    return str(ipaddress.IPv6Address(value)) if field.kind == "ipv6" else value

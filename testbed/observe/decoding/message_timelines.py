@@ -1,0 +1,204 @@
+"""Timelines of the messages in a capture: the frames of each, which were lost, retransmitted or acknowledged.
+
+A protocol's description (`protocols.core.frame_kinds`) says which frames belong to one message; nothing here knows any
+protocol. A frame may be captured at several points of its path. It is counted at one of them: where it leaves its NIC,
+or, where that is not captured, where frames of that NIC were captured first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.core.frame_kinds import Kind, Role
+from testbed.fates.header_fields import ETHERNET_HEADER, locate
+from testbed.observe.decoding.capture_reader import Frame
+from testbed.observe.format.frame_format import FrameFormatter, Read, formatters
+
+_LOST: Final = ("dropped", "queue full", "the cable is out")
+"""Beginnings of the comments that report a lost frame."""
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A captured frame of a message. again: a retransmission. lost: the frame ends here."""
+
+    frame: Frame
+    role: Role
+    what: str
+    again: bool
+    lost: bool
+
+
+@dataclass(slots=True)
+class Message:
+    """A message and its frame counts.
+
+    id: the protocol's number. source, destination: hardware addresses. total: its bytes; -1: no frame tells. begun,
+    ended: times of its first and its last frame, nanoseconds. sent: frames of each role, counted where they leave;
+    again: how many of these are retransmissions. lost: frames of any role. sightings: its frames, if kept. pieces: kind
+    and part of each frame sent.
+    """
+
+    protocol: str
+    capture: str
+    id: tuple[int, ...]
+    source: bytes
+    destination: bytes
+    begun: int
+    ended: int
+    total: int = -1
+    sent: Counter[Role] = field(default_factory=Counter)
+    again: int = 0
+    lost: int = 0
+    sightings: list[Sighting] = field(default_factory=list)
+    pieces: set[tuple[int, int]] = field(default_factory=set)
+
+
+class Messages:
+    """Assembler of messages from frames in order of time. nics: names of captured NICs by hardware address. keep:
+    whether to keep a message's frames; called when it begins. strays: frames of messages that could not be
+    identified."""
+
+    def __init__(self, nics: Mapping[bytes, str], keep: Callable[[Message], bool]) -> None:
+        self.found: Final[list[Message]] = []
+        self.strays = 0
+        self._nics = nics
+        self._keep = keep
+        self._frame_kinds = {
+            formatter.name: {value: _FrameKind(formatter, kind) for value, kind in formatter.kinds.items()}
+            for sharers in formatters().values()
+            for formatter in sharers
+        }
+        self._named: dict[Key, Message] = {}
+        self._kept: set[int] = set()
+        self._places: dict[tuple[str, bytes], tuple[str, str]] = {}
+
+    def add(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            raw = frame.raw
+            ethertype, network, _, _ = locate(raw)
+            sharers = formatters().get(ethertype)
+            formatter = None if sharers is None or network != ETHERNET_HEADER else sharers.formatter_of(raw)
+            if formatter is None or not formatter.kinds:
+                continue
+            raw, _, intact = formatter.strip(raw)
+            value = formatter.kind_of(raw)
+            frame_kind = self._frame_kinds[formatter.name].get(value)
+            if frame_kind is not None and (frame_kind.message or frame_kind.handles):
+                self._place(frame, raw, value, frame_kind, intact)
+
+    def _place(self, frame: Frame, raw: bytes, value: int, frame_kind: _FrameKind, intact: bool) -> None:
+        """Add a frame to its message. raw: without what its codec does not have. intact: whether the removed parts were
+        intact."""
+        kind = frame_kind.kind
+        broken = not intact or bool(frame_kind.formatter.defect(raw))
+        message = self._message(frame, raw, frame_kind, broken)
+        if message is None:
+            self.strays += 1
+            return
+        message.ended = frame.when
+        if frame_kind.total is not None and not broken:
+            message.total = frame_kind.total(raw)
+        again = False
+        if self._is_counted(frame):
+            message.sent[kind.role] += 1
+            if frame_kind.part is not None:
+                piece = value, frame_kind.part(raw)
+                again = piece in message.pieces
+                message.again += again
+                message.pieces.add(piece)
+        lost = frame.comment.startswith(_LOST) or any(f"; {word}" in frame.comment for word in _LOST)
+        message.lost += lost
+        if id(message) in self._kept:
+            message.sightings.append(Sighting(frame, kind.role, frame_kind.formatter.format(frame.raw), again, lost))
+
+    def _message(self, frame: Frame, raw: bytes, frame_kind: _FrameKind, broken: bool) -> Message | None:
+        """Find the frame's message, or begin one; a broken frame begins none."""
+        source, destination = raw[6:12], raw[:6]
+        if frame_kind.kind.back:
+            source, destination = destination, source
+        ways = frame.interface.capture, frame_kind.formatter.name, source, destination
+        handles = [(*ways, what, read(raw)) for what, read in frame_kind.handles]
+        if not frame_kind.message:
+            message = next((self._named[key] for key in handles if key in self._named), None)
+        else:
+            number = tuple([read(raw) for read in frame_kind.message])
+            key = (*ways, number, *[read(raw) for read in frame_kind.within])
+            message = self._named.get(key)
+            if message is None and not broken:
+                message = Message(
+                    frame_kind.formatter.name, ways[0], number, source, destination, frame.when, frame.when
+                )
+                self._named[key] = message
+                self.found.append(message)
+                if self._keep(message):
+                    self._kept.add(id(message))
+        if message is not None and not broken:
+            self._named.update(dict.fromkeys(handles, message))
+        return message
+
+    def _is_counted(self, frame: Frame) -> bool:
+        """Whether the frame was captured at the point where frames of its NIC are counted."""
+        place = frame.interface.name, frame.bound
+        source = frame.interface.capture, frame.raw[6:12]
+        if source not in self._places:
+            nic = self._nics.get(frame.raw[6:12])
+            self._places[source] = place if nic is None else (nic, "outbound")
+        return self._places[source] == place
+
+
+class _FrameKind:
+    """A frame kind, with compiled readers of its fields."""
+
+    __slots__ = ("formatter", "handles", "kind", "message", "part", "total", "within")
+
+    def __init__(self, formatter: FrameFormatter, kind: Kind) -> None:
+        self.formatter = formatter
+        self.kind = kind
+        self.message: list[Read] = [formatter.read(name) for name in kind.message]
+        self.within: list[Read] = [formatter.read(name) for name in kind.within]
+        self.handles: list[tuple[str, Read]] = [(what, formatter.read(name)) for what, name in kind.handles]
+        self.part: Read | None = formatter.read(kind.part) if kind.part else None
+        self.total: Read | None = formatter.read(kind.total) if kind.total else None
+
+
+class Names:
+    """Names of messages: ``n1/n2/7`` is source node, destination node and the protocol's id.
+
+    A NIC is named by its node, or by its own name where several NICs of the node are captured; one that is not captured
+    by its hardware address.
+    """
+
+    def __init__(self, nics: Mapping[bytes, str]) -> None:
+        self._nics = nics
+
+    def of(self, message: Message) -> str:
+        number = ".".join(map(str, message.id))
+        return f"{self._name_of(message.source)}/{self._name_of(message.destination)}/{number}"
+
+    def matches(self, text: str, message: Message) -> bool:
+        """Whether a text such as n1/7 or n1:eth0/n2/7 can name the message."""
+        *ends, number = text.split("/")
+        if number != ".".join(map(str, message.id)) or not 1 <= len(ends) <= 2:
+            return False
+        return all(
+            end and end in self._names_of(mac)
+            for end, mac in zip(ends, (message.source, message.destination), strict=False)
+        )
+
+    def _names_of(self, mac: bytes) -> tuple[str, ...]:
+        name = self._nics.get(mac, "")
+        return name, name.partition(":")[0], mac.hex(":")
+
+    def _name_of(self, mac: bytes) -> str:
+        name = self._nics.get(mac)
+        if name is None:
+            return mac.hex(":")
+        node = name.partition(":")[0]
+        several = sum(nic.partition(":")[0] == node for nic in self._nics.values()) > 1
+        return name if several else node

@@ -1,0 +1,354 @@
+"""Description of a protocol's headers, extracted from its Scapy layers as plain data for code generation.
+
+A layer's Python functions cannot be translated. Where Scapy calls one to decide whether a field is present, or how long
+it is, it is called here for all values of the fields that it reads, and its results are stored as a table.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Final, cast
+
+from scapy.fields import (
+    AnyField,
+    BitEnumField,
+    BitField,
+    ConditionalField,
+    Field,
+    FlagsField,
+    IP6Field,
+    IPField,
+    LEThreeBytesField,
+    MACField,
+    StrField,
+    StrFixedLenField,
+    StrLenField,
+    ThreeBytesField,
+)
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from protocols.core.frame_kinds import Kind
+from protocols.core.frames import LastByteField, Passing, RouteField
+
+_MAX: Final = 1 << 16
+"""Largest number of value combinations for which a layer's function is called."""
+_BITS: Final = (BitField, BitEnumField, FlagsField)
+_ADDRESSES: Final = {MACField: ("ether", 6), IPField: ("ipv4", 4), IP6Field: ("ipv6", 16)}
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Length in bytes: `times` the value of a field, plus `more`. of: the field; empty: only `more`; "*": all that is
+    left."""
+
+    of: str = ""
+    times: int = 0
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Combinations of field values for which an item is present."""
+
+    of: tuple[str, ...]
+    values: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Part of a number: name, size and shift in bits, the names of its values, and the names of single bits."""
+
+    name: str
+    size: int
+    shift: int
+    names: Mapping[int, str]
+    flags: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Part of a header, in order of the bytes. kind: "uint", "int", "float", "ether", "ipv4", "ipv6", "bytes", "bits"
+    (a number that consists of `parts`), "route" (bytes with their top bit set), or "crc8" (the frame's last byte).
+    size: in bytes; 0 where `length` gives it. hexadecimal: how it is shown."""
+
+    kind: str
+    name: str
+    size: int
+    little: bool = False
+    hexadecimal: bool = False
+    names: Mapping[int, str] = field(default_factory=dict)
+    parts: tuple[Bits, ...] = ()
+    length: Length = Length()
+    condition: Condition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A layer. title: for people. follows: values of its fields, and the header that follows then."""
+
+    name: str
+    title: str
+    items: tuple[Item, ...]
+    follows: tuple[tuple[Mapping[str, int], str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Headers of a protocol by name, the first one first. It follows Ethernet or, where `below` names another
+    protocol's header, that header, with the values `announced`. fixed: offset, size and value of numbers in the first
+    header that every frame has. length: the field with the payload's length, or empty. kind, kinds: texts for its
+    frames (`protocols.core.frame_kinds`)."""
+
+    name: str
+    ethertype: int
+    below: str
+    announced: Mapping[str, int]
+    headers: Mapping[str, Header]
+    fixed: tuple[tuple[int, int, int], ...]
+    length: str
+    kind: str
+    kinds: Mapping[int, Kind]
+
+    def check_names(self) -> None:
+        """Raise TypeError where two fields have one name."""
+        counted = Counter(name for header in self.headers.values() for item in header.items for name in _names_of(item))
+        for name, number in counted.items():
+            if number > 1:
+                raise TypeError(f"{self.name}: {number} fields are called {name!r}")
+
+
+def protocol(name: str, frames: ModuleType) -> Protocol:
+    """Extract a protocol from its module of layers. Raises TypeError for what no dissector can express."""
+    by_type = [(int(values["type"]), layer) for values, layer in Ether.payload_guess if set(values) == {"type"}]
+    bound: list[tuple[int, str, dict[str, int], type[Packet]]] = []
+    for ethertype, layer in by_type:
+        if layer.__module__ == frames.__name__:
+            bound.append((ethertype, "", {}, layer))
+        elif any(isinstance(field, Passing) for field in layer.fields_desc):
+            above = [(values, upper) for values, upper in layer.payload_guess if upper.__module__ == frames.__name__]
+            bound += [(ethertype, layer.__name__, values, upper) for values, upper in above]
+    if len(bound) != 1:
+        raise TypeError(f"{name}: {len(bound)} of its layers are bound to an EtherType, not one")
+    ethertype, below, announced, first = bound[0]
+    layers = _reachable(first)
+    names = Counter(field.name for layer in layers for field in layer.fields_desc)
+    headers = {layer.__name__: _LayerReader(layer, names).header() for layer in layers}
+    extracted = Protocol(
+        name,
+        ethertype,
+        below,
+        announced,
+        headers,
+        tuple(_fixed(headers[first.__name__])),
+        getattr(frames, "LENGTH", ""),
+        getattr(frames, "KIND", ""),
+        getattr(frames, "KINDS", {}),
+    )
+    extracted.check_names()
+    return extracted
+
+
+def _reachable(first: type[Packet]) -> list[type[Packet]]:
+    layers = [first]
+    for layer in layers:
+        layers += [above for _, above in _above(layer) if above not in layers]
+    return layers
+
+
+def _above(layer: type[Packet]) -> Iterator[tuple[dict[str, int], type[Packet]]]:
+    """Layers of the same protocol bound to this one."""
+    for values, above in layer.payload_guess:
+        if above.__module__ == layer.__module__:
+            yield values, above
+
+
+def _fixed(header: Header) -> Iterator[tuple[int, int, int]]:
+    """Numbers with one enumerated value, up to the first item of variable length."""
+    at = 0
+    for item in header.items:
+        if item.condition is not None or not item.size:
+            return
+        if len(item.names) == 1 and item.kind == "uint" and item.size <= 4 and not item.little:
+            yield at, item.size, next(iter(item.names))
+        at += item.size
+
+
+def _names_of(item: Item) -> Iterator[str]:
+    yield from (part.name for part in item.parts) if item.parts else (item.name,)
+
+
+class _LayerReader:
+    """Extraction of one layer."""
+
+    def __init__(self, layer: type[Packet], names: Counter[str]) -> None:
+        """names: how many of the protocol's layers have a field of that name."""
+        self._layer = layer
+        self._names = names
+        self._fields = {field.name: _inner(field) for field in layer.fields_desc}
+
+    def header(self) -> Header:
+        follows = tuple(
+            ({self._rule_name(key): value for key, value in values.items()}, above.__name__)
+            for values, above in _above(self._layer)
+        )
+        return Header(self._layer.__name__, str(self._layer().name), tuple(self._items()), follows)
+
+    def _rule_name(self, name: str) -> str:
+        """The field's name in rules: with the layer, where several have it."""
+        return f"{self._layer.__name__.lower()}.{name}" if self._names[name] > 1 else name
+
+    def _items(self) -> Iterator[Item]:
+        bits: list[tuple[AnyField, int]] = []
+        for scapy_field in self._layer.fields_desc:
+            condition = None
+            if isinstance(scapy_field, ConditionalField):
+                condition = self._condition(scapy_field.name, scapy_field.cond)
+                scapy_field = _inner(scapy_field)
+            if isinstance(scapy_field, _BITS):
+                if scapy_field.rev or condition is not None:
+                    raise self._unsupported(scapy_field, "bits in the other order, or that may be missing")
+                bits.append((scapy_field, scapy_field.size))
+                if sum(size for _, size in bits) % 8 == 0:
+                    yield self._word(bits)
+                    bits = []
+            elif bits:
+                raise self._unsupported(scapy_field, "the bits before it fill no bytes")
+            else:
+                yield self._item(scapy_field, condition)
+        if bits:
+            raise self._unsupported(bits[-1][0], "the last bits fill no bytes")
+
+    def _word(self, bits: list[tuple[AnyField, int]]) -> Item:
+        size = sum(size for _, size in bits)
+        first = bits[0][0]
+        if len(bits) == 1 and not isinstance(first, FlagsField) and size in (8, 16, 24, 32, 64):
+            return Item("uint", self._rule_name(first.name), size // 8, names=_values(first))
+        if size > 32:
+            raise self._unsupported(first, f"{size} bits that only together fill bytes")
+        parts, shift = [], size
+        for scapy_field, width in bits:
+            shift -= width
+            flags = (
+                {1 << bit: str(flag) for bit, flag in enumerate(scapy_field.names)}
+                if isinstance(scapy_field, FlagsField)
+                else {}
+            )
+            parts.append(Bits(self._rule_name(scapy_field.name), width, shift, _values(scapy_field), flags))
+        return Item("bits", parts[0].name, size // 8, parts=tuple(parts))
+
+    def _item(self, field: AnyField, condition: Condition | None) -> Item:
+        name = self._rule_name(field.name)
+        for kind, (what, size) in _ADDRESSES.items():
+            if isinstance(field, kind):
+                return Item(what, name, size, condition=condition)
+        if isinstance(field, RouteField):
+            return Item("route", name, 0)
+        if isinstance(field, LastByteField):
+            return Item("crc8", name, 1)
+        if isinstance(field, StrFixedLenField | StrLenField):
+            return Item("bytes", name, 0, length=self._length(field.name, field.length_from), condition=condition)
+        if isinstance(field, StrField):
+            return Item("bytes", name, 0, length=Length("*"), condition=condition)
+        plain = isinstance(field, Field) and type(field).getfield is Field.getfield and type(field).m2i is Field.m2i
+        letter, size = field.fmt[-1:], int(field.sz)
+        if not (plain or isinstance(field, ThreeBytesField | LEThreeBytesField)) or letter not in "bBhHiIqQfd":
+            raise self._unsupported(field, f"a {type(field).__name__}")
+        return Item(
+            "float" if letter in "fd" else "int" if letter.islower() else "uint",
+            name,
+            size,
+            field.fmt.startswith("<") or isinstance(field, LEThreeBytesField),
+            type(field).__name__.startswith("X"),
+            _values(field),
+            condition=condition,
+        )
+
+    def _condition(self, name: str, decide: Callable[[Packet], object]) -> Condition:
+        """Tabulate a function for all values of the fields that it reads."""
+        of: list[str] = []
+        while True:
+            domains = [self._domain(name, name_asked) for name_asked in of]
+            true, more = [], set[str]()
+            for values in itertools.product(*domains):
+                probe = _Probe(self._fields, dict(zip(of, values, strict=True)))
+                if self._call(name, decide, probe):
+                    true.append(values)
+                more |= probe.asked
+            if not more - set(of):
+                return Condition(tuple(map(self._rule_name, of)), tuple(true))
+            of += sorted(more - set(of))
+
+    def _domain(self, name: str, asked: str) -> range:
+        field = self._fields[asked]
+        bits = field.size if isinstance(field, _BITS) else 8 * int(field.sz)
+        if 1 << bits > _MAX:
+            raise self._unsupported(
+                self._fields[name], f"it hangs on {asked}, which has too many values to try them all"
+            )
+        return range(1 << bits)
+
+    def _length(self, name: str, length: Callable[[Packet], object] | None) -> Length:
+        """Express a length function as a multiple of a field's value plus a constant."""
+        if length is None:
+            raise self._unsupported(self._fields[name], "its length is not said")
+        probe = _Probe(self._fields, {})
+        more = self._call(name, length, probe)
+        of = sorted(probe.asked)
+        if not of:
+            return Length(more=_number(more))
+        lengths = [_number(self._call(name, length, _Probe(self._fields, {of[0]: value}))) for value in range(256)]
+        times = lengths[101] - lengths[100]
+        more = lengths[100] - 100 * times
+        # A length may be clamped to 0 where the formula is negative.
+        if len(of) > 1 or any(length_told != max(0, times * value + more) for value, length_told in enumerate(lengths)):
+            raise self._unsupported(self._fields[name], "its length is no multiple of one field's value")
+        return Length(self._rule_name(of[0]), times, more)
+
+    def _call(self, name: str, function: Callable[[Packet], object], probe: _Probe) -> object:
+        try:
+            return function(cast(Packet, probe))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise self._unsupported(
+                self._fields[name], f"it hangs on more than its layer's fields ({error})"
+            ) from error
+
+    def _unsupported(self, field: AnyField, why: str) -> TypeError:
+        return TypeError(f"{self._layer.__name__}.{field.name}: no dissector can be made for this field: {why}")
+
+
+class _Probe:
+    """Stand-in for a packet with these field values, others 0, which records the fields that are read."""
+
+    def __init__(self, fields: Mapping[str, AnyField], values: Mapping[str, int]) -> None:
+        self._fields = fields
+        self._values = values
+        self.asked: set[str] = set()
+
+    def __getattr__(self, name: str) -> object:
+        if name not in self._fields:
+            raise AttributeError(f"{name} is no field")
+        self.asked.add(name)
+        field = self._fields[name]
+        value = self._values.get(name, 0)
+        return field.i2h(None, value) if isinstance(field, FlagsField) else value
+
+
+def _inner(field: AnyField) -> AnyField:
+    """The field without its condition."""
+    return field.fld if isinstance(field, ConditionalField) else field
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no length")
+    return value
+
+
+def _values(field: AnyField) -> dict[int, str]:
+    values = getattr(field, "i2s", None)
+    return {int(value): str(name) for value, name in values.items()} if isinstance(values, dict) else {}

@@ -1,0 +1,1 @@
+"""Frames, events and quantities as text."""

@@ -1,0 +1,174 @@
+"""Fast formatting of frames with all fields, equal to Scapy's, without building Scapy's packets.
+
+It works for layers of fixed fields, as our protocols have: the fields are unpacked together, and each value is
+formatted by its Scapy field. Anything else, such as a truncated frame, is left to Scapy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from typing import Any, Final
+
+from scapy.fields import AnyField, Field, MACField
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from protocols.core.formats import words_of
+from protocols.core.frames import Counted, LastByteField, RouteField
+from testbed.fates.header_fields import behind_route
+
+Show = Callable[[Any], str]
+
+_SHOWN: Final = 32  # undissected bytes shown
+_TEXTS: Final = 1 << 12  # cache entries for each field, or for each layer's payloads
+
+
+class UnfitError(Exception):
+    """The frame or layer must be left to Scapy."""
+
+
+class FixedLayers:
+    """Formatter for the layers in these modules and for Ethernet below them."""
+
+    def __init__(self, modules: Collection[str]) -> None:
+        self._modules = modules
+        self._ethernet = _Shape(Ether)
+        self._above: dict[type[Packet], _Shape | None] = {}
+
+    def format(self, frame: bytes) -> list[str]:
+        """Format a frame, one line for each layer. Raises UnfitError."""
+        shape, at, end, padding = self._ethernet, 0, len(frame), b""
+        lines = []
+        while True:
+            first, at = at, behind_route(frame, at) if shape.route is not None else at
+            last = end - 1 if shape.last is not None else end
+            if last < at + shape.size:
+                raise UnfitError
+            values = shape.unpack(frame, at)
+            texts = [
+                show(values[word] >> shift & mask if mask else values[word]) for word, shift, mask, show in shape.parts
+            ]
+            if shape.route is not None:
+                texts.insert(0, f"{shape.route.name} {shape.route.i2repr(None, frame[first:at])}")
+            if shape.last is not None:
+                shape.probe.pre_dissect(frame[first:end])
+                texts.append(f"{shape.last.name} {shape.last.i2repr(shape.probe, frame[last])}")
+            lines.append(f"{shape.name}: {', '.join(texts)}")
+            at, end = at + shape.size, last
+            above = shape.above(values)
+            if shape is self._ethernet and above is None:
+                raise UnfitError
+            following = None if above is None else self._shape(above)
+            if shape.length is not None:
+                inner = following.size if following is not None and above.__module__ == shape.layer.__module__ else 0
+                whole = min(end, at + inner + values[shape.length])
+                padding, end = frame[whole:end], whole
+            if following is None:
+                break
+            shape = following
+        lines += [
+            f"{what}: {format_bytes(rest)}" for what, rest in (("Raw", frame[at:end]), ("Padding", padding)) if rest
+        ]
+        return lines
+
+    def _shape(self, layer: type[Packet]) -> _Shape:
+        if layer not in self._above:
+            try:
+                self._above[layer] = _Shape(layer) if layer.__module__ in self._modules else None
+            except UnfitError:
+                self._above[layer] = None
+        shape = self._above[layer]
+        if shape is None:
+            raise UnfitError
+        return shape
+
+
+class _Shape:
+    """A layer: how it is unpacked, and for each field its word, shift, mask (0: the whole word) and formatter."""
+
+    __slots__ = (
+        "_found", "_guess", "_names", "_places", "last", "layer", "length", "name", "parts", "probe", "route", "size",
+        "unpack",
+    )  # fmt: skip
+
+    def __init__(self, layer: type[Packet]) -> None:
+        """Raises UnfitError."""
+        self.layer: Final = layer
+        self.probe: Final = layer()
+        self.name: Final = str(self.probe.name)
+        fields = list(layer.fields_desc)
+        self.route = fields.pop(0) if isinstance(fields[0], RouteField) else None
+        self.last = fields.pop() if isinstance(fields[-1], LastByteField) else None
+        self.parts: list[tuple[int, int, int, Show]] = []
+        places: dict[str, tuple[int, int, int]] = {}
+        format_ = "!"
+        try:
+            for word, (letter, _, parts) in enumerate(words_of(layer)):
+                format_ += letter
+                shift = sum(size for _, size in parts)
+                for field, size in parts:
+                    shift -= size
+                    places[field.name] = word, shift, (1 << size) - 1 if len(parts) > 1 else 0
+        except TypeError as error:
+            raise UnfitError from error
+        if not self._is_plain():
+            raise UnfitError
+        self.parts = [(*places[field.name], _text(field)) for field in fields]
+        made = struct.Struct(format_)
+        self.size: Final = made.size
+        self.unpack: Final = made.unpack_from
+        self.length = places["length"][0] if issubclass(layer, Counted) else None
+        self._guess = list(layer.payload_guess)
+        self._names = list(dict.fromkeys(name for wanted, _ in self._guess for name in wanted))
+        self._places = [places[name] for name in self._names]
+        self._found: dict[tuple[int, ...], type[Packet] | None] = {}
+
+    def above(self, values: tuple[Any, ...]) -> type[Packet] | None:
+        """The layer that these values announce."""
+        key = tuple([values[word] >> shift & mask if mask else values[word] for word, shift, mask in self._places])
+        if key not in self._found:
+            announced = dict(zip(self._names, key, strict=True))
+            layers = (layer for wanted, layer in self._guess if wanted.items() <= announced.items())
+            if len(self._found) >= _TEXTS:
+                self._found.clear()
+            self._found[key] = next(layers, None)
+        return self._found[key]
+
+    def _is_plain(self) -> bool:
+        """Whether the layer dissects as plain layers do, except for the classes known here."""
+        layer = self.layer
+        if layer is Ether:
+            return True
+        known = Counted if issubclass(layer, Counted) else Packet
+        names = ["do_dissect", "guess_payload_class", "do_dissect_payload"]
+        names += [] if self.last is not None else ["pre_dissect", "post_dissect"]
+        return layer.extract_padding is known.extract_padding and all(
+            getattr(layer, name) is getattr(Packet, name) for name in names
+        )
+
+
+def _text(field: AnyField) -> Show:
+    name = field.name
+    if isinstance(field, MACField):
+        return lambda raw: f"{name} {raw.hex(':')}"
+    if isinstance(field, Field) and type(field).i2repr is Field.i2repr and type(field).i2h is Field.i2h:
+        return lambda value: f"{name} {value}"
+
+    @lru_cache(maxsize=_TEXTS)
+    def show(value: int) -> str:
+        return f"{name} {printable(field.i2repr(None, field.any2i(None, value)))}"
+
+    return show
+
+
+def format_bytes(rest: bytes) -> str:
+    """Format bytes: their number and the first of them in hexadecimal."""
+    more = " ..." if len(rest) > _SHOWN else ""
+    return f"{len(rest)} bytes, {rest[:_SHOWN].hex(' ')}{more}"
+
+
+def printable(value: object) -> str:
+    text = str(value)
+    return text if text.isprintable() and text else repr(text)

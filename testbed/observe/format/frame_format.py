@@ -1,0 +1,315 @@
+"""Text for the frames of registered protocols, by their codecs' descriptions (`protocols.core.frame_kinds`), without
+Scapy.
+
+A protocol whose codec has no such description is shown by its fields. The codec itself checks each frame, so that one
+which the protocol would discard is shown as broken.
+
+Protocols that share an EtherType each use their own codec. The codec registered for all of them may have a function
+`stripped`, which removes from a frame what the others' codecs do not have: it returns the rest, the source route, and
+whether the CRC-8 is right. Frames of that EtherType with a wrong CRC-8 that no other codec claims are ignored.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final
+
+from protocols.core.frame_kinds import Kind
+from protocols.core.kind_templates import spans
+from protocols.core.malformed import MalformedError
+from testbed import registry
+from testbed.errors import TestbedError
+from testbed.fates.header_fields import ETHERNET_HEADER, Fields, behind_route
+from testbed.fields import known_fields
+
+Write = Callable[[bytes], str]
+Read = Callable[[bytes], int]
+Show = Callable[[tuple[int, ...], int], str]
+"""Text of one value, given all values and its index."""
+
+Strip = Callable[[bytes], tuple[bytes, tuple[int, ...], bool]]
+
+_WORDS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_SHORT: Final = "short"
+_FOREIGN: Final = "another protocol's"
+
+
+class FrameFormatter:
+    """Formatter for the frames of one protocol. name: as registered. kinds: frame kinds, by the value of the field that
+    distinguishes them."""
+
+    def __init__(self, name: str, codec: Any, fields: Fields, strip: Strip | None = None) -> None:
+        """codec: a module as `protocols.core.codegen` writes it, possibly without NAMES and KINDS. strip: see the
+        module."""
+        self.name: Final = name
+        self.ethertype: Final = int(codec.ETHERTYPE)
+        self.begins: Final[bytes] = getattr(codec, "BEGINS", b"")
+        self._strip = strip
+        self._is_common = strip is not None and not self.begins
+        self.kinds: Final[Mapping[int, Kind]] = getattr(codec, "KINDS", {})
+        self._fields = fields
+        self._routed = bool(getattr(codec, "ROUTED", False))
+        self._own = [f"{name}.{field}" for field in codec.FIELDS]
+        self._names: Mapping[str, Mapping[int, str]] = getattr(codec, "NAMES", {})
+        self._unpack: list[Callable[[bytes], object]] = [
+            function
+            for what, function in vars(codec).items()
+            if what.startswith("unpack_") and not what.endswith("_behind")
+        ]
+        # Fields with one constant value: a frame with another value is of another protocol.
+        self._fixed = {field for field in codec.FIELDS if isinstance(getattr(codec, field.upper(), None), int)}
+        self._kind = self.read(codec.KIND) if self.kinds else None
+        self._selects: str = getattr(codec, "KIND", "")
+        self._writers = {value: _KindWriter(self, value, kind.words).write for value, kind in self.kinds.items()}
+        self._likely: dict[int, Callable[[bytes], object]] = {}  # by kind, the function that unpacked its last frame
+
+    def strip(self, frame: bytes) -> tuple[bytes, tuple[int, ...], bool]:
+        """Remove from a frame without tags what the codec does not have.
+
+        Returns the rest, the source route if known, and whether the removed parts are intact. All methods but `words`
+        expect the rest.
+        """
+        if self._strip is not None:
+            return self._strip(frame)
+        behind = behind_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
+        return frame if behind == ETHERNET_HEADER else frame[:ETHERNET_HEADER] + frame[behind:], (), True
+
+    def read(self, field: str) -> Read:
+        """Compile a reader of a field, by its name in the protocol; it returns -1 where a frame does not have the
+        field."""
+        reader = self._fields.reader(f"{self.name}.{field}")
+        ethertype = self.ethertype
+
+        def guarded(frame: bytes) -> int:
+            return reader(frame, (ethertype, ETHERNET_HEADER, -1, -1))
+
+        place = self._fields[f"{self.name}.{field}"]
+        if place.guard or self._routed:
+            return guarded
+        begin, end = ETHERNET_HEADER + place.offset, ETHERNET_HEADER + place.offset + place.width
+        mask, shift = place.mask, place.shift
+        if mask:
+            return lambda frame: (int.from_bytes(frame[begin:end], "big") & mask) >> shift if len(frame) >= end else -1
+        return lambda frame: int.from_bytes(frame[begin:end], "big") if len(frame) >= end else -1
+
+    def kind_of(self, frame: bytes) -> int:
+        """The frame's kind: a key of `kinds`, or -1."""
+        value = self._kind(frame) if self._kind is not None else -1
+        return value if value in self.kinds else -1
+
+    def format(self, frame: bytes) -> str:
+        """Format a frame, with or without a source route; empty for a frame of another protocol."""
+        if self._strip is None and not self._routed:
+            return self._format_stripped(frame)
+        frame, route, intact = self.strip(frame)
+        if not intact and self._is_common:
+            return ""
+        text = self._format_stripped(frame)
+        if route and text:
+            text += f", route {' '.join([f'{delta:+}' for delta in route])}"
+        return text if intact or not text else f"{text}, wrong CRC-8"
+
+    def _format_stripped(self, frame: bytes) -> str:
+        sort = self.kind_of(frame)
+        if reason := self._defect(frame, sort):
+            return "" if reason == _FOREIGN else f"{self.name.upper()}, broken ({reason})"
+        write = self._writers.get(sort)
+        try:
+            return write(frame) if write is not None else self._format_fields(frame)
+        except struct.error:  # too short, and not checked by the codec
+            return self._format_fields(frame)
+
+    def defect(self, frame: bytes) -> str:
+        """Reason why the frame is of no kind of the protocol; empty where it is of one."""
+        return self._defect(frame, self.kind_of(frame))
+
+    def _defect(self, frame: bytes, sort: int) -> str:
+        likely = self._likely.get(sort)
+        if likely is not None:
+            try:
+                likely(frame)
+            except MalformedError:
+                pass
+            else:
+                return ""
+        reasons = []
+        for unpack in self._unpack:
+            try:
+                unpack(frame)
+            except MalformedError as error:
+                reasons.append(error.reason)
+            else:
+                self._likely[sort] = unpack
+                return ""
+        if not reasons:  # the codec has no unpack functions
+            return ""
+        if set(reasons) == {_SHORT}:
+            return _SHORT if self.begins else _FOREIGN
+        if not self._fixed.isdisjoint(reasons):
+            return _FOREIGN
+        if self.kinds and sort < 0:
+            return self._selects
+        # A mismatch of the kind only says that the frame was unpacked as the wrong one.
+        return next((reason for reason in reasons if reason != self._selects), reasons[0])
+
+    def _format_fields(self, frame: bytes) -> str:
+        """Format all fields that the frame has."""
+        located = (self.ethertype, ETHERNET_HEADER, -1, -1)
+        parts = []
+        for own in self._own:
+            field = own.removeprefix(f"{self.name}.")
+            value = self._fields.reader(own)(frame, located)
+            if value >= 0 and field not in self._fixed and not self._is_flag(field):
+                parts.append(f"{field} {self._names.get(field, {}).get(value, value)}")
+        return f"{self.name.upper()} {', '.join(parts)}".rstrip()
+
+    def _is_flag(self, field: str) -> bool:
+        """Whether the field is one bit of another field, which is shown instead."""
+        return f"{self.name}.{field.rpartition('.')[0]}" in self._fields
+
+    def place(self, field: str, sort: int) -> tuple[int, int]:
+        """Offset and width in bytes of a field in frames of that kind; (0, 0) for bits, and for fields that not all of
+        them have."""
+        place = self._fields[f"{self.name}.{field}"]
+        selects = f"{self.name}.{self._selects}", sort
+        if place.mask or any(guard != selects for guard in place.guard):
+            return 0, 0
+        return ETHERNET_HEADER + place.offset, place.width
+
+    def names_of(self, field: str) -> Callable[[int], str] | None:
+        """Return a function from the field's values to their names, if they have names."""
+        if flags := self._flags(field):
+            return lambda value: "+".join([flag for bit, flag in flags if value & bit])
+        names = self._names.get(field)
+        if names is None:
+            return None
+        known = names
+        return lambda value: known.get(value) or str(value)
+
+    def _flags(self, name: str) -> list[tuple[int, str]]:
+        """Bits of a field's value that have a name."""
+        whole = self._fields[f"{self.name}.{name}"]
+        flags = []
+        for own in self._own:
+            prefix, _, flag = own.rpartition(".")
+            if prefix == whole.name:
+                flags.append((self._fields[own].mask >> whole.shift, flag.upper()))
+        return flags
+
+
+class _KindWriter:
+    """Writer of frames of one kind: it reads their fields and puts them into a text."""
+
+    __slots__ = ("_format", "_reads", "_shown", "_unpack")
+
+    def __init__(self, formatter: FrameFormatter, sort: int, words: str) -> None:
+        names = {name: None for pieces, _ in spans(words) for _, name, _ in pieces if name}
+        numbers = self._locate(formatter, sort, list(names))
+        self._shown: list[tuple[int, Show | None]] = []
+        texts = []
+        for pieces, optional in spans(words):
+            first, text = len(self._shown), ""
+            for before, name, how in pieces:
+                text += before.replace("%", "%%")
+                if name:
+                    called = formatter.names_of(name)
+                    self._shown.append((numbers[name], None if called is None else _name(called)))
+                    text += f"%{how or 'd'}" if called is None else "%s"
+            if optional:
+                self._shown[first:] = [(0, _unless_zero(text, self._shown[first:]))]
+                text = "%s"
+            texts.append(text)
+        self._format = "".join(texts)
+
+    def write(self, frame: bytes) -> str:
+        values = self._unpack(frame)
+        if self._reads:
+            values += tuple([read(frame) for read in self._reads])
+        return self._format % tuple([values[at] if show is None else show(values, at) for at, show in self._shown])
+
+    def _locate(self, formatter: FrameFormatter, sort: int, names: list[str]) -> dict[str, int]:
+        """Plan how fields are read: most unpacked together, those of bits and those that not all frames have one by
+        one. Returns the indices of their values."""
+        end, format_, together, apart = 0, "!", list[str](), list[str]()
+        for (begin, width), name in sorted((formatter.place(name, sort), name) for name in names):
+            if begin < end or width not in _WORDS:
+                apart.append(name)
+                continue
+            format_ += f"{begin - end}x{_WORDS[width]}"
+            end = begin + width
+            together.append(name)
+        self._unpack: Callable[[bytes], tuple[int, ...]] = struct.Struct(format_).unpack_from
+        self._reads = [formatter.read(name) for name in apart]
+        return {name: number for number, name in enumerate([*together, *apart])}
+
+
+def _name(called: Callable[[int], str]) -> Show:
+    return lambda values, place: called(values[place])
+
+
+def _unless_zero(text: str, inner: Sequence[tuple[int, Show | None]]) -> Show:
+    """Return a formatter of an optional part: empty where all its values are 0."""
+
+    def show(values: tuple[int, ...], _: int) -> str:
+        for place, _name in inner:
+            if values[place] > 0:
+                return text % tuple([values[at] if show is None else show(values, at) for at, show in inner])
+        return ""
+
+    return show
+
+
+class SharedEtherType:
+    """Protocols that share an EtherType."""
+
+    def __init__(self) -> None:
+        self._by_begin: dict[bytes, FrameFormatter] = {}
+        self._size = 0
+        self._routed = False
+        self._common: FrameFormatter | None = None
+
+    def __iter__(self) -> Iterator[FrameFormatter]:
+        return iter(self._by_begin.values())
+
+    def add(self, formatter: FrameFormatter, routed: bool) -> None:
+        self._by_begin[formatter.begins] = formatter
+        self._size = max(self._size, len(formatter.begins))
+        self._routed = routed
+        self._common = self._by_begin.get(b"")
+
+    def formatter_of(self, frame: bytes) -> FrameFormatter | None:
+        """The formatter of the protocol that a frame without tags belongs to."""
+        if not self._size:
+            return self._common
+        at = behind_route(frame, ETHERNET_HEADER) if self._routed else ETHERNET_HEADER
+        return self._by_begin.get(frame[at : at + self._size], self._common)
+
+
+@cache
+def formatters() -> Mapping[int, SharedEtherType]:
+    """Formatters of the protocols by EtherType, for all with fields that rules can name, except those that cannot be
+    imported."""
+    codecs: dict[str, Any] = {}
+    for name in registry.offered(registry.FIELDS):
+        with suppress(TestbedError):
+            codecs[name] = registry.load(registry.FIELDS, name)
+    return make_formatters(codecs, known_fields())
+
+
+def make_formatters(codecs: Mapping[str, Any], fields: Fields) -> Mapping[int, SharedEtherType]:
+    """Make formatters from codecs, by name. One that is no codec, or whose fields are unknown, is left out."""
+    strips: dict[int, Strip] = {}
+    for codec in codecs.values():
+        with suppress(AttributeError):
+            strips[codec.ETHERTYPE] = codec.stripped
+    shared: dict[int, SharedEtherType] = {}
+    for name, codec in codecs.items():
+        with suppress(AttributeError, LookupError, ValueError, TypeError):
+            formatter = FrameFormatter(name, codec, fields, strips.get(codec.ETHERTYPE))
+            shared.setdefault(formatter.ethertype, SharedEtherType()).add(
+                formatter, fields.is_routed(formatter.ethertype)
+            )
+    return shared

@@ -1,0 +1,104 @@
+"""One-line labels of frames: addresses, protocol, main fields and length.
+
+They are read from a frame's bytes by the headers' layouts and the protocols' codecs; of a broken frame as far as
+possible.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from testbed.fates.header_fields import ETHERNET_HEADER, IPV4, IPV6, SMALLEST_ETHERTYPE, TAGS, locate
+from testbed.observe.format.frame_format import formatters
+
+_ARP: Final = 0x0806
+_ICMP, _TCP, _UDP, _ICMP6 = 1, 6, 17, 58
+_TCP_FLAGS: Final = "FSRPAUEW"  # from the lowest bit
+_IPV4_PROTOCOL: Final = {_ICMP: "ICMP", _TCP: "TCP", _UDP: "UDP", _ICMP6: "ICMPv6"}
+_ECHO: Final = {
+    (_ICMP, 8): "echo request",
+    (_ICMP, 0): "echo reply",
+    (_ICMP6, 128): "echo request",
+    (_ICMP6, 129): "echo reply",
+    (_ICMP6, 135): "who has",
+    (_ICMP6, 136): "neighbour is at",
+}
+
+
+def label(frame: bytes, nics: Mapping[bytes, str] = MappingProxyType({})) -> str:
+    """Label a frame in one line, without a line end. nics: names of hardware addresses."""
+    try:
+        what = _describe(frame, nics)
+    except IndexError:
+        what = "cut short"
+    tag = ""
+    if len(frame) >= ETHERNET_HEADER + 4 and _number(frame, 12, 2) in TAGS:
+        tag = f"VLAN {_number(frame, 14, 2) & 0xFFF}, "
+    return f"{tag}{what}, {len(frame)} bytes"
+
+
+def _describe(frame: bytes, nics: Mapping[bytes, str]) -> str:
+    ethertype, network, protocol, transport = locate(frame)
+    source, destination = frame[6:12], frame[:6]
+    between = f"{nics.get(source) or source.hex(':')} > {nics.get(destination) or destination.hex(':')}"
+    if ethertype == IPV4:
+        between = f"{_address(frame, network + 12, 4)} > {_address(frame, network + 16, 4)}"
+        return f"{between} {_internet(frame, protocol, transport)}"
+    if ethertype == IPV6:
+        between = f"{_address(frame, network + 8, 16)} > {_address(frame, network + 24, 16)}"
+        return f"{between} {_internet(frame, protocol, transport)}"
+    if ethertype == _ARP:
+        return _arp(frame, network)
+    sharers = formatters().get(ethertype)
+    if sharers is not None and network == ETHERNET_HEADER:
+        formatter = sharers.formatter_of(frame)
+        if formatter is not None and (words := formatter.format(frame)):
+            return f"{between} {words}"
+    if ethertype < 0:
+        return "no Ethernet frame"
+    kind = "length" if ethertype < SMALLEST_ETHERTYPE else "EtherType"
+    return f"{between} {kind} 0x{ethertype:04x}"
+
+
+def _internet(frame: bytes, protocol: int, at: int) -> str:
+    name = _IPV4_PROTOCOL.get(protocol, f"protocol {protocol}")
+    if at < 0:
+        return f"{name}, a later fragment or broken"
+    if protocol in (_TCP, _UDP):
+        name += f" {_number(frame, at, 2)} > {_number(frame, at + 2, 2)}"
+    if protocol == _TCP:
+        flags = frame[at + 13]
+        letters = "".join(letter for bit, letter in enumerate(_TCP_FLAGS) if flags >> bit & 1)
+        name += f" [{letters}] seq {_number(frame, at + 4, 4)} ack {_number(frame, at + 8, 4)}"
+    elif protocol in (_ICMP, _ICMP6):
+        kind = frame[at]
+        name += f" {_ECHO.get((protocol, kind), f'type {kind} code {frame[at + 1]}')}"
+        if _ECHO.get((protocol, kind), "").startswith("echo"):
+            name += f" {_number(frame, at + 4, 2)} seq {_number(frame, at + 6, 2)}"
+    return name
+
+
+def _arp(frame: bytes, at: int) -> str:
+    sender, target = _address(frame, at + 14, 4), _address(frame, at + 24, 4)
+    match _number(frame, at + 6, 2):
+        case 1:
+            return f"ARP who has {target}? tell {sender}"
+        case 2:
+            return f"ARP {sender} is at {frame[at + 8 : at + 14].hex(':')}"
+        case other:
+            return f"ARP operation {other}"
+
+
+def _address(frame: bytes, at: int, size: int) -> str:
+    if len(frame) < at + size:
+        raise IndexError
+    return socket.inet_ntop(socket.AF_INET if size == 4 else socket.AF_INET6, frame[at : at + size])
+
+
+def _number(frame: bytes, at: int, size: int) -> int:
+    if len(frame) < at + size:
+        raise IndexError
+    return int.from_bytes(frame[at : at + size], "big")

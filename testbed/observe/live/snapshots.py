@@ -1,0 +1,301 @@
+"""Repeated snapshots of a cluster: each look gives a snapshot, or a sentence on why there is none.
+
+The cluster may be taken down and brought up between looks; without a name the one that is up is meant, as everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.cluster.faults.fault_injection import described
+from testbed.cluster.faults.injections import BOTH, DirectionName, Injection
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.records.state import State, Store
+from testbed.cluster.records.status import missing, summary
+from testbed.errors import KernelError, NotFoundError, TestbedError, reason_of
+from testbed.kernel import namespaces, processes
+from testbed.observe.format.event_format import FormattedEvent, Tail, format_event
+from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Nic, Node, Program, Snapshot
+from testbed.observe.live.wires import Carried, Place, Wires
+from testbed.runtime import event_log
+from testbed.spec import layout
+from testbed.spec.layout_json import impairment_to_json
+
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessUsage:
+    """Sampler of processor use; it remembers each process's use at the last look."""
+
+    def __init__(self) -> None:
+        self._used: dict[tuple[int, int], int] = {}  # (process, when it started) -> ticks
+
+    def look(self, keys: Mapping[int, str], span: float) -> dict[str, list[Program]]:
+        """Programs by namespace key. keys: the namespaces' inodes. span: seconds since the last look; 0: this is the
+        first."""
+        programs: dict[str, list[Program]] = {}
+        used: dict[tuple[int, int], int] = {}
+        for pid in processes.everyone():
+            key = keys.get(processes.network_namespace_of(pid))
+            if key is None:
+                continue
+            try:
+                with open(f"/proc/{pid}/stat", "rb") as file:
+                    text = file.read()
+            except OSError:  # the process has ended
+                continue
+            name = text[text.index(b"(") + 1 : text.rindex(b")")].decode(errors="replace")
+            fields = text[text.rindex(b")") + 2 :].split()
+            ticks, started, pages = int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21])
+            used[pid, started] = ticks
+            before = self._used.get((pid, started), ticks)
+            cpu = (ticks - before) / _TICK / span if span else 0.0
+            programs.setdefault(key, []).append(Program(pid, name, cpu, pages * _PAGE))
+        self._used = used
+        return programs
+
+
+_EVENTS: Final = 200
+"""Number of the latest events kept."""
+
+_LOST: Final = ("dropped", "overflowed", "unsent", "down", "strangers", "refused")
+"""Counts an agent reports beside its firmware's counters: lost frames, and refused host processes."""
+
+Agents = Mapping[str, Mapping[str, Any] | None]
+"""Reports of the NIC agents, by node; None where one does not answer."""
+
+
+class SnapshotSampler:
+    """Sampler of snapshots; `close` releases the files it holds open."""
+
+    def __init__(self, store: Store, name: str | None = None) -> None:
+        """name: of the cluster; None: the one that is up."""
+        self._store = store
+        self._name = name
+        self._watched: _Watched | None = None
+
+    def close(self) -> None:
+        if self._watched is not None:
+            self._watched.close()
+            self._watched = None
+
+    def look(self, *, agents: bool = True) -> Snapshot | Absent:
+        """Take a snapshot. Every obstacle becomes a sentence, and may be over at the next look. agents: ask the agents
+        of shared NICs for their counters, which costs more than everything else."""
+        before = self._watched
+        try:
+            cluster = self._cluster()
+            if before is None or before.cluster != cluster or not before.exists():
+                self.close()
+                self._watched = _Watched(self._store, cluster)
+            assert self._watched is not None
+            return self._watched.look(agents=agents)
+        except (TestbedError, OSError) as error:
+            self.close()
+            why = reason_of(error) if isinstance(error, OSError) else str(error)
+            if before is None or before.cluster in self._store.names():
+                return Absent(why)
+            gone = f"{before.cluster} has been taken down"
+            return Absent(gone if self._name is not None else f"{gone}; {why}")
+
+    def _cluster(self) -> str:
+        """Name of the cluster to look at. The one watched is kept while it is up, whatever else comes up."""
+        if self._name is None and self._watched is not None and self._watched.exists():
+            return self._watched.cluster
+        return self._store.existing(self._name)
+
+
+class _Watched:
+    """One cluster, from its first look on."""
+
+    def __init__(self, store: Store, cluster: str) -> None:
+        self.cluster: Final = cluster
+        self._store = store
+        self._path = store.directory(cluster) / "state.json"
+        self._directory = os.stat(self._path.parent)
+        self._known: tuple[int, int] = (0, 0)  # inode and mtime of the state's file
+        self._state: State | None = None
+        self._wires: Wires | None = None
+        self._usage = ProcessUsage()
+        self._looked = 0
+        self._carried: dict[Place, Carried] = {}
+        self._impaired: dict[Place, tuple[str, str]] = {}
+        self._tail = Tail(store.directory(cluster) / event_log.FILE)
+        self._events: deque[FormattedEvent] = deque(maxlen=_EVENTS)
+
+    def close(self) -> None:
+        self._tail.close()
+        if self._wires is not None:
+            self._wires.close()
+
+    def exists(self) -> bool:
+        """Whether the cluster still exists, and is not another of its name."""
+        try:
+            return self._path.exists() and os.path.samestat(os.stat(self._path.parent), self._directory)
+        except FileNotFoundError:
+            return False
+
+    def look(self, *, agents: bool) -> Snapshot:
+        """Take a snapshot. Raises NotFoundError where the cluster is gone, OSError, KernelError."""
+        state = self._read()
+        now = time.monotonic_ns()
+        wires, carried = self._wires_of(state).look(state)
+        span = (now - self._looked) / 1e9 if self._looked else 0.0
+        programs = self._usage.look({inode: key for key, inode in state.inodes.items()}, span)
+        directions = {place: self._direction(place, totals, span) for place, totals in carried.items()}
+        self._looked, self._carried = now, carried
+        self._events += map(format_event, self._tail.read())
+        reports = self._agents(state) if agents else {}
+        links = tuple(_link(link, wires[link.name].state, state, directions) for link in state.layout.links)
+        return Snapshot(
+            state.name,
+            state.origin,
+            time.time_ns(),
+            max(0.0, time.time() - state.created),
+            span,
+            summary(state.layout),
+            state.phase,
+            _warning(state, self._path.parent, [node for node, report in reports.items() if report is None]),
+            tuple(_nodes(state, links, programs, reports)),
+            links,
+            tuple(_fault(injection, now) for injection in state.injected),
+            tuple(programs.get(namespace_names.WIRE, ())),
+            tuple(self._events),
+        )
+
+    def _read(self) -> State:
+        """Return the state, read again only when it has been written."""
+        status = os.stat(self._path)
+        known = status.st_ino, status.st_mtime_ns
+        if self._state is None or known != self._known:
+            state = self._store.read(self.cluster)
+            if state is None:
+                raise NotFoundError(f"cluster {self.cluster} has been taken down")
+            if self._wires is not None and not self._wires.has_namespaces_of(state):
+                self._wires.close()
+                self._wires, self._looked = None, 0
+            self._state, self._known = state, known
+            self._impaired = dict(_impairments(state))
+        return self._state
+
+    def _wires_of(self, state: State) -> Wires:
+        if self._wires is None:
+            if namespace_names.WIRE not in state.namespaces:
+                raise KernelError(f"cluster {self.cluster} is being made")
+            hidden = state.namespaces[namespace_names.WIRE].startswith(f"{namespaces.NAMES}/")
+            keeper = state.keeper.pid if state.keeper is not None and hidden else 0
+            if keeper and state.abandoned:
+                raise NotFoundError(f"cluster {self.cluster} is gone: 'testbed gc' removes what is left of it")
+            self._wires = Wires(state, self._path.parent, keeper)
+        return self._wires
+
+    def _agents(self, state: State) -> Agents:
+        if state.nics is None:
+            return {}
+        from testbed.cluster.services.nic_sharing import reports  # imports the protocols
+
+        return reports(self._store, state)
+
+    def _direction(self, place: Place, now: Carried, span: float) -> Direction:
+        before = self._carried.get(place, now)
+        drops, dropped = sum(now.dropped.values()), sum(before.dropped.values())
+        declared, injected = self._impaired.get(place, ("", ""))
+        return Direction(
+            now.frames,
+            now.bytes,
+            _rate(before.frames, now.frames, span),
+            8 * _rate(before.bytes, now.bytes, span),
+            now.dropped,
+            _rate(dropped, drops, span),
+            now.met,
+            declared,
+            injected,
+        )
+
+
+def _rate(before: int, now: int, span: float) -> float:
+    """Change per second; 0 for a counter that restarted with a new interface."""
+    return (now - before) / span if span and now > before else 0.0
+
+
+def _impairments(state: State) -> Iterable[tuple[Place, tuple[str, str]]]:
+    """Declared and injected impairments of each direction, as text."""
+    for link in state.layout.links:
+        for direction in BOTH:
+            declared: layout.Impairment = getattr(link, direction)
+            keys = {key: value for key, value in impairment_to_json(declared).items() if key != "rules"}
+            injected = [text for injection in state.injected if (text := _injected(injection, link.name, direction))]
+            yield (link.name, direction), (described(keys, declared.rules), "; ".join(injected))
+
+
+def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
+    direction_place = (link, direction)
+    rules = [text for place, text in injection.rules if place == direction_place]
+    parts = [described(injection.keys if direction_place in injection.places else {}, rules)]
+    parts += [f"replay of {injection.replay}"] if injection.replay and direction_place in injection.places else []
+    parts += ["down"] if link in injection.down else []
+    return ", ".join(part for part in parts if part)
+
+
+def _link(link: layout.Link, state: str, cluster: State, directions: Mapping[Place, Direction]) -> Link:
+    forward, backward = (directions.get((link.name, direction), Direction()) for direction in BOTH)
+    carrier = cluster.datapaths.get(link.name, "direct")
+    return Link(link.name, str(link.a), str(link.b), state, carrier, forward, backward, link.tags)
+
+
+def _nodes(
+    state: State, links: Iterable[Link], programs: Mapping[str, list[Program]], agents: Agents
+) -> Iterable[Node]:
+    by_end = {end: (link, end == link.a) for link in links for end in (link.a, link.b)}
+    hidden = state.keeper is not None and state.namespaces.get(namespace_names.WIRE, "").startswith(
+        f"{namespaces.NAMES}/"
+    )
+    for node in state.layout.nodes:
+        exists = hidden or namespaces.is_namespace(state.namespaces.get(node.name, ""))
+        yield Node(
+            node.name,
+            "up" if exists else "GONE",
+            tuple(
+                _nic(nic, by_end.get(f"{node.name}:{nic.name}"), agents.get(node.name) if not number else None)
+                for number, nic in enumerate(node.nics)
+            ),
+            tuple(programs.get(node.name, ())),
+            node.tags,
+        )
+
+
+def _nic(nic: layout.Nic, at: tuple[Link, bool] | None, report: Mapping[str, Any] | None) -> Nic:
+    """said: report of the agent of a shared NIC."""
+    counted = (
+        {name: report[name] for name in _LOST if report[name]} | dict(report["counted"]) if report is not None else {}
+    )
+    if at is None:
+        return Nic(nic.name, nic.mac, nic.addresses, "", agent=counted)
+    link, is_a = at
+    out, back = (link.forward, link.backward) if is_a else (link.backward, link.forward)
+    return Nic(nic.name, nic.mac, nic.addresses, link.name, out, back, counted)
+
+
+def _fault(injection: Injection, now: int) -> Fault:
+    left = max(0.0, (injection.until - now) / 1e9) if injection.until else None
+    return Fault(injection.number, injection.what, tuple(sorted(injection.links)), left)
+
+
+def _warning(state: State, directory: Path, silent: Sequence[str]) -> str:
+    """directory: the cluster's. silent: nodes whose NIC agent does not answer."""
+    if state.phase != "up":
+        if state.owner.alive:
+            return f"process {state.owner.pid} is {state.phase} it"
+        return f"left {state.phase}: 'testbed {'gc' if state.abandoned else 'up'}' puts it right"
+    if gone := missing(state, directory):
+        return gone[0]
+    if silent:
+        shown = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
+        return f"the agent of a shared NIC does not answer: {shown}"
+    return ""

@@ -1,0 +1,139 @@
+"""Report page: one HTML file with everything in it, which needs no network.
+
+    make_report([Path("results/runs/20261121-192009-racks-token")], Path("report.html"))
+
+Several runs are drawn into the same plots, with their verdicts side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from testbed.errors import TestbedError, reason_of
+from testbed.observe.report import sections
+from testbed.observe.report.comparisons import comparisons
+from testbed.observe.report.curves import curves
+from testbed.observe.report.distributions import distributions
+from testbed.observe.report.markup import Table, details, section, table
+from testbed.observe.report.plots import Plot
+from testbed.observe.report.run_summary import RunSummary, summarize_run
+from testbed.observe.report.timeline_plot import timelines
+from testbed.observe.report.topology_plot import are_alike, topology
+
+MAX: int = 8
+"""Largest number of runs in one report: as many as there are distinguishable colours."""
+
+
+class UnwritableReportError(TestbedError):
+    """The report cannot be written to its path."""
+
+
+def make_report(folders: Sequence[Path], output: Path, follow: Callable[[str], object] = lambda _: None) -> int:
+    """Write the report; return its size in bytes. follow: called with each step of the work.
+
+    Raises NotFoundError where there is no run, UnsupportedError for one of a newer version, UnwritableReportError, and
+    TestbedError for a broken file.
+    """
+    runs = []
+    for place, folder in enumerate(folders):
+        follow(f"reading {folder}")
+        runs.append(summarize_run(folder, chr(ord("A") + place) if len(folders) > 1 else ""))
+    follow("drawing")
+    text = page(runs).encode(errors="backslashreplace")
+    try:
+        if output.parent != Path():
+            output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(text)
+    except OSError as error:
+        raise UnwritableReportError(f"the report cannot be written to {output}: {reason_of(error)}") from error
+    return len(text)
+
+
+def page(runs: Sequence[RunSummary]) -> str:
+    """Report of these runs as HTML."""
+    title = (
+        runs[0].title if len(runs) == 1 else f"{len(runs)} runs: {', '.join(dict.fromkeys(run.title for run in runs))}"
+    )
+    parts = dict(_sections(runs))
+    names = {"comparison": "Comparison", "cluster": "Cluster", "timeline": "Timeline", "plots": "Plots",
+             "figures": "Figures", "evidence": "Evidence", "origin": "How to repeat it"}  # fmt: skip
+    shown = [name for name in names if parts[name]]
+    links = "".join(f'<li><a href="#{name}">{names[name]}</a></li>' for name in ["verdict", *shown] if name in names)
+    body = "\n".join(section(name, names[name], parts[name]) for name in shown)
+    heading = "Verdict" if len(runs) == 1 else "Verdicts"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)} · testbed report</title><style>{_style()}</style></head>\n<body>"
+        '<a class="skip" href="#verdict">Skip to the verdict</a>'
+        f'<header><p class="brand">testbed report</p><h1>{escape(title)}</h1>'
+        f'<nav aria-label="Parts of the report"><ul>{links}</ul></nav></header>\n<main>'
+        f'<section id="verdict" aria-labelledby="verdict-title" tabindex="-1"><h2 id="verdict-title">{heading}</h2>'
+        f'<div class="cards">{"".join(sections.verdict(run, place) for place, run in enumerate(runs))}</div>'
+        f"{_differing(runs)}</section>\n{body}</main>\n"
+        "<footer><p>Made by <code>testbed report</code> from the runs' folders, and from nothing else.</p></footer>"
+        "</body></html>\n"
+    )
+
+
+def _style() -> str:
+    return resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+
+
+def _differing(runs: Sequence[RunSummary]) -> str:
+    differing = sections.differences(runs)
+    if not differing:
+        return ""
+    rows = [[key, *(value or "–" for value in values)] for key, values in differing]
+    of = Table(
+        "What was asked for differently", ["", *(run.label for run in runs)], rows, frozenset(range(len(runs) + 1))
+    )
+    return table(of, "differences")
+
+
+def _sections(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[str]]]:
+    yield "cluster", [_figure(plot) for plot in _pictures(runs)]
+    yield "timeline", [_figure(plot) for plot in timelines(runs)]
+    sound = [run for run in runs if run.grade != "invalid"]  # figures of invalid runs are meaningless
+    yield "comparison", list(comparisons(runs))
+    yield "plots", [_figure(plot) for plot in [*curves(sound), *distributions(sound)]]
+    yield "figures", [_with_heading(run, _rows(run, place)) for place, run in enumerate(runs)]
+    evidence = [(run, "".join(sections.evidence(run, place))) for place, run in enumerate(runs)]
+    yield "evidence", [_with_heading(run, text) for run, text in evidence if text]
+    yield "origin", ["".join(sections.origin(run)) for run in runs]
+
+
+def _rows(run: RunSummary, place: int) -> str:
+    rows = "".join(sections.figures(run, place))
+    return details("Rows of an invalid run, to find out why it is", rows) if run.grade == "invalid" else rows
+
+
+def _with_heading(run: RunSummary, text: str) -> str:
+    return f"<h3>{escape(run.label)} {escape(run.title)}</h3>{text}" if run.label else text
+
+
+def _pictures(runs: Sequence[RunSummary]) -> Iterator[Plot]:
+    """Topology plots: one for all runs with equal clusters and injections, else one for each."""
+    drawn = [run for run in runs if run.layout is not None]
+    same = are_alike([run.layout for run in drawn if run.layout]) and all(
+        run.injected == drawn[0].injected for run in drawn
+    )
+    for place, run in enumerate(drawn[:1] if same else drawn):
+        if run.layout is not None:
+            title = run.layout.name if same or not run.label else f"{run.label}: {run.layout.name}"
+            yield topology(run.layout, run.injected, f"cluster-{place + 1}", title)
+
+
+def _figure(plot: Plot) -> str:
+    figures = details("In figures", table(plot.table, f"{plot.name}-table")) if plot.table is not None else ""
+    return (
+        f'<figure id="{plot.name}-figure" aria-labelledby="{plot.name}-title">'
+        f'<h3 id="{plot.name}-title">{escape(plot.title)}</h3>'
+        f'<div class="scrolls" tabindex="0" role="region" aria-label="{escape(plot.title, quote=True)}">{plot.svg}</div>'
+        f"<figcaption>{escape(plot.caption)}</figcaption>{figures}</figure>"
+    )

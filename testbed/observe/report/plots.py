@@ -1,0 +1,147 @@
+"""Style of the plots, and conversion of Matplotlib figures into parts of a page.
+
+Text stays text, and every colour is a variable of the page's style sheet, so that plots follow its dark or light theme.
+Matplotlib knows no variables: figures are drawn with stand-in colours, which are replaced afterwards.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from testbed.observe.format.quantities import format_time, format_value
+from testbed.observe.report.markup import Table
+from testbed.spec.units import format_size
+
+INK: Final = "#010fe1"
+MUTED: Final = "#020fe2"
+GRID: Final = "#030fe3"
+PAPER: Final = "#040fe4"
+FAULT: Final = "#050fe5"
+SERIES: Final = ("#110fe1", "#120fe2", "#130fe3", "#140fe4", "#150fe5", "#160fe6", "#170fe7", "#180fe8")
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "h")
+LINES: Final = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+
+_VARIABLES: Final = {
+    INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper-value", FAULT: "fault",
+    **{stand_in: f"series-{number}" for number, stand_in in enumerate(SERIES, 1)},
+}  # fmt: skip
+_FONT: Final = "DejaVu Sans"  # Matplotlib's own; wider than a page's font, so that no text is cut off
+_STYLE: Final[dict[Any, object]] = {  # Any: Matplotlib's types list every key literally
+    "svg.fonttype": "none", "font.family": _FONT, "font.size": 9.5, "text.color": INK, "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID, "axes.facecolor": "none", "axes.grid": True, "axes.axisbelow": True, "axes.titlesize": 10,
+    "axes.titlelocation": "left", "axes.titlecolor": MUTED, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.spines.left": False, "axes.labelsize": 9.5, "figure.facecolor": "none", "grid.color": GRID,
+    "grid.linewidth": 0.7, "lines.linewidth": 1.8, "lines.markersize": 4.5, "legend.frameon": False,
+    "legend.fontsize": 9, "patch.linewidth": 0, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelsize": 9,
+    "ytick.labelsize": 9, "xtick.major.size": 3, "ytick.major.size": 0, "hatch.color": FAULT, "hatch.linewidth": 0.6,
+    "figure.constrained_layout.use": True,
+}  # fmt: skip
+
+_WIDE: Final = (1.0, 2.0, 5.0)  # positions of ticks within a decade
+_NARROW: Final = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+
+WIDTH: Final = 7.6  # inches, of 72 points; a page scales it
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A figure of the page. name: unique in it. caption: what is shown, and its source. alternative: a description for
+    people who do not see it. table: the figures, if not too many."""
+
+    name: str
+    title: str
+    svg: str
+    caption: str
+    alternative: str
+    table: Table | None = None
+
+
+@contextmanager
+def new_figure(height: float, width: float = WIDTH) -> Iterator[Figure]:
+    """Context manager for a figure in this style; it must be drawn and written inside the block. Sizes in inches."""
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(width, height))
+        FigureCanvasSVG(figure)
+        yield figure
+
+
+def to_svg(figure: Figure, name: str, alternative: str) -> str:
+    """Write a figure as SVG within a page. name: makes its identifiers unique."""
+    written = io.StringIO()
+    with rc_context({"svg.hashsalt": name}):
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = written.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = text.replace("xlink:href", "href").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', text))
+    text = re.sub(r' id="([^"]*)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", text)
+    text = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", text)
+    text = re.sub(r"#[0-9a-f]{6}", lambda match: _variable(match[0]), text)
+    text = text.replace(f"'{_FONT}'", "var(--font)")
+    text = re.sub(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', _svg_tag(alternative), text, count=1)
+    return re.sub(r"\n\s*", "\n", text)
+
+
+def _variable(colour: str) -> str:
+    return f"var(--{_VARIABLES[colour]})" if colour in _VARIABLES else colour
+
+
+def _svg_tag(alternative: str) -> Callable[[re.Match[str]], str]:
+    label = escape(alternative, quote=True)
+    return lambda match: f'<svg class="plot" role="img" aria-label="{label}" viewBox="{match[1]}">'
+
+
+def set_up_axis(
+    axes: Axes, which: str, key: str, *, log: bool = False, zero: bool = False, narrow: bool = False
+) -> None:
+    """Set up an axis for values of a row's key, with units. zero: a logarithmic axis includes 0. narrow: the range is
+    so small that it needs more ticks."""
+    axis: Any = axes.xaxis if which == "x" else axes.yaxis
+    set_scale: Any = axes.set_xscale if which == "x" else axes.set_yscale
+    if log:
+        base = 2 if key.endswith("_bytes") else 10
+        if zero:
+            set_scale("symlog", base=base, linthresh=1, linscale=0.6)
+        else:
+            set_scale("log", base=base)
+            if base == 10:
+                axis.set_major_locator(LogLocator(base=10, subs=_NARROW if narrow else _WIDE, numticks=12))
+        axis.set_minor_locator(NullLocator())
+    else:
+        axis.set_major_locator(MaxNLocator(6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_tick(key, value)))
+
+
+def set_ticks(axes: Axes, values: list[float], key: str) -> None:
+    """Put the ticks of the lower axis at these values, leaving out as many as space requires."""
+    step = -(-len(values) // 9)
+    axes.xaxis.set_major_locator(FixedLocator(values[::step]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_tick(key, value)))
+
+
+def format_tick(key: str, value: float) -> str:
+    """Format a value at an axis."""
+    if key.endswith("_bytes"):
+        return format_size(round(value)).replace("KiB", " KiB").replace("MiB", " MiB").replace("B", " B", 1) \
+            if value < 1024 else format_size(round(value)).replace("KiB", " KiB").replace("MiB", " MiB")  # fmt: skip
+    if key.endswith("_ns"):
+        return format_time(value) if value else "0"
+    if key in ("availability", "fairness", "share"):
+        return f"{value:.0%}"
+    if key.endswith(("_bit_s", "_per_s")):
+        return format_value(key, float(value)) if value else "0"
+    return f"{value:g}"

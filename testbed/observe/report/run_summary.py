@@ -1,0 +1,161 @@
+"""Summary of a run for the report: all that its folder holds, with a sentence for everything missing."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.cluster.faults.injections import links_of
+from testbed.errors import NotFoundError, TestbedError, reason_of
+from testbed.observe.recorded import EVENTS, FATES, ROWS, Recorded, read_layout, recorded
+from testbed.observe.report.columns import Kind, read_chunks, read_kinds
+from testbed.observe.report.deliveries import Deliveries, read_deliveries
+from testbed.observe.report.run_events import Repetition, repetitions
+from testbed.runtime.journal import BrokenFileError
+from testbed.spec.layout import Layout
+
+Fates = Counter[tuple[str, str, str]]
+"""Frames by link, direction and cause of their fate."""
+
+_LOG: Final = 4_000  # characters of a program's log
+_MAX_LOGS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run for the report. label: its name among several runs. missing: sentences. zero: the clock when its programs
+    began, or of the first known event, in ns. injected: impairments of links by scenario or cluster while it ran. of:
+    repetitions."""
+
+    label: str
+    record: Recorded
+    layout: Layout | None
+    kinds: tuple[Kind, ...]
+    repetition: Repetition
+    of: int
+    deliveries: Deliveries | None
+    zero: int
+    fates: Fates
+    injected: Mapping[str, tuple[str, ...]]
+    logs: Mapping[str, str]
+    missing: tuple[str, ...]
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        return self.record.asked
+
+    @property
+    def title(self) -> str:
+        """Heading: ``pingpong on star-4``."""
+        return f"{self.asked.get('workload') or self.asked.get('kind', 'run')} on {self.asked.get('cluster', '?')}"
+
+    @property
+    def grade(self) -> str:
+        """Grade of its verdict; its status where there is none."""
+        return str((self.record.result.get("verdict") or {}).get("grade", self.record.status))
+
+
+def summarize_run(folder: Path, label: str) -> RunSummary:
+    """Read a run's folder. Raises NotFoundError where there is no run, UnsupportedError for one of a newer version,
+    TestbedError for a broken file."""
+    run = recorded(folder)
+    try:
+        return _summarize(run, label)
+    except OSError as error:
+        raise TestbedError(f"{folder} cannot be read: {reason_of(error)}") from error
+
+
+def _summarize(run: Recorded, label: str) -> RunSummary:
+    folder, missing = run.folder, list(_missing(run))
+    layout = _layout(folder / "cluster.json", missing)
+    events = [event for chunk in read_chunks(folder / EVENTS) for event in chunk]
+    repeated = repetitions(events, virtual=run.asked.get("mode") == "sim")
+    kinds = tuple(read_kinds(folder / ROWS))
+    part = folder / "repeat-1" if (folder / "repeat-1").is_dir() else folder
+    names = [node.name for node in layout.nodes] if layout is not None else []
+    deliveries = read_deliveries(part / "history", names)
+    zero = repeated[0].zero
+    if zero is None:
+        clocks = [float(kind.column("clock_ns").min()) for kind in kinds if kind.is_numeric("clock_ns")]
+        clocks += [float((deliveries.at - deliveries.took).min())] if deliveries is not None else []
+        zero = int(min(clocks, default=0))
+    return RunSummary(
+        label, run, layout, kinds, repeated[0], len(repeated), deliveries, zero, _fates(folder),
+        _injected(run, layout, events), _logs(part / "logs") if run.status != "done" else {}, tuple(missing),
+    )  # fmt: skip
+
+
+def _missing(run: Recorded) -> Iterator[str]:
+    if not run.result:
+        yield "The run never ended, or was killed: there is no result.json, hence no verdict. What was written is here."
+    if not (run.folder / ROWS).exists():
+        yield f"{ROWS} is missing: what the run measured is lost."
+    if not (run.folder / EVENTS).exists():
+        yield f"{EVENTS} is missing: when faults were in force is not known."
+
+
+def _layout(file: Path, missing: list[str]) -> Layout | None:
+    try:
+        return read_layout(file.parent)
+    except NotFoundError:
+        missing.append("cluster.json is missing: there is no picture of the cluster.")
+    except BrokenFileError as error:
+        missing.append(f"{error}; there is no picture of the cluster.")
+    return None
+
+
+def _fates(folder: Path) -> Fates:
+    """Count the fates of all repetitions."""
+    fates: Fates = Counter()
+    for file in [folder / FATES, *sorted(folder.glob(f"repeat-*/{FATES}"))]:
+        for records in read_chunks(file):
+            fates.update(
+                (str(record.get("link")), str(record.get("direction")), str(record.get("cause"))) for record in records
+            )
+    return fates
+
+
+def _injected(run: Recorded, layout: Layout | None, events: list[Mapping[str, Any]]) -> Mapping[str, tuple[str, ...]]:
+    """Impairments injected while the run went on, by link, from the cluster's events or else the scenario's targets."""
+    injected: dict[str, dict[str, None]] = {}
+    for event in events:
+        if event.get("event") == "inject" and not str(event.get("what")).startswith("links held for "):
+            links = event.get("links")
+            for link in links if isinstance(links, list) else ():
+                injected.setdefault(str(link), {})[str(event.get("what"))] = None
+    if layout is not None and not injected and (file := run.folder / "scenario.toml").exists():
+        for what, links in _by_scenario(file, layout, events):
+            for link in links:
+                injected.setdefault(link, {})[what] = None
+    return {link: tuple(what) for link, what in injected.items()}
+
+
+def _by_scenario(file: Path, layout: Layout, events: list[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Links of each fault. In simulation only a fault's text names its target: ``loss 10% on n1``."""
+    try:
+        faults = tomllib.loads(file.read_text(encoding="utf-8")).get("fault", [])
+    except (OSError, ValueError):
+        return
+    what = {str(event.get("fault")): str(event.get("what")) for event in events if event.get("event") == "fault begins"}
+    for number, fault in enumerate(faults, 1):
+        if fault.get("kind") not in ("impair", "down", "flap") or f"fault[{number}]" not in what:
+            continue
+        for target in [fault["on"]] if isinstance(fault.get("on"), str) else fault.get("on", ()):
+            try:
+                yield what[f"fault[{number}]"], [link.name for link in links_of(layout, target)]
+            except TestbedError:
+                continue
+
+
+def _logs(folder: Path) -> Mapping[str, str]:
+    """The ends of the programs' logs."""
+    logs: dict[str, str] = {}
+    for file in sorted(folder.glob("*.log")) if folder.is_dir() else ():
+        text = file.read_text(encoding="utf-8", errors="replace").strip()
+        if text and len(logs) < _MAX_LOGS:
+            logs[file.stem] = text[-_LOG:]
+    return logs

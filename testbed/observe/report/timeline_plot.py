@@ -1,0 +1,228 @@
+"""Timeline plot of a run: faults in force, and throughput and latency meanwhile.
+
+However many messages there are, a plot has some hundred intervals, each with its throughput, median, percentiles and
+slowest message, so that no extreme is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
+
+from testbed.observe.format.quantities import format_time, format_value
+from testbed.observe.report.columns import Numbers
+from testbed.observe.report.markup import Table
+from testbed.observe.report.plots import FAULT, INK, MUTED, SERIES, Plot, new_figure, set_up_axis, to_svg
+from testbed.observe.report.run_events import FaultPeriod
+from testbed.observe.report.run_summary import RunSummary
+from testbed.observe.report.samples import Samples, samples
+
+INTERVALS: Final = 150
+_MAX_LANES: Final = 12
+_MAX_ROWS: Final = 200  # faults in the table
+_RESOLUTION: Final = 500  # fraction of the timeline that is distinguishable
+_MAX_CHARACTERS: Final = 44  # characters of a fault beside its bar
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Measurements by interval. edges: seconds, one more than intervals. Each array: messages, bit/s, or percentiles of
+    times in ns (NaN for none)."""
+
+    edges: Numbers
+    count: Numbers
+    rate: Numbers | None
+    low: Numbers
+    median: Numbers
+    high: Numbers
+    slowest: Numbers
+
+
+def divide(of: Samples, end: float, intervals: int = INTERVALS) -> Intervals:
+    """Divide samples into intervals. end: of the last one, seconds."""
+    edges = numpy.linspace(0.0, max(end, 1e-9), intervals + 1)
+    place = numpy.clip(numpy.searchsorted(edges, of.at, side="right") - 1, 0, intervals - 1)
+    count = numpy.bincount(place, minlength=intervals)
+    order = numpy.lexsort((of.took, place))
+    ordered, first = of.took[order], numpy.concatenate(([0], numpy.cumsum(count)))[:-1]
+
+    def quantile(share: float) -> Numbers:
+        quantiles = numpy.full(intervals, numpy.nan)
+        filled = count > 0
+        quantiles[filled] = ordered[first[filled] + numpy.maximum(numpy.ceil(share * count[filled]).astype(int) - 1, 0)]
+        return quantiles
+
+    rate = None
+    if of.moved is not None:
+        rate = 8 * numpy.bincount(place, weights=of.moved, minlength=intervals) / (edges[1] - edges[0])
+    return Intervals(edges, count.astype(float), rate, quantile(0.0), quantile(0.5), quantile(0.99), quantile(1.0))
+
+
+def timelines(runs: Sequence[RunSummary]) -> list[Plot]:
+    """Plots of the runs with faults or samples, one for each, all with equal scales."""
+    drawn = [(run, samples(run)) for run in runs]
+    drawn = [(run, sample) for run, sample in drawn if sample is not None or run.repetition.faults]
+    whole = max((_end(run, sample) for run, sample in drawn), default=0.0)
+    divided = [divide(sample, whole) if sample is not None else None for _, sample in drawn]
+    top = max(
+        (float(intervals.rate.max()) for intervals in divided if intervals is not None and intervals.rate is not None),
+        default=0.0,
+    )
+    return [
+        _plot(number, run, sample, intervals, whole, top, len(runs) > 1)
+        for number, ((run, sample), intervals) in enumerate(zip(drawn, divided, strict=True))
+    ]
+
+
+def _end(run: RunSummary, sample: Samples | None) -> float:
+    ends = [fault.end if fault.end is not None else fault.begin for fault in run.repetition.faults]
+    return max([*ends, float(sample.at.max()) if sample is not None else 0.0])
+
+
+def _plot(
+    number: int,
+    run: RunSummary,
+    sample: Samples | None,
+    intervals: Intervals | None,
+    whole: float,
+    top: float,
+    several: bool,
+) -> Plot:
+    name = f"timeline-{number + 1}"
+    faults = run.repetition.faults
+    of = f" {run.label}" if several else ""
+    alternative = f"Timeline{of}, {whole:.3g} s. " + _in_words(faults, sample)
+    panels = ["faults"] if faults else []
+    if intervals is not None:
+        panels += ["rate" if intervals.rate is not None else "count", "latency"]
+    lanes = min(len(faults), _MAX_LANES)
+    heights = {"faults": 0.5 + 0.2 * lanes, "rate": 1.35, "count": 1.35, "latency": 1.75}
+    with new_figure(0.35 + sum(heights[panel] for panel in panels)) as figure:
+        drawn = figure.subplots(
+            len(panels), 1, sharex=True, squeeze=False, height_ratios=[heights[panel] for panel in panels]
+        )[:, 0]
+        for panel, axes in zip(panels, drawn, strict=True):
+            axes.set_xlim(0, whole)
+            for begin, end in fault_spans(faults, whole):
+                axes.axvspan(begin, end, color=FAULT, alpha=0.10, linewidth=0)
+            if panel == "faults":
+                _draw_faults(axes, faults[:_MAX_LANES], whole)
+            elif panel == "latency" and intervals is not None:
+                _draw_latency(axes, intervals, sample.what if sample is not None else "")
+            elif intervals is not None:
+                _draw_amount(axes, intervals, top)
+        drawn[-1].set_xlabel("seconds since the programs began")
+        svg = to_svg(figure, name, alternative)
+    caption = _caption(run, sample, len(faults))
+    return Plot(
+        name, f"Faults, throughput and latency{of}", svg, caption, alternative, _table(faults) if faults else None
+    )
+
+
+def fault_spans(faults: Sequence[FaultPeriod], whole: float) -> list[tuple[float, float]]:
+    """Times when any fault was in force, with overlapping and indistinguishably close ones merged."""
+    spans: list[tuple[float, float]] = []
+    for begin, end in sorted((fault.begin, whole if fault.end is None else fault.end) for fault in faults):
+        if spans and begin <= spans[-1][1] + whole / _RESOLUTION:
+            spans[-1] = spans[-1][0], max(end, spans[-1][1])
+        else:
+            spans.append((begin, end))
+    return spans
+
+
+def _draw_faults(axes: Axes, faults: Sequence[FaultPeriod], whole: float) -> None:
+    axes.set_title("faults in force")
+    axes.grid(visible=False)
+    axes.set_yticks([])
+    axes.set_ylim(len(faults) - 0.4, -0.6)
+    axes.tick_params(bottom=False)
+    axes.spines["bottom"].set_visible(False)
+    for lane, fault in enumerate(faults):
+        end = whole if fault.end is None else fault.end
+        axes.barh(lane, max(end - fault.begin, whole / 400), left=fault.begin, height=0.55, color=FAULT)
+        words = fault.what if len(fault.what) <= _MAX_CHARACTERS else fault.what[: _MAX_CHARACTERS - 1] + "…"
+        if end < 0.6 * whole:
+            axes.text(end + whole / 100, lane, words, va="center", ha="left", fontsize=8.5, color=INK)
+        else:
+            axes.text(fault.begin - whole / 100, lane, words, va="center", ha="right", fontsize=8.5, color=INK)
+
+
+def _draw_amount(axes: Axes, intervals: Intervals, top: float) -> None:
+    axes.set_title("throughput, of all nodes" if intervals.rate is not None else "messages per interval")
+    values = intervals.rate if intervals.rate is not None else intervals.count
+    axes.stairs(values, intervals.edges, color=SERIES[0], alpha=0.22, fill=True)
+    axes.stairs(values, intervals.edges, color=SERIES[0], linewidth=1.3, baseline=None)
+    set_up_axis(axes, "y", "rate_bit_s" if intervals.rate is not None else "count")
+    axes.set_ylim(0, 1.06 * top if top else None)
+
+
+def _draw_latency(axes: Axes, intervals: Intervals, what: str) -> None:
+    axes.set_title(f"time of each {what}" if what == "message" else what)
+    middles = (intervals.edges[1:] + intervals.edges[:-1]) / 2
+    colour = SERIES[1]
+    axes.fill_between(middles, intervals.low, intervals.high, color=colour, alpha=0.18, linewidth=0, step="mid",
+                      label="shortest to 99th percentile")  # fmt: skip
+    axes.plot(middles, intervals.median, color=colour, linewidth=1.6, label="median")
+    axes.plot(middles, intervals.slowest, color=MUTED, linestyle="none", marker=".", markersize=3.5, label="slowest")
+    if numpy.nanmin(intervals.low) > 0:
+        set_up_axis(axes, "y", "took_ns", log=True)
+        least, most = float(numpy.nanmin(intervals.low)), float(numpy.nanmax(intervals.slowest))
+        if most / least > 200:  # a tick for each power of ten is enough
+            axes.yaxis.set_major_locator(LogLocator(base=10, numticks=8))
+    else:
+        set_up_axis(axes, "y", "took_ns")
+    axes.legend(
+        labelcolor=INK, ncols=3, loc="upper right", bbox_to_anchor=(1.0, 1.22), handlelength=1.4, columnspacing=1.2
+    )
+
+
+def _caption(run: RunSummary, sample: Samples | None, faults: int) -> str:
+    parts = []
+    if sample is not None:
+        parts.append(f"From {sample.source}, {sample.at.size:,} in all, in {INTERVALS} intervals.")
+    else:
+        parts.append(
+            "Throughput and latency over time are not known: 'testbed run --history' or '--check' writes what they are "
+            "made of."
+        )
+    if faults:
+        parts.append("Shaded: while a fault was in force.")
+    if faults > _MAX_LANES:
+        parts.append(f"The first {_MAX_LANES} of {faults:,} faults have a bar.")
+    if run.of > 1:
+        parts.append(f"Repetition 1 of {run.of}.")
+    return " ".join(parts)
+
+
+def _in_words(faults: Sequence[FaultPeriod], sample: Samples | None) -> str:
+    periods = [
+        f"{fault.what} from {fault.begin:.3g} s to {'the end' if fault.end is None else f'{fault.end:.3g} s'}"
+        for fault in faults[:6]
+    ]
+    words = f"Faults: {'; '.join(periods)}{' and more' if len(faults) > 6 else ''}. " if faults else "No faults. "
+    if sample is None:
+        return words.strip()
+    quiet = numpy.ones(sample.at.size, dtype=bool)
+    for fault in faults:
+        quiet &= ~((sample.at >= fault.begin) & (sample.at <= (numpy.inf if fault.end is None else fault.end)))
+    for label, chosen in (("while no fault is in force", quiet), ("while one is", ~quiet)):
+        if chosen.any():
+            words += f"Median {label}: {format_time(float(numpy.median(sample.took[chosen])))}. "
+    return words.strip()
+
+
+def _table(faults: Sequence[FaultPeriod]) -> Table:
+    rows = [
+        [fault.what, f"{fault.begin:.3f} s", "the run's end" if fault.end is None else f"{fault.end:.3f} s",
+         ", ".join(f"{name}: {format_value('', count)}" for name, count in fault.counted.items()) or "-",
+         "yes" if fault.had_effect else "no"]
+        for fault in faults[:_MAX_ROWS]
+    ]  # fmt: skip
+    note = f"The first {_MAX_ROWS} of {len(faults):,}." if len(faults) > _MAX_ROWS else ""
+    headings = ["fault", "from", "to", "counted", "effect"]
+    return Table("Faults, in the order of their beginnings", headings, rows, frozenset({0, 3, 4}), note=note)

@@ -1,0 +1,167 @@
+"""Captures of a running cluster's links: frames as they pass, with their fates, until told to stop.
+
+::
+
+    with cluster.capture("n1", "n1.pcapng") as capture:
+        ...
+    print(capture.result.frames, capture.result.met["loss"])
+
+A capture does not disturb the links: frames are captured where they pass, and the relay reports their fates meanwhile,
+whether it writes a log of fates or not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from testbed.cluster.records.state import Store
+from testbed.errors import NotFoundError, TestbedError, reason_of
+from testbed.kernel import userns
+from testbed.kernel.children import Companion
+from testbed.kernel.setns import enter_keeper
+from testbed.observe.sniff.capture_sinks import CaptureFile, Sink
+from testbed.observe.sniff.frame_merge import CapturedFrame
+from testbed.observe.sniff.sniffer import Sniffer
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureResult:
+    """Result of a capture.
+
+    frames: their number, by end of a link. met: frames with a fate, by cause (see `fates.records`, and "queue full").
+    dropped: by end, frames the kernel dropped because the ring was full. cut: truncated frames. untold: fates that the
+    relay could not report in time, or of frames missing from the capture. undecided: frames for which it is unknown
+    whether a loss classifier dropped them. late: frames out of order. gone: the cluster was taken down.
+    """
+
+    seconds: float = 0.0
+    frames: Mapping[str, int] = field(default_factory=dict)
+    met: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    cut: int = 0
+    untold: int = 0
+    undecided: int = 0
+    late: int = 0
+    gone: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every frame is there, with its fate."""
+        return not (any(self.dropped.values()) or self.cut or self.untold or self.undecided)
+
+
+def enter(store: Store, cluster: str) -> None:
+    """Move this process, which must have one thread, into the cluster's user namespace for good, unless it has root."""
+    if userns.is_root():
+        return
+    state = store.choose(cluster)
+    if state.keeper is None or not state.keeper.alive:
+        raise NotFoundError(f"cluster {cluster} is gone: 'testbed gc' removes what is left of it")
+    enter_keeper(state.keeper.pid)
+
+
+def capture(
+    store: Store,
+    cluster: str,
+    target: str,
+    sink: Sink,
+    stop: int,
+    *,
+    seconds: float = 0,
+    count: int = 0,
+    begun: Callable[[], object] = lambda: None,
+) -> CaptureResult:
+    """Pass all frames of the target's links to the sink until the descriptor `stop` is readable, for a number of
+    seconds, or until a number of frames; 0 is no limit.
+
+    target: a link, a node or a switch (all its links), or "all". begun: called once every frame from then on is
+    captured. Raises NotFoundError, KernelError; OSError of the sink, once earlier frames are written.
+    """
+    sniffer = Sniffer(store, cluster, target)
+    frames: Counter[str] = Counter()
+    met: Counter[str] = Counter()
+    left = count or None
+
+    def give(ready: list[CapturedFrame]) -> bool:
+        """Pass frames to the sink; return whether the limit is reached."""
+        nonlocal left
+        ready = ready[:left]
+        sink.take(ready)
+        for seen in ready:
+            frames[str(seen.point.end)] += 1
+            met.update(seen.causes)
+        if left is not None:
+            left -= len(ready)
+        return left == 0
+
+    try:
+        sniffer.begin()
+        sink.announce(sniffer.points)
+        begun()
+        until = time.monotonic() + seconds if seconds else float("inf")
+        enough = False
+        while not (enough or sniffer.gone or sniffer.wait(stop) or time.monotonic() >= until):
+            enough = give(sniffer.frames())
+        if not enough:
+            for ready in sniffer.drain():
+                if give(ready):
+                    break
+        sniffer.update_counts()
+        ended = time.time_ns()
+        sink.end(sniffer.begun, ended, sniffer.dropped)
+        return CaptureResult(
+            (ended - sniffer.begun) / 1e9,
+            dict(frames),
+            dict(met),
+            {end: missing for end, missing in sniffer.dropped.items() if missing},
+            sniffer.cut,
+            sniffer.untold,
+            sniffer.undecided,
+            sniffer.late,
+            sniffer.gone,
+        )
+    finally:
+        sniffer.close()
+
+
+class Capture:
+    """Context manager: a capture into a file, in a process of its own.
+
+    When the block begins, every frame is captured; when it has ended, the file is complete, and `result` summarizes it.
+    """
+
+    def __init__(self, store: Store, cluster: str, target: str, path: str | Path) -> None:
+        self.path = Path(path)
+        self.result = CaptureResult()
+        self._store = store
+        self._cluster = cluster
+        self._target = target
+
+    def __enter__(self) -> Capture:
+        """Raises TestbedError where there is nothing to capture, or the file cannot be written."""
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
+
+        def act(begun: Callable[[], None], stop: int) -> CaptureResult:
+            enter(self._store, self._cluster)
+            sink = CaptureFile(descriptor, str(self.path))
+            return capture(self._store, self._cluster, self._target, sink, stop, begun=begun)
+
+        try:
+            self._companion = Companion(act)
+        finally:
+            os.close(descriptor)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.result = self._companion.end()

@@ -1,0 +1,138 @@
+"""Sinks for captured frames: a pcapng file, text lines for people, or JSON facts for programs."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from testbed.fabric import pcapng
+from testbed.observe.format.frame_labels import label
+from testbed.observe.sniff.frame_merge import CapturedFrame
+from testbed.observe.sniff.points import Point
+
+_SECOND: Final = 1_000_000_000
+
+
+class Sink(Protocol):
+    """Consumer of captured frames."""
+
+    def announce(self, points: Sequence[Point]) -> None:
+        """Announce points whose frames may follow."""
+
+    def take(self, frames: Sequence[CapturedFrame]) -> None:
+        """Consume the next frames. Raises OSError where they cannot be written; earlier frames stay readable."""
+
+    def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
+        """Finish the capture. begun, ended: wall clock, nanoseconds. dropped: frames missing from the capture, by
+        end."""
+
+
+class CaptureFile:
+    """A pcapng file with one interface for each end captured, all frames in order of time."""
+
+    def __init__(self, descriptor: int, name: str = "") -> None:
+        """name: the file's, for error messages; empty where it has none."""
+        self._descriptor = descriptor
+        self._name = name
+        self._written = 0  # bytes of complete writes
+        self._numbers: dict[tuple[str, str], int] = {}  # by end and link
+        self._frames: Counter[int] = Counter()
+        self._write([pcapng.section_header("testbed capture")])
+
+    def announce(self, points: Sequence[Point]) -> None:
+        blocks = []
+        for point in points:
+            if (str(point.end), point.link) not in self._numbers:
+                self._numbers[str(point.end), point.link] = len(self._numbers)
+                blocks.append(pcapng.interface(str(point.end), point.link, point.mac))
+        if blocks:
+            self._write(blocks)
+
+    def take(self, frames: Sequence[CapturedFrame]) -> None:
+        self.announce([seen.point for seen in frames])
+        blocks: list[bytes] = []
+        for seen in frames:
+            number = self._numbers[str(seen.point.end), seen.point.link]
+            self._frames[number] += 1
+            bound: pcapng.Bound = "outbound" if seen.entering else "inbound"
+            before, after = pcapng.around(number, seen.when, len(seen.frame), bound, seen.met)
+            blocks += (before, seen.frame, after)
+        if blocks:
+            self._write(blocks)
+
+    def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
+        blocks = []
+        for (end, _), number in self._numbers.items():
+            missing = dropped.get(end, 0)
+            blocks.append(pcapng.statistics(number, begun, ended, self._frames[number] + missing, missing))
+        self._write(blocks)
+
+    def _write(self, blocks: Sequence[bytes]) -> None:
+        """Write all blocks; on an error a regular file is truncated to its last complete write."""
+        data = memoryview(b"".join(blocks))
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+        except OSError as error:
+            if stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                os.ftruncate(self._descriptor, self._written)
+            raise OSError(error.errno, error.strerror, self._name) from error
+        self._written += written
+
+
+class Lines:
+    """Text output, one line for each frame."""
+
+    def __init__(self, print_line: Callable[[str], object]) -> None:
+        """say: called with each line, without a line end."""
+        self._print = print_line
+        self._width = 0
+
+    def announce(self, points: Sequence[Point]) -> None:
+        self._width = max([self._width, *(len(str(point.end)) for point in points)])
+
+    def take(self, frames: Sequence[CapturedFrame]) -> None:
+        for seen in frames:
+            seconds, rest = divmod(seen.when, _SECOND)
+            clock = time.strftime("%H:%M:%S", time.localtime(seconds))
+            met = f"  [{seen.met}]" if seen.met else ""
+            way = ">" if seen.entering else "<"
+            self._print(f"{clock}.{rest:09} {seen.point.end!s:{self._width}} {way} {label(seen.frame)}{met}")
+
+    def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
+        """Do nothing: the summary reports missing frames."""
+
+
+class Facts:
+    """JSON output: everything known of a frame except its content, which the file has."""
+
+    def __init__(self, print_line: Callable[[Mapping[str, object]], object]) -> None:
+        """say: called with each frame's facts."""
+        self._print = print_line
+
+    def announce(self, points: Sequence[Point]) -> None:
+        """Do nothing: each frame names its point."""
+
+    def take(self, frames: Sequence[CapturedFrame]) -> None:
+        for seen in frames:
+            point = seen.point
+            self._print(
+                {
+                    "time": seen.when,
+                    "link": point.link,
+                    "end": str(point.end),
+                    "way": "out" if seen.entering else "in",
+                    "bytes": len(seen.frame),
+                    "what": label(seen.frame),
+                    "causes": list(seen.causes),
+                    "met": seen.met,
+                }
+            )
+
+    def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
+        """Do nothing: the summary reports missing frames."""

@@ -1,0 +1,161 @@
+"""Merge of the frames of several interfaces into one stream ordered by time, each frame with its fate.
+
+Frames come from the rings in blocks; their fates come from the relay on another path, earlier or later. So frames are
+held back for a moment and then released in order, with the fates reported so far. A fate is matched to its frame by the
+kernel's time stamp, which the relay and the capture share, and by the frame's content. The stamp that the relay reports
+may be off by the time between two readings of clocks, or be a neighbour's where two processors stamp frames: then the
+match is the nearest frame of that content and direction that has no fate yet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+from zlib import crc32
+
+from testbed.kernel.tpacket import TappedFrame
+from testbed.observe.sniff.fate_reconstruction import FateReconstruction
+from testbed.observe.sniff.points import Point
+from testbed.runtime.relay.relay_watch import Met
+
+NEAR: Final = 1_000_000
+"""Largest difference in nanoseconds between the stamp that the relay reports and the frame's own."""
+
+_by_time: Final = attrgetter("when")
+
+
+def _direction_of(point: Point) -> tuple[str, str]:
+    return point.link, point.direction
+
+
+@dataclass(slots=True)
+class CapturedFrame:
+    """A frame captured at a point. when: wall clock, nanoseconds. entering: whether it enters the link there (else it
+    leaves it). met: its fate in words, empty for most. causes: of that fate. reconstruction: of the fate, if the
+    relay reports none."""
+
+    when: int
+    point: Point
+    entering: bool
+    frame: bytes
+    met: str = ""
+    causes: tuple[str, ...] = ()
+    reconstruction: FateReconstruction | None = None
+
+
+class FrameMerge:
+    """Frames waiting for their fates. unplaced: fates whose frame was not captured, or had been released before. late:
+    frames that arrived after later ones had been released."""
+
+    def __init__(self, begun: int) -> None:
+        """begun: frames stamped until then, in nanoseconds, are ignored."""
+        self.unplaced = 0
+        self.late = 0
+        self._begun = begun
+        self._released = begun  # frames until then have been released
+        self._frames: list[CapturedFrame] = []
+        self._fates: list[Met] = []
+        # By link and direction, then by stamp.
+        self._entering: dict[tuple[str, str], dict[int, list[CapturedFrame]]] = {}
+
+    def add(
+        self, point: Point, frames: Iterable[TappedFrame], reconstruction: FateReconstruction | None = None
+    ) -> None:
+        """Add frames captured at a point. reconstruction: for the direction that begins there."""
+        begun, released, mirrored, seen = self._begun, self._released, point.mirrored, self._frames
+        entered = self._entering.setdefault((point.link, point.direction), {}) if point.datapath == "relay" else None
+        for when, left, frame in frames:
+            if when <= released:
+                if when <= begun:
+                    continue
+                self.late += 1
+            entering = left is not mirrored
+            captured = CapturedFrame(when, point, entering, frame)
+            seen.append(captured)
+            if not entering:
+                continue
+            if entered is not None:
+                entered.setdefault(when, []).append(captured)
+            elif reconstruction is not None:
+                captured.reconstruction = reconstruction
+                reconstruction.add(when, frame)
+
+    def reconstruct(self, point: Point, reconstruction: FateReconstruction, since: int) -> None:
+        """Apply a reconstruction to frames already captured at the point since that time: their classifier became known
+        only now."""
+        late = [
+            seen
+            for seen in self._frames
+            if seen.when >= since
+            and seen.entering
+            and seen.reconstruction is None
+            and _direction_of(seen.point) == _direction_of(point)
+        ]
+        for seen in sorted(late, key=_by_time):
+            seen.reconstruction = reconstruction
+            reconstruction.add(seen.when, seen.frame)
+
+    def add_fates(self, met: Iterable[Met]) -> None:
+        """Add fates reported by the relay, of frames captured already or still to come."""
+        self._fates += met
+
+    def release(self, until: int, heard: int = 0) -> list[CapturedFrame]:
+        """Release the frames stamped until `until`. heard: the time until which all frames have been captured, if
+        later."""
+        if self._fates:
+            self._match_fates(until)
+        self._frames.sort(key=_by_time)  # nearly sorted already
+        count = bisect_right(self._frames, until, key=_by_time)
+        released, self._frames = self._frames[:count], self._frames[count:]
+        for entered in self._entering.values():
+            for stamp in [stamp for stamp in entered if stamp <= until]:
+                del entered[stamp]
+        self._released = until
+        for frame in released:
+            if frame.reconstruction is not None:
+                cause, frame.met = frame.reconstruction.decide(frame.frame, max(until, heard))
+                frame.causes = (cause,) if cause else ()
+        return released
+
+    def _match_fates(self, until: int) -> None:
+        """Match the reported fates to the frames stamped until then."""
+        later: list[Met] = []
+        stamps = {place: sorted(entered) for place, entered in self._entering.items()}
+        for met in self._fates:
+            if met.stamp > until + NEAR:
+                later.append(met)
+                continue
+            place = met.link, met.direction
+            seen = self._frame_of(met, self._entering.get(place, {}), stamps.get(place, []))
+            if seen is not None:
+                seen.met, seen.causes = met.words, met.causes
+            elif met.stamp > until:
+                later.append(met)
+            elif met.stamp > self._begun:
+                self.unplaced += 1
+        self._fates = later
+
+    def _frame_of(
+        self, met: Met, entered: Mapping[int, list[CapturedFrame]], stamps: list[int]
+    ) -> CapturedFrame | None:
+        """Find the frame of a fate. stamps: of all frames that entered the direction, sorted."""
+        exact = _first_without_fate(met, entered.get(met.stamp, ()))
+        if exact is not None:
+            return exact
+        near = stamps[bisect_left(stamps, met.stamp - NEAR) : bisect_right(stamps, met.stamp + NEAR)]
+        for stamp in sorted(near, key=lambda stamp: abs(stamp - met.stamp)):
+            frame = _first_without_fate(met, entered[stamp])
+            if frame is not None:
+                return frame
+        return None
+
+
+def _first_without_fate(met: Met, frames: Iterable[CapturedFrame]) -> CapturedFrame | None:
+    """Return the first frame of that content without a fate."""
+    for seen in frames:
+        if not seen.met and crc32(seen.frame) == met.check:
+            return seen
+    return None

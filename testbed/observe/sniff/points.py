@@ -1,0 +1,57 @@
+"""Points at which the frames of a link can be captured, as it is wired now.
+
+Every link but a direct one ends in the wire namespace and is captured there: before its datapath takes a frame, and
+after it has delivered one. A frame that an end sends arrives at the end's peer there; one meant for the end leaves by
+that peer. A link plugged straight into a switch has one such point, others have two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from testbed.cluster.faults.injections import BOTH, DirectionName
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.veth_wiring import free_ends, wire_ends
+from testbed.cluster.records.state import State
+from testbed.spec.layout import End, Link
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A kernel interface that stands for an end of a link. namespace: its path. mirrored: it is the end's veth peer, so
+    that frames leaving the end are received here. direction: the link's direction that enters at the end. datapath:
+    what forwards the link. mac: of the NIC at the end; empty for a switch's port."""
+
+    link: str
+    end: End
+    direction: DirectionName
+    namespace: str
+    device: str
+    mirrored: bool
+    datapath: str
+    mac: str = ""
+
+
+def points(state: State, links: list[Link]) -> list[Point]:
+    """Points of these links, one or two for each."""
+    ends = dict(zip((link.name for link in state.layout.links), wire_ends(state.layout), strict=True))
+    switches = {switch.name for switch in state.layout.switches}
+    macs = state.layout.macs()
+    wire = state.namespaces[namespace_names.WIRE]
+    result: list[Point] = []
+    for link in links:
+        carrier = state.datapaths.get(link.name, "direct")
+        at_switch = [end.owner in switches for end in (link.a, link.b)]
+        if link.datapath == "direct":
+            places = [(state.namespaces[end.owner], end.port, False) for end in (link.a, link.b)]
+        elif carrier != "direct":
+            places = [(wire, device, True) for device in free_ends(state.layout, link.name)]
+        else:  # the ends of a link between two switches are the ports themselves
+            places = [(wire, device, not all(at_switch)) for device in ends[link.name]]
+        for end, direction, place, port in zip((link.a, link.b), BOTH, places, at_switch, strict=True):
+            # A NIC's link ends at the switch's port: there is no second point.
+            if not place[1]:  # at a modelled switch, within the relay
+                continue
+            if carrier != "direct" or not port or all(at_switch):
+                result.append(Point(link.name, end, direction, *place, carrier, macs.get(end, "")))
+    return result

@@ -1,0 +1,314 @@
+"""Packet capture on links of a running cluster: packet rings at all their points, the relay's reports of fates, and
+their merge.
+
+A link's datapath may change during a capture, and with it the points where its frames are captured: the sniffer follows
+the cluster's state.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Final
+
+from testbed.cluster.faults.injections import DirectionName, in_force, links_of
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.records.state import State, Store
+from testbed.errors import ConflictError, KernelError, NotFoundError
+from testbed.kernel import namespaces, rtnl_dump
+from testbed.kernel.loss_classifier import opened
+from testbed.kernel.netlink import RequestError
+from testbed.kernel.rtnl_monitor import Monitor
+from testbed.kernel.tpacket import Ring
+from testbed.observe.sniff.fate_reconstruction import FateReconstruction
+from testbed.observe.sniff.frame_merge import CapturedFrame, FrameMerge
+from testbed.observe.sniff.points import Point, points
+from testbed.runtime.relay.relay_watch import Watch
+from testbed.spec.layout import Impairment
+
+HOLD: Final = 100_000_000
+"""Nanoseconds a frame is held back: by then it has been read if the kernel had any processor time at all."""
+
+PATIENCE: Final = 10.0
+"""Seconds to wait for another command's work on the cluster to finish."""
+
+_RELEASE_INTERVAL: Final = 50_000_000  # ns between two releases of frames
+_POLL_MS: Final = 20  # longest wait for frames before the state is checked
+_RING_MEMORY: Final = 128 << 20  # bytes of all rings together; each has _MIN_RING to _MAX_RING
+_MAX_RING, _MIN_RING = 16 << 20, 1 << 20
+
+
+class Sniffer:
+    """Capture from `begin` until `close`. dropped: by end, frames the kernel dropped because the ring was full."""
+
+    def __init__(self, store: Store, cluster: str, target: str) -> None:
+        """target: as for injections: a link, a node or a switch (all its links), or "all". Raises NotFoundError with
+        the valid names."""
+        self.dropped: Counter[str] = Counter()
+        self.cut = 0
+        """Frames truncated because they were longer than a ring's slot."""
+        self.gone = False
+        """Whether the cluster has been taken down."""
+        self.begun = 0
+        self._store = store
+        self._cluster = cluster
+        self._target = target
+        self._path = store.directory(cluster) / "state.json"
+        self._state_stamp = (0, 0)  # inode and mtime of the state's file
+        self._rings: dict[tuple[str, str], tuple[Ring, Point]] = {}
+        self._retiring: list[tuple[int, Ring, Point]] = []  # with the time until which they are still read
+        self._reconstructions: dict[tuple[str, DirectionName], FateReconstruction] = {}
+        self._all_reconstructions: list[FateReconstruction] = []  # including replaced ones
+        self._wire: namespaces.OpenNamespace | None = None
+        self._stack = ExitStack()
+        self._poll = select.poll()
+        self._merge = FrameMerge(0)
+        self._passed: dict[int, int] = {}  # frames an interface had carried when its capture began or ended
+        self._due = 0  # time of the next release
+        self._checked_at = 0  # time of the last check of the state
+        links_of(store.choose(cluster).layout, target)
+
+    def begin(self) -> None:
+        """Start capturing: every frame that passes after the return is captured. Raises KernelError for a point that
+        does not exist."""
+        deadline = time.monotonic() + PATIENCE
+        while (state := self._read()) is not None and state.phase != "up":
+            if time.monotonic() > deadline:
+                raise ConflictError(f"another testbed command is at work on cluster {self._cluster}")
+            time.sleep(_POLL_MS / 1000)
+        if state is None:
+            raise NotFoundError(f"cluster {self._cluster} has been taken down")
+        self._watch = Watch(self._path.parent)
+        self._stack.callback(self._watch.close)
+        self._stack.callback(self._close_rings)
+        self._stack.callback(self._close_wire)
+        self._monitor = Monitor(state.namespaces[namespace_names.WIRE])
+        self._stack.callback(self._monitor.close)
+        self._poll.register(self._monitor.fileno(), select.POLLIN)
+        self._wire = namespaces.open_path(state.namespaces[namespace_names.WIRE])
+        self._follow(state, hurry=False)
+        self._passed = {interface.index: _carried(interface) for interface in rtnl_dump.interfaces(self._wire.route)}
+        self._watch.catch_up(self._links())
+        self._read_classifiers()
+        for ring, _ in self._rings.values():
+            ring.look().dropped = 0
+        self.begun = self._checked_at = time.time_ns()
+        self._merge = FrameMerge(self.begun)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @property
+    def points(self) -> list[Point]:
+        """The points captured at present."""
+        return [point for _, point in self._rings.values()]
+
+    @property
+    def late(self) -> int:
+        """Frames that arrived after later ones had been released."""
+        return self._merge.late
+
+    @property
+    def untold(self) -> int:
+        """Frames whose fate the relay could not report in time, or that were not captured."""
+        return self._watch.untold + self._merge.unplaced
+
+    @property
+    def undecided(self) -> int:
+        """Frames for which it is unknown whether a loss classifier dropped them."""
+        return sum(reconstruction.undecided for reconstruction in self._all_reconstructions)
+
+    def wait(self, stop: int) -> bool:
+        """Wait a moment for frames; return whether the descriptor `stop` is readable."""
+        self._poll.register(stop, select.POLLIN)
+        ready = self._sleep()
+        self._poll.unregister(stop)
+        return stop in ready
+
+    def frames(self) -> list[CapturedFrame]:
+        """Return the frames that are ready, in order of time."""
+        now = time.time_ns()
+        self._check_state()
+        if now < self._due:
+            self._read_rings()
+            return []
+        return self._release(now, now - HOLD)
+
+    def drain(self) -> Iterator[list[CapturedFrame]]:
+        """Yield all frames that have passed until now, as they become ready."""
+        end = time.time_ns()
+        while (now := time.time_ns()) <= end + HOLD:
+            self._sleep()
+            self._check_state()
+            yield self._release(now, min(end, now - HOLD))
+        yield self._release(now, end)
+
+    def _release(self, now: int, until: int) -> list[CapturedFrame]:
+        self._watch.catch_up(self._links())
+        self._read_rings()
+        self._due = now + _RELEASE_INTERVAL
+        return self._merge.release(until, now - HOLD)
+
+    def _links(self) -> list[str]:
+        """Names of the links the relay forwards."""
+        return sorted({point.link for _, point in self._rings.values() if point.datapath == "relay"})
+
+    def update_counts(self) -> None:
+        """Update the counts of dropped and truncated frames."""
+        for ring, point in self._all_rings():
+            self._add_counts(ring, point)
+
+    def _sleep(self) -> dict[int, int]:
+        ready = dict(self._poll.poll(_POLL_MS))
+        for ring, _ in self._rings.values():
+            if ready.get(ring.fileno(), 0) & select.POLLERR:
+                ring.forget_error()
+        return ready
+
+    def _read_rings(self) -> None:
+        now = time.time_ns()
+        for ring, point in self._all_rings():
+            reconstruction = self._reconstructions.get((point.link, point.direction))
+            if reconstruction is not None and ring.counts.dropped < ring.look().dropped:
+                reconstruction.forget()
+            while frames := ring.read():
+                self._merge.add(point, frames, reconstruction)
+        while self._retiring and self._retiring[0][0] < now:
+            _, ring, point = self._retiring.pop(0)
+            self._add_counts(ring, point)
+            ring.close()
+        captured = {point.link for _, point in self._all_rings()}
+        # The relay reports on all its links.
+        self._merge.add_fates(met for met in self._watch.read() if met.link in captured)
+        self._read_classifiers()
+
+    def _read_classifiers(self) -> None:
+        """Read the frame counters of the loss classifiers whose fates are reconstructed, until the frame numbers are
+        known."""
+        for ring, point in self._rings.values():
+            reconstruction = self._reconstructions.get((point.link, point.direction))
+            if reconstruction is None or not reconstruction.needs_reading:
+                continue
+            assert self._wire is not None  # opened by `begin`
+            with suppress(FileNotFoundError), opened(self._wire.route, ring.index) as classifier:
+                if classifier is not None:
+                    reconstruction.read(classifier)
+
+    def _prepare_reconstructions(self, state: State, points: Iterable[Point]) -> None:
+        """Prepare a fate reconstruction for each loss classifier that is or will be in force."""
+        links = {link.name: link for link in state.layout.links}
+        reconstructions: dict[tuple[str, DirectionName], FateReconstruction] = {}
+        for point in points:
+            place = point.link, point.direction
+            impairment = in_force(links[point.link], point.direction, state.injected).impairment
+            losses = Impairment(loss=impairment.loss, gemodel=impairment.gemodel, loss_pattern=impairment.loss_pattern)
+            if point.datapath != "tc" or not losses:
+                continue
+            reconstruction = self._reconstructions.get(place)
+            if reconstruction is None or reconstruction.losses != losses:
+                first = reconstruction is None
+                reconstruction = FateReconstruction(*place, state.layout.seed, losses, reconstruction)
+                self._all_reconstructions.append(reconstruction)
+                if first:
+                    self._merge.reconstruct(point, reconstruction, self._checked_at)
+            reconstructions[place] = reconstruction
+        self._reconstructions = reconstructions
+
+    def _check_state(self) -> None:
+        """Follow changes of the cluster's state and interfaces."""
+        now = time.time_ns()
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            self.gone = True
+            return
+        if self._monitor.drain() or (status.st_ino, status.st_mtime_ns) != self._state_stamp:
+            state = self._read()
+            if state is not None:
+                self._follow(state, hurry=True)
+        self._checked_at = now
+
+    def _read(self) -> State | None:
+        with suppress(FileNotFoundError):
+            status = os.stat(self._path)
+            self._state_stamp = status.st_ino, status.st_mtime_ns
+        return self._store.read(self._cluster)
+
+    def _follow(self, state: State, *, hurry: bool) -> None:
+        """Open rings at the points where the links are captured now. hurry: look again later for a point that does not
+        exist yet.
+
+        While links are being rewired, the old points stay open, too.
+        """
+        try:
+            wanted = points(state, links_of(state.layout, self._target))
+        except NotFoundError:
+            wanted = []  # removed from the cluster
+        self._prepare_reconstructions(state, wanted)
+        kept = {(point.namespace, point.device): point for point in wanted}
+        for place, (ring, point) in list(self._rings.items()):
+            if place in kept and ring.still_there():
+                if state.phase == "up" or kept[place].end == point.end:
+                    self._rings[place] = ring, kept[place]
+            elif state.phase == "up" or not ring.still_there():
+                self._retire(place, ring, point)
+        size = max(_MIN_RING, min(_MAX_RING, _RING_MEMORY // max(1, len(kept))))
+        for place, point in kept.items():
+            if place in self._rings:
+                continue
+            try:
+                ring = Ring(*place, size)
+            except OSError as error:
+                if not hurry:
+                    reason = error.strerror or error
+                    raise KernelError(
+                        f"{point.end} of {point.link} cannot be captured at {point.device}: {reason}"
+                    ) from error
+                self._state_stamp = 0, 0
+                continue
+            self._rings[place] = ring, point
+            self._poll.register(ring.fileno(), select.POLLIN)
+            if hurry:
+                # Frames may have passed before the ring was opened.
+                missed = self._frames_carried(ring) - self._passed.get(ring.index, 0) - ring.look().taken
+                self.dropped[str(point.end)] += max(0, missed)
+
+    def _retire(self, place: tuple[str, str], ring: Ring, point: Point) -> None:
+        """Stop capturing at a point once its last frames have been read."""
+        self._passed[ring.index] = self._frames_carried(ring)
+        self._poll.unregister(ring.fileno())
+        self._retiring.append((time.time_ns() + HOLD, ring, point))
+        del self._rings[place]
+
+    def _frames_carried(self, ring: Ring) -> int:
+        """Frames the interface has carried until now; 0 unless it is an interface of the wire namespace."""
+        assert self._wire is not None  # opened by `begin`
+        try:
+            return _carried(rtnl_dump.interface(self._wire.route, ring.index))
+        except (OSError, RequestError):
+            return 0
+
+    def _all_rings(self) -> list[tuple[Ring, Point]]:
+        return [*self._rings.values(), *((ring, point) for _, ring, point in self._retiring)]
+
+    def _add_counts(self, ring: Ring, point: Point) -> None:
+        counts = ring.look()
+        self.dropped[str(point.end)] += counts.dropped
+        self.cut += counts.cut
+        counts.dropped = counts.cut = 0
+
+    def _close_wire(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+
+    def _close_rings(self) -> None:
+        for ring, _ in self._all_rings():
+            ring.close()
+
+
+def _carried(interface: rtnl_dump.Interface) -> int:
+    return interface.counters.rx_packets + interface.counters.tx_packets

@@ -1,0 +1,120 @@
+"""The protocols that packages offer: package, EtherType, and where they run.
+
+Two packages that share an EtherType are an error elsewhere; here both are listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from protocols.core.protocol import Protocol
+from testbed import fabrics, registry
+from testbed.errors import ConflictError, TestbedError
+from testbed.fields import clash, gathered, known_fields, same_names
+from testbed.registry import Entry
+from testbed.spec.kinds import kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A protocol that a package offers.
+
+    ethertype: 0 for the kernel's own protocols. modes: sim, live, dilated. nics: where its firmware can run, inline or
+    shared; empty without firmware. fabrics: whose switches it can cross. problem: why it is unavailable; the other
+    fields are then empty.
+    """
+
+    name: str
+    package: str
+    version: str
+    ethertype: int = 0
+    modes: tuple[str, ...] = ()
+    nics: tuple[str, ...] = ()
+    fabrics: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def offered_protocols() -> list[Offered]:
+    """All offered protocols, by name, including those that cannot be imported."""
+    return [_offer(name, entry) for name, entry in registry.offered(registry.PROTOCOLS).items()]
+
+
+def clashes() -> list[str]:
+    """A sentence for each two packages that conflict, by EtherType or by name."""
+    return [*gathered()[1], *protocol_clashes()]
+
+
+def protocol(name: str) -> Protocol:
+    """The registered protocol of that name.
+
+    Raises NotFoundError, TestbedError if it cannot be imported or is no protocol, and ConflictError if two packages
+    share an EtherType, unless it is the kernel's own.
+    """
+    found = _checked(name, registry.load(registry.PROTOCOLS, name))
+    if not found.is_kernels:
+        known_fields()  # says which codecs clash
+        if told := protocol_clashes():
+            raise ConflictError("\n".join(told))
+    return found
+
+
+def _checked(name: str, found: object) -> Protocol:
+    if not isinstance(found, Protocol):
+        raise TestbedError(f"what is registered as protocol {name!r} is a {type(found).__name__}, no Protocol")
+    return found
+
+
+def _offer(name: str, entry: Entry) -> Offered:
+    package, version = entry.package_and_version()
+    try:
+        found = _checked(name, registry.imported(registry.PROTOCOLS, name, entry))
+    except TestbedError as error:
+        return Offered(name, package, version, problem=str(error).strip().rpartition("\n")[2])
+    if found.is_kernels:
+        return Offered(name, package, version, modes=("live",), fabrics=_fabrics(routed=False))
+    nics = ("inline", "shared") if found.apart is not None else ("inline",)
+    modes = ("sim", "live", "dilated")
+    return Offered(name, package, version, found.ethertype, modes, nics, _fabrics(routed=found.routed))
+
+
+def _fabrics(*, routed: bool) -> tuple[str, ...]:
+    """The fabrics that a protocol can cross. routed: its frames carry source routes."""
+    return tuple(name for name in fabrics.names() if routed or not kind_of(name).routed)
+
+
+@cache
+def protocol_clashes() -> tuple[str, ...]:
+    """A sentence for each protocol whose package has no codec of its name and whose EtherType another package uses.
+
+    If both packages have codecs, `gathered` reports the clash.
+    """
+    everybody = registry.all_offered(registry.PROTOCOLS)
+    told = same_names(registry.PROTOCOLS, everybody)
+    codecs = registry.offered(registry.FIELDS)
+    if len({entry.package for entry in (*codecs.values(), *(entries[0] for entries in everybody.values()))}) == 1:
+        return tuple(told)  # only one package: no import needed
+    taken: list[tuple[int, str, Entry]] = list(_ethertypes_of_codecs(codecs))
+    for name, (entry, *_) in everybody.items():
+        if name in codecs and codecs[name].package == entry.package:
+            continue
+        try:
+            ethertype = _checked(name, registry.imported(registry.PROTOCOLS, name, entry)).ethertype
+        except TestbedError:
+            continue
+        for number, other, whose in taken if ethertype else ():
+            if number == ethertype and whose.package != entry.package:
+                why = f"{name} registers no fields that would tell their frames apart"
+                told.append(clash(ethertype, (name, entry), (other, whose), why))
+        taken.append((ethertype, name, entry))
+    return tuple(told)
+
+
+def _ethertypes_of_codecs(codecs: Mapping[str, Entry]) -> Iterator[tuple[int, str, Entry]]:
+    for name, entry in codecs.items():
+        try:
+            number = getattr(registry.imported(registry.FIELDS, name, entry), "ETHERTYPE", 0)
+        except TestbedError:
+            continue
+        yield number, name, entry

@@ -1,0 +1,103 @@
+"""Verdict on a test's network, and the outcome of a test that passes on a network that was not as asked.
+
+The verdict covers the whole test, from the cluster's start to the end of the test's body, and each `cluster.run`. A
+test that fails by itself stays failed, with the verdict beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from testbed.controller.cluster_check import verdict
+from testbed.controller.verdict.verdicts import Finding, Grade, worst
+from testbed.errors import NotFoundError, TestbedError, reason_of
+from testbed.pytest_plugin import option_or_ini
+from testbed.pytest_plugin.marker import Action, MarkerArguments, check_action
+from testbed.pytest_plugin.under_test import ClusterUnderTest, LiveCluster
+
+PROPERTY: Final = "testbed-verdict"
+"""Name of the report's property with the network's verdict, one line."""
+
+_COUNTING: Final = (Grade.INVALID, Grade.DEGRADED)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Verdict on a network. grade: trusted, degraded or invalid; undecided where the test has taken its cluster down.
+    reasons: a line for each finding that was not as asked. notes: remarks of the verdict, without effect on the
+    grade."""
+
+    grade: Grade
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "; ".join([self.grade.value, *self.reasons, *self.notes])
+
+    @property
+    def summary(self) -> str:
+        """The grade, the first reason, and the number of further ones."""
+        more = f" (and {len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
+        return ": ".join([self.grade.value, *self.reasons[:1]]) + more
+
+
+def network_of(cluster: ClusterUnderTest) -> Network:
+    """Judge the network so far. A failure to take the verdict is a reason, too: such a network cannot be trusted."""
+    findings: list[Finding] = []
+    reasons: dict[str, None] = {}
+    notes: tuple[str, ...] = ()
+    grades: list[Grade] = []
+    if isinstance(cluster, LiveCluster):
+        try:
+            whole = verdict(cluster.name, cluster.begun)
+            findings += whole.findings
+            notes = whole.notes
+        except NotFoundError:
+            grades.append(Grade.UNDECIDED)
+            reasons["the cluster was taken down before the test ended: no verdict can be taken"] = None
+        except (TestbedError, OSError) as error:
+            grades.append(Grade.INVALID)
+            why = reason_of(error) if isinstance(error, OSError) else str(error)
+            reasons[f"the verdict cannot be taken: {why}"] = None
+    findings += [finding for run in cluster.verdicts for finding in run.findings]
+    counting = sorted(
+        (finding for finding in findings if finding.grade in _COUNTING), key=lambda finding: -finding.grade.severity
+    )
+    grade = max([*grades, worst(counting)], key=lambda grade: grade.severity)
+    for finding in counting:
+        reasons[str(finding) if finding.grade is grade else f"{finding.grade.value}: {finding}"] = None
+    return Network(grade, tuple(reasons), notes)
+
+
+def actions_of(config: pytest.Config, arguments: MarkerArguments) -> Mapping[Grade, Action]:
+    """Actions by grade, from the marker, else from the option or the ini file. Raises MarkerError."""
+    given = {Grade.INVALID: arguments.on_invalid, Grade.DEGRADED: arguments.on_degraded}
+    options = {grade: f"testbed_on_{grade.value}" for grade in given}
+    return {
+        grade: action or check_action(options[grade], option_or_ini(config, options[grade]))
+        for grade, action in given.items()
+    }
+
+
+def raise_outcome(config: pytest.Config, network: Network, actions: Mapping[Grade, Action]) -> None:
+    """Raise the outcome of a test that has passed, where its network requires one."""
+    grade, taken = network.grade, actions.get(network.grade, "ignore")
+    if taken == "ignore":
+        return
+    words = f"the network was {network.summary}"
+    if taken == "xfail":
+        raise pytest.xfail.Exception(words)
+    if taken == "skip" and not config.getoption("--testbed-strict"):
+        raise pytest.skip.Exception(words)
+    lines = [f"{words}; the test's own assertions hold", *(f"  {reason}" for reason in network.reasons[1:])]
+    keyword = f"on_{grade.value}"
+    lines.append(
+        f'{keyword}="skip", "xfail" or "ignore" in the marker, or --testbed-{keyword.replace("_", "-")}, says otherwise'
+    )
+    if taken == "skip":
+        lines[-1] = f'{keyword}="skip", and --testbed-strict turns skips into failures'
+    raise pytest.fail.Exception("\n".join(lines), pytrace=False)

@@ -1,0 +1,159 @@
+"""Marker of a test, ``@pytest.mark.cluster("star-4", loss="1%", links={"n1": {"delay": "5ms"}})``, and its meaning.
+
+The markers of a test, its class and its module add up: the nearest that names a cluster begins, nearer ones add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from testbed.errors import TestbedError
+
+if TYPE_CHECKING:
+    import pytest
+
+    from testbed.cluster.api import Cluster
+    from testbed.kernel.datapaths import Asked as Datapath
+    from testbed.spec.model import Description
+
+Mode: TypeAlias = Literal["sim", "live"]
+MODES: Final[tuple[Mode, Mode]] = ("sim", "live")
+
+Action: TypeAlias = Literal["fail", "skip", "xfail", "ignore"]
+ACTIONS: Final[tuple[Action, ...]] = ("fail", "skip", "xfail", "ignore")
+"""Outcomes of a test that passes on a network that was not as asked."""
+
+_OWN: Final = ("links", "seed", "datapath", "mode", "requires", "programs", "on_invalid", "on_degraded")
+
+
+class MarkerError(TestbedError):
+    """An invalid marker or option."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerArguments:
+    """Arguments of the markers.
+
+    source: a shipped topology's name, a TOML file or a description; None: none is named. base: directory of relative
+    paths. impairments: of all links. links: by target ("n1", "n1--s1"), overriding; there "direction" selects one.
+    datapath: for impaired links. requires: names of requirements. programs: names of programs. on_invalid, on_degraded:
+    the outcome on such a network; None: not given.
+    """
+
+    source: str | Path | Description | None = None
+    base: Path = Path()
+    impairments: Mapping[str, Any] = field(default_factory=dict)
+    links: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seed: int | None = None
+    datapath: Datapath = "auto"
+    requires: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    on_invalid: Action | None = None
+    on_degraded: Action | None = None
+
+    @property
+    def origin(self) -> str:
+        """The description's file; empty if there is none."""
+        return str(self._path()) if self._is_file() else ""
+
+    def description(self) -> Cluster:
+        """Build the cluster. Raises MarkerError where none is named, and the errors of `Cluster.load`."""
+        from testbed.cluster.api import Cluster
+        from testbed.pytest_plugin.under_test import Overlay, lay_over
+        from testbed.spec.elements import Impairments
+
+        if self.source is None:
+            raise MarkerError('the test does not say which cluster: @pytest.mark.cluster("star-4")')
+        if isinstance(self.source, (str, Path)):
+            begun = Cluster.load(self._path() if self._is_file() else self.source)
+        else:
+            begun = Cluster(**{name: getattr(self.source, name) for name in type(self.source).model_fields})
+        overlays = [Overlay("all", Impairments(**self.impairments))] if self.impairments else []
+        for target, impairments in self.links.items():
+            keys = dict(impairments)
+            direction = str(keys.pop("direction", ""))
+            overlays.append(Overlay(target, Impairments(**keys), direction))
+        return lay_over(begun, overlays, self.seed)
+
+    def _is_file(self) -> bool:
+        text = str(self.source)
+        return isinstance(self.source, Path) or (
+            isinstance(self.source, str) and ("/" in text or text.endswith(".toml"))
+        )
+
+    def _path(self) -> Path:
+        return self.base / str(self.source)
+
+
+def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = None) -> MarkerArguments:
+    """Combine `markers`, the nearest first. source: overrides their cluster, unless None. Raises MarkerError."""
+    from testbed.spec.model import Description
+
+    keys: dict[str, Any] = {}
+    for marker in markers:
+        if len(marker.args) > 1:
+            raise MarkerError(f"cluster() takes one cluster, found {marker.args!r}")
+        links = marker.kwargs.get("links", {})
+        if not isinstance(links, Mapping) or not all(
+            isinstance(impairments, Mapping) for impairments in links.values()
+        ):
+            raise MarkerError(f"links: found {links!r}, expected {{'n1--s1': {{'loss': '5%'}}}}")
+        links = {**links, **keys.get("links", {})}
+        keys = {**marker.kwargs, **keys} | ({"links": links} if links else {})
+        if marker.args:
+            source = marker.args[0] if source is None else source
+            break
+    if not (source is None or isinstance(source, (str, Path, Description))):
+        raise MarkerError(f"found {source!r}, expected a topology's name, a TOML file or a description")
+    return MarkerArguments(
+        source,
+        base,
+        impairments={key: value for key, value in keys.items() if key not in _OWN},
+        links=keys.get("links", {}),
+        seed=keys.get("seed"),
+        datapath=keys.get("datapath", "auto"),
+        requires=_names("requires", keys.get("requires", ())),
+        programs=_names("programs", keys.get("programs", ())),
+        on_invalid=_action("on_invalid", keys),
+        on_degraded=_action("on_degraded", keys),
+    )
+
+
+def resolve_scenario(base: Path, scenario: object) -> object:
+    """Resolve the test's scenario; a TOML file is relative to the test's directory, as a cluster's description is."""
+    if isinstance(scenario, Path) or (isinstance(scenario, str) and scenario.endswith(".toml")):
+        return base / scenario
+    return scenario
+
+
+def modes(markers: Iterable[pytest.Mark], wanted: str) -> tuple[tuple[Mode, ...], str]:
+    """Modes in which a test runs, and the reason if it cannot run in any. wanted: "sim", "live" or "both". Raises
+    MarkerError."""
+    marked = next((marker.kwargs["mode"] for marker in markers if "mode" in marker.kwargs), "both")
+    if marked not in (*MODES, "both"):
+        raise MarkerError(f"mode: found {marked!r}, expected 'sim', 'live' or 'both'")
+    can = tuple(mode for mode in MODES if marked in (mode, "both"))
+    chosen = tuple(mode for mode in can if wanted in (mode, "both"))
+    return (chosen, "") if chosen else (can, f"it runs in {marked} mode only, and --testbed-mode is {wanted}")
+
+
+def check_action(where: str, value: object) -> Action:
+    """Check an outcome. Raises MarkerError naming its place."""
+    for known in ACTIONS:
+        if value == known:
+            return known
+    raise MarkerError(f"{where}: found {value!r}, expected 'fail', 'skip', 'xfail' or 'ignore'")
+
+
+def _action(key: str, keys: Mapping[str, Any]) -> Action | None:
+    return check_action(key, keys[key]) if key in keys else None
+
+
+def _names(key: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise MarkerError(f"{key}: found {value!r}, expected names")
+    return names

@@ -1,0 +1,55 @@
+"""Requirements of a test on the machine, each checked by trying: ``@pytest.mark.cluster("star-4",
+requires="netem")``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+from testbed.kernel import cgroups, loss_classifier
+from testbed.kernel.capabilities import abilities
+from testbed.kernel.userns import is_root
+from testbed.pytest_plugin.marker import MarkerArguments, MarkerError
+
+
+def _root() -> str:
+    return "" if is_root() else "not run as root with its capabilities"
+
+
+def _netem() -> str:
+    return _root() or ("" if abilities().netem else abilities().lack("netem"))
+
+
+REQUIREMENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
+    {
+        "root": _root,
+        "bpf": lambda: _root() or loss_classifier.probe(),
+        "netem": _netem,
+        "cgroup-cpu": lambda: cgroups.refusal(1.0, 0),
+        "cgroup-memory": lambda: cgroups.refusal(0.0, 1 << 20),
+        "two-cpus": lambda: "" if len(os.sched_getaffinity(0)) > 1 else "one CPU only",
+        "ipv6": lambda: "" if os.path.exists("/proc/sys/net/ipv6") else "the kernel has no IPv6",
+    }
+)
+"""Checks by name: each returns why this machine does not meet it, empty when it does."""
+
+
+@cache
+def missing(name: str) -> str:
+    """Return why this machine does not meet a requirement, checked once; empty when it does. Raises MarkerError."""
+    if name not in REQUIREMENTS:
+        raise MarkerError(f"no requirement is named {name!r}; there are {', '.join(REQUIREMENTS)}")
+    return REQUIREMENTS[name]()
+
+
+def unmet(arguments: MarkerArguments) -> str:
+    """Return why this machine cannot run the test; empty when it can. Raises MarkerError."""
+    for name in arguments.requires:
+        if reason := missing(name):
+            return f"requires {name}: {reason}"
+    absent = [program for program in arguments.programs if shutil.which(program) is None]
+    return f"there is no program {', '.join(absent)}" if absent else ""

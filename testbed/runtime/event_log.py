@@ -1,0 +1,51 @@
+"""The event log of a cluster, beside its state: one JSON object per line.
+
+    {"time": nanoseconds of the epoch, "clock": monotonic nanoseconds, "event": "inject", ...}
+
+Processes append independently; each line is written in one call, so lines do not mix.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.json_text import MAX_INTEGER
+from testbed.kernel.changes import announce
+from testbed.runtime import journal
+
+FILE: Final = "events.jsonl"
+
+
+def record(directory: Path, event: str, **facts: object) -> None:
+    """Append an event to the log in this cluster directory; do nothing if the cluster is gone."""
+    line = json.dumps({"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **facts})
+    try:
+        descriptor = os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return
+    try:
+        announce(f"create {directory / FILE}")
+        os.write(descriptor, line.encode() + b"\n")
+        announce(f"write {directory / FILE}")
+    finally:
+        os.close(descriptor)
+
+
+def read(directory: Path) -> Iterator[Mapping[str, Any]]:
+    """Read all events in the order in which they were written, skipping invalid lines."""
+    return (event for event in journal.read(directory / FILE) if is_event(event))
+
+
+def is_event(document: Mapping[str, Any]) -> bool:
+    """Whether it has the fields that all events have. Damage can merge two lines into one with arbitrary content."""
+    return (
+        type(document.get("event")) is str
+        and type(document.get("time")) is int
+        and type(document.get("clock")) is int
+        and abs(document["time"]) < MAX_INTEGER
+    )

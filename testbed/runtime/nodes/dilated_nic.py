@@ -1,0 +1,152 @@
+"""NIC on a dilated clock: the simulation's NIC, whose parts take the times of a profile, on a packet socket.
+
+The NIC and its host's programs run in model time, as in the simulation, however late this machine is. A frame is sent when
+the machine's clock has reached the time at which it leaves the model, and arrives at the time at which the kernel has it:
+only there lateness enters. It is recorded, in model time: `Lateness`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.core.firmware import Agent
+from protocols.core.profile import Profile
+from testbed.engine.loop import POLL_TIME, DilatedClock, Loop
+from testbed.engine.server import Burner, Server
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.kernel.waiter import Waiter
+from testbed.nic.priced import PricedNic
+from testbed.runtime.nodes.model_faults import Burn, ModelFault, Resume, Slowed, Stand, Unburn
+from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on
+
+_OF: Final = " of NIC"
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Lateness of frames: those sent later than the model sends them, and those that arrived at a time that the model had
+    passed already; nanoseconds of model time. frames: number of frames sent or received."""
+
+    frames: int
+    p50: int
+    p99: int
+    longest: int
+
+
+class Cable:
+    """The model's cable, which sends a NIC's frames by a port and records their lateness."""
+
+    __slots__ = ("_clock", "_send", "late")
+
+    def __init__(self, port: VethPort, clock: DilatedClock) -> None:
+        self._send = port.send
+        self._clock = clock
+        self.late = array("q")
+
+    def enter(self, now: int, frame: bytes) -> None:
+        """Send a frame that leaves the model at that time."""
+        self._send(frame)
+        self.late.append(max(0, self._clock.reached() - now))
+
+    @property
+    def lateness(self) -> Lateness:
+        late = sorted(self.late)
+        if not late:
+            return Lateness(0, 0, 0, 0)
+        return Lateness(len(late), late[(len(late) - 1) // 2], late[-(-len(late) * 99 // 100) - 1], late[-1])
+
+
+class DilatedNic(PricedNic):
+    """The NIC of a node process in a dilated run. core: its host's. loop: runs on its clock."""
+
+    def __init__(self, wire: FrameSocket, mtu: int, profile: Profile, factor: int, head: bytes = b"") -> None:
+        """factor: nanoseconds of this machine for one of the model. head: in a network with back-pressure, the NIC's address
+        and its frames' EtherType."""
+        self.clock = DilatedClock(Waiter(), factor)
+        self.loop = Loop(self.clock, profile.poll or POLL_TIME)
+        self.core = Server("core", self.loop)
+        self.port = port_on(wire, head)
+        if isinstance(self.port, HoldingPort):
+            Asking(self.loop, self.port, factor)
+        self.cable = Cable(self.port, self.clock)
+        super().__init__(self.clock, self.loop, "NIC", self.cable, self.core, profile, mtu)
+        self._wire = wire
+        self._asked = profile
+        self._burners: list[tuple[float, Burner]] = []
+        self.busy = False
+        """Whether the firmware is at work."""
+        self._late = self.cable.late
+        wire.stamp()
+        self.loop.watch(wire.fileno(), self._read)
+
+    def used(self) -> dict[str, dict[str, float]]:
+        """Return the usage of its parts and of its host's core, see `Report`."""
+        now = self.loop.now()
+        return {
+            server.name.removesuffix(_OF): {
+                "jobs": server.jobs,
+                "busy_ns": server.busy,
+                "waited_ns": server.waited,
+                "share": server.utilisation(now),
+            }
+            for server in (self.core, *self.servers)
+        }
+
+    def attach(self, agent: Agent) -> None:
+        """Set the agent that the NIC serves, before its first action."""
+        self.begin(self.loop.now(), agent)
+
+    def go(self, origin: int, *, again: bool) -> None:
+        """Let the clock show 0 at that time of the machine. again: the node was restarted, and begins at the present
+        time."""
+        self.clock.origin = origin
+        if again:
+            self.clock.time = max(0, self.clock.reached())
+
+    def suffer(self, fault: ModelFault) -> None:
+        """Apply a fault at the machine's present time, as in the simulation (`testbed.controller.scenarios.simulated`)."""
+        self.loop.at(max(self.loop.now(), self.clock.reached()), self._suffer, fault)
+
+    def _suffer(self, fault: ModelFault) -> None:
+        now = self.loop.now()
+        match fault:
+            case Stand(until):
+                self.pause()
+                if until is not None:
+                    self.core.reserve(now, max(0, until - now))
+            case Resume():
+                self.resume(now)
+            case Slowed(factor):
+                self.cost(self._asked.slowed(factor) if factor > 1 else self._asked)
+            case Burn(share):
+                self._burners.append((share, Burner(self.loop, self.core, share)))
+            case Unburn(share):
+                place = next(place for place, (taken, _) in enumerate(self._burners) if taken == share)
+                self._burners.pop(place)[1].stop()
+
+    def _read(self, now: int) -> None:
+        """Receive frames."""
+        shown, at, hear = self.clock.shown, self.loop.at, self.port.hear
+        for moment, frame in self._wire.stamped():
+            if hear(frame):
+                continue
+            came = shown(moment)
+            self._late.append(max(0, now - came))
+            at(max(now, came), self._take, frame)
+
+    def _take(self, frame: bytes) -> None:
+        self.busy = True
+        self.receive(self.loop.now(), frame)
+        self.busy = False
+
+    def _tick(self, now: int) -> None:
+        self.busy = True
+        super()._tick(now)
+        self.busy = False
+
+    def _ring(self, now: int, index: int) -> None:
+        self.busy = True
+        super()._ring(now, index)
+        self.busy = False

@@ -1,0 +1,344 @@
+"""Node process, from its fork to its end: it enters its node, opens its NIC, runs the program, and serves its peers until
+it is told to stop.
+
+Words that it sends by its channel: "ready" when its NIC takes frames; "done" with the program's result; "failed" with a
+traceback; "waiting" with sentences, when it is signalled; "report" with its counts, last. Words that it receives: "go",
+"stop", and "model" with a fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from protocols.core.firmware import Adapter, Agent, Host
+from testbed.engine.loop import running
+from testbed.engine.tracebacks import complete_traceback, line_of, program_line, program_traceback
+from testbed.errors import FirmwareError
+from testbed.kernel import syscalls
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.kernel.setns import enter
+from testbed.runtime.incarnations import incarnation
+from testbed.runtime.nodes.control_channel import Channel
+from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.inline_driver import Driver
+from testbed.runtime.nodes.patience import Patience
+from testbed.runtime.nodes.places import Here, Orders, Place
+from testbed.runtime.nodes.run_progress import Progress
+from testbed.runtime.nodes.veth_port import Asking, HoldingPort, port_on, socket_on
+from testbed.runtime.shared.attachment import HostDriver
+from testbed.runtime.shared.node_agents import NodesNic
+
+if TYPE_CHECKING:
+    from testbed.runtime.nodes.dilated_nic import DilatedNic, Lateness
+    from testbed.runtime.nodes.model_faults import ModelFault
+
+QUESTION: Final = signal.SIGUSR1
+"""Signal that asks what the node waits for. It reaches even a program that never yields."""
+
+_SAID: Final = 50  # sentences of an answer; a program may wait for thousands of transfers
+_LONGEST: Final = 500  # characters of one
+_ANSWERERS: Final[list[Callable[[int, FrameType | None], None]]] = []
+_POLLS: Final = 1_000_000_000  # ns after a poll, within which a program is reported as polling
+_ANSWER: Final = 100_000_000  # ns within which a NIC has answered a poll, for which the program waits meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Report of a NIC on a run. counted: the firmware's counters. taken: received frames. dropped, unsent: frames lost
+    inside the emulator, because the process did not read in time, or the kernel did not take them. down: frames for an
+    interface that was down. cpu: nanoseconds of processor time, from "go" on. In a dilated run only: lateness of its
+    frames; overrun, frames for which the model's NIC had no room; used, the usage of its parts.
+    """
+
+    counted: dict[str, int]
+    taken: int
+    dropped: int
+    unsent: int
+    down: int
+    cpu: int
+    lateness: Lateness | None = None
+    overrun: int = 0
+    used: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def lost(self) -> int:
+        """Frames lost inside the emulator: a run with any says nothing about the protocol."""
+        return self.dropped + self.unsent
+
+
+def answer_question(number: int, frame: FrameType | None) -> None:
+    """Handle QUESTION. The handler is set before the fork, so that a node that cannot answer yet does not die of the signal;
+    setting one in each node would cost it pages of Python's enumerations."""
+    for answer in _ANSWERERS:
+        answer(number, frame)
+
+
+def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
+    """Run the forked node process, which ends with its parent; does not return. number: of its place. starts: how often the
+    node has been started, including this time."""
+    status, place = 1, orders.places[number]
+    try:
+        parent = os.getppid()
+        syscalls.end_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:  # the parent ended before the signal was set
+            os._exit(1)
+        syscalls.name_process(f"node {place.name}")
+        _write_to(log)
+        _Node(orders, place, channel, partial(progress.watched, number), starts).run()
+        status = 0
+    except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
+        with contextlib.suppress(OSError):  # the disk is full, which may be the error itself
+            sys.stderr.write(complete_traceback(error))
+        reason = (error.what, error.when) if isinstance(error, FirmwareError) else program_traceback(error)
+        channel.tell("failed", reason)
+        status = 0  # the error is reported: the end of the process is no death
+    finally:
+        try:
+            sys.stdout.flush()
+        finally:
+            os._exit(status)
+
+
+def build_inline_nic(orders: Orders, device: str, adapter: Adapter) -> tuple[FrameSocket, InlineNic, Agent, Driver]:
+    """Build an inline NIC on an interface of this process's network namespace, and its driver. OSError."""
+    wire = _wire(orders, device, adapter)
+    port = port_on(wire, _head(orders, adapter))
+    nic = InlineNic(port)
+    agent = orders.plug(adapter, nic)
+    nic.attach(agent)
+    patience = Patience.among(len(orders.places) or len(orders.numbers))  # an attached process has no places
+    driver = Driver(wire, nic, agent.firmware, orders.spin, patience)
+    if isinstance(port, HoldingPort):
+        Asking(driver.loop, port)
+    return wire, nic, agent, driver
+
+
+def build_nic(
+    orders: Orders, device: str, adapter: Adapter
+) -> tuple[FrameSocket, InlineNic | DilatedNic, Agent, Driver | DilatedNic]:
+    """Build a NIC, inline or dilated as the orders say, and its driver. OSError."""
+    if orders.dilation is None:
+        return build_inline_nic(orders, device, adapter)
+    from testbed.runtime.nodes.dilated_nic import DilatedNic  # the simulation's parts, which no other run needs
+
+    profile = orders.dilation.profile
+    wire = _wire(orders, device, adapter)
+    nic = DilatedNic(wire, adapter.mtu, profile, orders.dilation.factor, _head(orders, adapter))
+    agent = orders.plug(replace(adapter, pages_apart=profile.pages_apart), nic)
+    nic.attach(agent)
+    return wire, nic, agent, nic
+
+
+def _wire(orders: Orders, device: str, adapter: Adapter) -> FrameSocket:
+    wire = socket_on(device, orders.ethertype, adapter.mtu, holding=adapter.routed)
+    if orders.mtus:
+        wire.note_lengths(orders.mtus)
+    return wire
+
+
+def _head(orders: Orders, adapter: Adapter) -> bytes:
+    """Return source address and EtherType of a NIC's control frames; empty where the network has no back-pressure."""
+    if not adapter.routed:
+        return b""
+    return adapter.address + orders.ethertype.to_bytes(2, "big")
+
+
+def _write_to(log: str) -> None:
+    """Redirect standard output and error to this file."""
+    log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for standard in (1, 2):
+        os.dup2(log_file, standard)
+    os.close(log_file)
+
+
+class _Wire(Protocol):
+    """Counts of received frames."""
+
+    @property
+    def taken(self) -> int: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    def lost(self) -> list[str]: ...
+
+    def look(self) -> None: ...
+
+
+class _Nic(Protocol):
+    """State of a NIC: whether the firmware is running."""
+
+    @property
+    def busy(self) -> bool: ...
+
+
+class _Port(Protocol):
+    """Counts of frames that were not sent."""
+
+    @property
+    def unsent(self) -> int: ...
+
+    @property
+    def down(self) -> int: ...
+
+    @property
+    def kept(self) -> int: ...
+
+
+class _Firmware(Protocol):
+    """The firmware's counters and state, in this process or in an agent."""
+
+    def counted(self) -> Mapping[str, int]: ...
+
+    def waiting(self) -> list[str]: ...
+
+
+class _Node:
+    def __init__(
+        self, orders: Orders, place: Place, channel: Channel, watched: Callable[[Host], Host], starts: int
+    ) -> None:
+        """Enter the node, build its NIC and spawn its program. watched: wraps the host library for the NIC. OSError."""
+        enter(place.surroundings)
+        for name, value in place.surroundings.environment.items():  # `update` would ask abstract classes what this is
+            os.environ[name] = value
+        if place.cpu >= 0:
+            os.sched_setaffinity(0, {place.cpu})
+        # In a dilated run NICs are new, and incarnations count as in the simulation.
+        counted = place.adapter.incarnation + starts - 1
+        adapter = place.adapter.of_incarnation(incarnation() if orders.dilation is None else counted)
+        self._channel = channel
+        self._starts = starts
+        self._dilated: DilatedNic | None = None
+        self._shared: NodesNic | None = None
+        self._wire: _Wire
+        self._nic: _Nic
+        self._port: _Port
+        self._firmware: _Firmware
+        if orders.shared is not None:
+            self._shared = shared = NodesNic(orders, orders.shared, place.device)
+            self._wire = self._nic = self._port = self._firmware = shared
+            self._host: Host = shared.host
+            self._driver: Driver | DilatedNic | HostDriver = shared.driver
+            shared.attach(watched(self._host))
+        else:
+            self._wire, nic, agent, self._driver = build_nic(orders, place.device, adapter)
+            nic.attach(Agent(agent.firmware, watched(agent.host)))
+            self._nic, self._port, self._firmware, self._host = nic, nic.port, agent.firmware, agent.host
+            if not isinstance(nic, InlineNic):
+                self._dilated = nic
+        here = Here(place.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts)
+        self._loop = self._driver.loop
+        self._loop.on_failure = self._tell_failure
+        self._program = self._loop.spawn(orders.programs[place.name](self._host, here), "program")
+        self._begun = 0
+        self._went = 0  # when the program was told to go, where the NIC's clock does not show 0 then
+
+    def run(self) -> None:
+        _ANSWERERS.append(self._answer)
+        self._channel.tell("ready", os.getpid())
+        message = self._channel.hear()
+        if message is None:
+            return
+        if self._dilated is not None:
+            assert isinstance(message[1], int)
+            self._dilated.go(message[1], again=self._starts > 1)
+            self._driver.loop.watch(self._channel.fileno(), self._on_word)
+        else:
+            self._went = time.monotonic_ns()
+        self._begun = self._used()
+        loop = self._loop
+        self._program.add_callback(lambda _: loop.stop())
+        self._run_loop()
+        self._channel.tell("done", self._program.result())
+        if isinstance(self._driver, Driver | HostDriver):
+            self._driver.spin = 0
+            loop.watch(self._channel.fileno(), self._on_word)
+        self._run_loop()
+        self._channel.tell("report", self._report())
+
+    def _run_loop(self) -> None:
+        try:
+            self._loop.run()
+        except FirmwareError as error:
+            raise FirmwareError(error.what, error.when - self._went) from error
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """Report a failure before the program can catch it."""
+        if isinstance(error, FirmwareError):
+            with contextlib.suppress(ConnectionError):  # the starting process is gone
+                self._channel.tell("failed", (error.what, error.when - self._went))
+
+    def _on_word(self, _now: int) -> None:
+        """Process a word: a model's fault while the program runs, "stop" when all programs have ended."""
+        message = self._channel.hear()
+        if message is None:  # the starting process is gone
+            os._exit(1)
+        if message[0] == "stop":
+            self._driver.loop.stop()
+        elif self._dilated is not None:
+            self._dilated.suffer(cast("ModelFault", message[1]))
+
+    def _used(self) -> int:
+        """Return the nanoseconds of processor time until now of this process, and of its NIC's agent if it has one."""
+        self._wire.look()
+        return time.process_time_ns() + (self._shared.cpu if self._shared is not None else 0)
+
+    def _report(self) -> Report:
+        used = self._used() - self._begun
+        counted = dict(self._firmware.counted())
+        port, dilated = self._port, self._dilated
+        report = Report(counted, self._wire.taken, self._wire.dropped, port.unsent, port.down, used)
+        if dilated is None:
+            return report
+        return replace(report, lateness=dilated.cable.lateness, overrun=dilated.dropped, used=dilated.used())
+
+    def _answer(self, _number: int, frame: FrameType | None) -> None:
+        """Answer QUESTION, within the signal's handler: the interrupted code does not run meanwhile."""
+        with contextlib.suppress(RuntimeError):  # a flush was interrupted
+            sys.stdout.flush()
+        lines = [self._state(frame)]
+        lines += [f"host: {sentence}" for sentence in self._host.waiting()]
+        lines += [f"NIC: {sentence}" for sentence in self._firmware.waiting()]
+        if self._port.kept:
+            lines.append(f"frames that wait in the NIC until the network takes them: {self._port.kept}")
+        if self._shared is None:
+            self._wire.look()
+        if self._wire.dropped:
+            lines.append(f"frames dropped because nobody read them in time: {self._wire.dropped}")
+        if self._port.unsent:
+            lines.append(f"frames that the kernel did not take, though the interface was up: {self._port.unsent}")
+        lines += [f"NIC: {sentence}" for sentence in self._wire.lost()]
+        if len(lines) > _SAID:
+            lines[_SAID:] = [f"and {len(lines) - _SAID:,} more"]
+        self._channel.tell("waiting", [line[:_LONGEST] for line in lines])
+
+    def _state(self, innermost: FrameType | None) -> str:
+        """Describe the process's present state. innermost: the frame that the signal interrupted."""
+        program, frames = self._program, running(innermost)
+        if innermost is not None and self._nic.busy:
+            line = program_line(frames)
+            return f"the NIC is at work, at {line_of(innermost)}" + (f", for the program at {line}" if line else "")
+        if program.done:
+            return "the program has ended"
+        if innermost is None or (not frames and (program.waits_for or program.polled is None)):
+            if program.polled is not None and self._dilated is None and self._loop.now() - program.polled < _ANSWER:
+                return f"the program polls, at {program_line(program.frames())}"
+            return f"the program {program.doing}"
+        task = self._loop.current or program
+        name = "the program" if task is program else f"task {task.name!r}"
+        line = program_line(frames) or program_line(task.frames()) or line_of(innermost)
+        if task.polled is None:
+            return f"{name} runs, at {line}"
+        ago = self._loop.now() - task.polled
+        return (
+            f"{name} polls, at {line}" if ago < _POLLS else f"{name} runs, at {line}; it polled {ago / 1e9:.3g} s ago"
+        )

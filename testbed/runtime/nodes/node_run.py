@@ -1,0 +1,435 @@
+"""Run of host programs on NICs of a cluster's nodes, from the side of the process that starts it::
+
+with Run(orders, logs, told) as run:
+    outcome = run.wait(10)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+from testbed.errors import FirmwareError, TestbedError
+from testbed.kernel import processes
+from testbed.kernel.children import in_child
+from testbed.kernel.processes import wait_for_end
+from testbed.runtime import event_log
+from testbed.runtime.nodes import warm
+from testbed.runtime.nodes.control_channel import Channel
+from testbed.runtime.nodes.model_faults import ModelFault
+from testbed.runtime.nodes.node_process import Report
+from testbed.runtime.nodes.places import Orders
+from testbed.runtime.nodes.program_output import end_of, printed
+from testbed.runtime.nodes.run_progress import Progress
+
+PATIENCE: Final = 30.0
+"""Seconds for node processes to begin, and to end once told to."""
+
+_LEAD: Final = 5_000_000
+"""Nanoseconds from "go" to time 0 of a dilated run."""
+
+_ANSWER: Final = 1.0  # s for nodes to answer what they wait for
+_SHOWN: Final = 2_000  # characters of a log's end
+_LOOKS: Final = 10  # checks of progress within a patience
+
+
+class ProgramError(TestbedError):
+    """A node's program has raised an error: its traceback. when: nanoseconds of the histories' clock until which operations
+    under way then could continue; -1: they could not."""
+
+    when = -1
+
+
+class NodeDiedError(TestbedError):
+    """Node processes have ended unexpectedly. nodes: whose."""
+
+    def __init__(self, what: str, nodes: Iterable[str]) -> None:
+        self.nodes = tuple(nodes)
+        super().__init__(what)
+
+
+class ClusterEndedError(TestbedError):
+    """The process that held the nodes' namespaces has died, and the cluster with it."""
+
+
+class StuckError(TestbedError):
+    """A run takes too long, or makes no progress. waiting: sentences by node about what it waits for."""
+
+    def __init__(self, what: str, waiting: Mapping[str, list[str]], printed: Sequence[str] = ()) -> None:
+        """printed: a heading and lines that programs have printed."""
+        self.waiting = waiting
+        lines = [f"  {name}: {sentence}" for name, sentences in waiting.items() for sentence in sentences]
+        super().__init__("\n".join([f"{what}; the nodes say:", *lines, *printed]))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of a run, by node. results: of the programs. reports: of their NICs."""
+
+    results: Mapping[str, Any]
+    reports: Mapping[str, Report]
+
+
+class Run:
+    """A run of node processes. The end of its ``with`` block ends them."""
+
+    def __init__(self, orders: Orders, logs: Path, told: Path) -> None:
+        """Start the node processes; return when every program has been told to go.
+
+        logs: a directory for the nodes' output. told: the cluster's directory, for events. Raises NodeDiedError,
+        ProgramError, KernelError.
+        """
+        self._orders = orders
+        self._logs = logs
+        self._told = told
+        self._pids: dict[str, int] = {}
+        self._lines: dict[str, Channel] = {}
+        self._names: dict[int, str] = {}
+        self._heard: dict[str, dict[str, object]] = {place.name: {} for place in orders.places}
+        self._ended: dict[str, int] = {}
+        self._away: dict[str, bool] = {}  # crashed node -> whether it will be restarted
+        self._paused: set[str] = set()
+        self._due: list[tuple[int, int, Callable[[], object]]] = []  # a heap: when, sequence number, action
+        self._next_sequence = itertools.count().__next__
+        self._ready = select.poll()
+        self._origin = 0  # the time at which a dilated run's clock shows 0
+        self._progress = Progress(len(orders.places))
+        self._parent: tuple[int, int] | None = None  # pid and pidfd of the parent of all node processes
+        self._ends_with: tuple[int, str] | None = None
+        self._left_undone = False  # the parent has ended, and may have left the NICs as they were in the run
+        ends: dict[str, Channel] = {}
+        self._warm, end = Channel.pair()
+        try:
+            for place in orders.places:
+                self._lines[place.name], ends[place.name] = Channel.pair()
+            pid = warm.start(orders, end, ends, logs, told, self._progress).pid
+            self._parent = pid, os.pidfd_open(pid)
+        except BaseException:
+            self.close()
+            self._put_back()
+            raise
+        finally:
+            for line in (end, *ends.values()):
+                line.close()
+        self._ready.register(self._warm.fileno(), select.POLLIN)
+        for name, line in self._lines.items():
+            self._names[line.fileno()] = name
+            self._ready.register(line.fileno(), select.POLLIN)
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+        self.begun: Final = time.monotonic_ns()
+        """When every program had been told to go, monotonic nanoseconds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """Pids of the node processes, by node."""
+        return self._pids
+
+    def log(self, node: str) -> str:
+        """Read the output of a node's program until now."""
+        return (self._logs / f"{node}.log").read_text(errors="replace")
+
+    def kill(self, node: str) -> None:
+        """Kill a node process (SIGKILL), as a fault; name the node in `wait(without=...)` then."""
+        self._warm.tell("kill", node)
+
+    def end_with(self, handle: int, why: str) -> None:
+        """Let `wait` raise ClusterEndedError, with this sentence, as soon as the process behind a pidfd has ended."""
+        self._ends_with = handle, why
+        self._ready.register(handle, select.POLLIN)
+
+    def at(self, when: int, act: Callable[[], object]) -> None:
+        """Schedule a call at that time, in monotonic nanoseconds: `wait` makes it, and raises its error."""
+        heapq.heappush(self._due, (when, self._next_sequence(), act))
+
+    def has_ended(self, node: str) -> bool:
+        """Whether a node's process or its program has ended."""
+        return node in self._ended or "done" in self._heard[node]
+
+    def crash(self, node: str, *, returns: bool = False) -> None:
+        """Kill a node process that has not ended, and wait for its end. returns: `restart` will be called, which `wait`
+        waits for; else its program is not waited for any more."""
+        self._away[node] = returns
+        self._paused.discard(node)
+        self.kill(node)
+        deadline = time.monotonic() + PATIENCE
+        while node not in self._ended:
+            if not self._receive(deadline):
+                raise StuckError(f"{node}: its process does not end within {PATIENCE:g} s", {})
+
+    def restart(self, node: str) -> None:
+        """Restart a node process that `crash` has ended: its NIC with another incarnation, its program from the beginning.
+        Return when the program has been told to go; raises ProgramError, NodeDiedError, StuckError."""
+        line, end = Channel.pair()
+        self._lines[node].close()
+        self._lines[node] = line
+        self._names[line.fileno()] = node
+        self._ready.register(line.fileno(), select.POLLIN)
+        self._heard[node] = {}
+        del self._ended[node], self._away[node]
+        self._warm.tell("restart", node, end)
+        end.close()
+        deadline = time.monotonic() + PATIENCE
+        while not self._has_ended(node, "ready", ()):
+            if not self._receive(deadline):
+                raise StuckError(f"{node}: its process has not begun again within {PATIENCE:g} s", self.waiting())
+        line.tell("go", self._origin)
+
+    def pause(self, node: str) -> None:
+        """Stop a node process until `resume`, or until all programs have ended."""
+        self._paused.add(node)
+        self._warm.tell("pause", node)
+
+    def resume(self, node: str) -> None:
+        self._paused.discard(node)
+        self._warm.tell("resume", node)
+
+    @property
+    def origin(self) -> int:
+        """The time at which the clock of a dilated run shows 0, monotonic nanoseconds."""
+        return self._origin
+
+    def apply_model_fault(self, node: str, fault: ModelFault) -> None:
+        """Apply a fault to the model of a node in a dilated run."""
+        with contextlib.suppress(ConnectionError):  # it has just ended; `wait` reports it
+            self._lines[node].tell("model", fault)
+
+    def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> Outcome:
+        """Wait until every program has ended, and end the run. seconds: in all. without: nodes whose death does not matter.
+        patience: seconds without any progress (see `run_progress`), longer than any program computes or sleeps and than any
+        transfer takes; None: no limit.
+
+        Raises ProgramError, FirmwareError and NodeDiedError at once; StuckError when the time or the patience is over.
+        """
+        begun = moved = looked = time.monotonic()
+        between = seconds if patience is None else patience / _LOOKS
+        left = len(self._heard)
+        while waited := sum(not self._has_ended(name, "done", without) for name in self._heard):
+            due = self._due[0][0] / 1e9 if self._due else begun + seconds
+            self._receive(min(begun + seconds, looked + between, due))
+            self._act()
+            now = time.monotonic()
+            if patience is not None and now >= looked + between:
+                moved = max(moved, max(self._progress.last()) / 1e9) if waited == left else now
+                if now >= moved + patience:
+                    raise self._stuck(f"for {now - moved:.3g} s no program and no transfer has ended, anywhere")
+                looked, left = now, waited
+            if now >= begun + seconds:
+                raise self._stuck(f"programs have not ended within {seconds:g} s")
+        for name in sorted(self._paused):
+            self.resume(name)
+        for name, line in self._lines.items():
+            if name not in self._ended:
+                with contextlib.suppress(ConnectionError):
+                    line.tell("stop")
+        self._until("report", without)
+        reports = {name: report for name, report in self._data_of("report").items() if isinstance(report, Report)}
+        return Outcome(self._data_of("done"), reports)
+
+    def _stuck(self, what: str) -> StuckError:
+        waiting = self.waiting()
+        ended = list(zip(self._progress.last(), self._heard, strict=True))
+        last, node = max(ended, default=(0, ""))
+        if last:
+            ago, after = ((time.monotonic_ns() - last) / 1e9, (last - self.begun) / 1e9)
+            what += f"; the last transfer ended on {node} {ago:.3g} s ago, {max(0.0, after):.6f} s after the beginning"
+        else:
+            what += "; no transfer has ended since the beginning"
+        return StuckError(what, waiting, printed(self._logs, self._heard))
+
+    def _act(self) -> None:
+        """Make the scheduled calls that are due."""
+        while self._due and self._due[0][0] <= time.monotonic_ns():
+            heapq.heappop(self._due)[2]()
+
+    def _data_of(self, word: str) -> dict[str, object]:
+        """Return by node the data that came with this word."""
+        return {name: heard[word] for name, heard in self._heard.items() if word in heard}
+
+    def waiting(self) -> dict[str, list[str]]:
+        """Ask every node what it waits for; return sentences by node, about its process's state where it does not answer."""
+        for heard in self._heard.values():
+            heard.pop("waiting", None)
+        self._warm.tell("ask")
+        deadline = time.monotonic() + _ANSWER
+        while any("waiting" not in heard and name not in self._ended for name, heard in self._heard.items()):
+            if not self._receive(deadline):
+                break
+        sentences: dict[str, list[str]] = {}
+        for name, heard in self._heard.items():
+            answer = heard.get("waiting")
+            if name in self._ended:
+                sentences[name] = [_describe_status(self._ended[name])]
+            else:
+                sentences[name] = (
+                    [str(line) for line in answer] if isinstance(answer, list) else [self._describe_silent(name)]
+                )
+        return sentences
+
+    def close(self) -> None:
+        """Kill the processes that still run, wait for their end, and restore the nodes' NICs."""
+        self._warm.close()
+        self._reap_parent()
+        for line in self._lines.values():  # not before: a node that loses its line ends by itself
+            line.close()
+        self._lines.clear()
+        self._progress.close()
+        if self._left_undone:
+            self._left_undone = False
+            self._put_back()
+
+    def _reap_parent(self) -> None:
+        """Wait for the end of the parent of all node processes, and record it as an event if it was a death."""
+        if self._parent is None:
+            return
+        pid, handle = self._parent
+        self._parent = None
+        if not wait_for_end(handle, PATIENCE):  # it is stopped
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            wait_for_end(handle)
+        os.close(handle)
+        self._left_undone = True
+        with contextlib.suppress(ChildProcessError):  # other code has waited for all children of this process
+            _, status = os.waitpid(pid, 0)
+            self._left_undone = bool(status)
+            if status:
+                code = os.waitstatus_to_exitcode(status)
+                event_log.record(self._told, "node parent died", nodes=[*self._heard], pid=pid, code=code)
+
+    def _put_back(self) -> None:
+        """Restore the NICs' offloads in place of a parent that could not."""
+        in_child(partial(warm.put_back, self._orders, self._told))
+
+    def _begin(self) -> None:
+        self._until("ready", ())
+        self._origin = time.monotonic_ns() + _LEAD
+        for name, heard in self._heard.items():
+            pid = heard["ready"]
+            assert isinstance(pid, int)
+            self._pids[name] = pid
+        for line in self._lines.values():
+            with contextlib.suppress(ConnectionError):  # the node has ended; `wait` reports it
+                line.tell("go", self._origin)
+
+    def _until(self, word: str, without: Collection[str]) -> None:
+        """Wait until every node has sent this word. Raises StuckError."""
+        deadline = time.monotonic() + PATIENCE
+        while not all(self._has_ended(name, word, without) for name in self._heard):
+            if not self._receive(deadline):
+                raise StuckError(f"node processes have not said {word!r} within {PATIENCE:g} s", self.waiting())
+
+    def _has_ended(self, name: str, word: str, without: Collection[str]) -> bool:
+        """Whether a node has sent this word, or need not any more. Raises the error of a failed or dead node."""
+        heard = self._heard[name]
+        if word in heard:
+            return True
+        if name in without and (name in self._ended or "failed" in heard):
+            return True
+        if name in self._away and name in self._ended:
+            return not self._away[name]
+        if "failed" in heard:
+            failed = heard["failed"]
+            if isinstance(failed, tuple):
+                what, when = failed
+                raise FirmwareError(what, when, name)
+            self._look_for_deaths()
+            raise ProgramError(f"{name}: {failed}")
+        if name in self._ended:
+            raise self._died(name)
+        return False
+
+    def _look_for_deaths(self) -> None:
+        """Look for another node's death that is not reported yet, which may be why a program has failed. Raises
+        NodeDiedError if there is one."""
+        deadline = time.monotonic() + _ANSWER
+        for name, heard in self._heard.items():
+            if name in self._away or "failed" in heard or "done" in heard:
+                continue
+            while name not in self._ended and name in self._pids and processes.is_ending(self._pids[name]):
+                if not self._receive(deadline):
+                    break
+            if name in self._ended and not {"failed", "done"} & self._heard[name].keys():
+                raise self._died(name)
+
+    def _died(self, name: str) -> NodeDiedError:
+        output = end_of(self._logs / f"{name}.log", _SHOWN)
+        what = f"{name}: its process {_describe_status(self._ended[name])}" + (f":\n{output}" if output else "")
+        return NodeDiedError(what, [name])
+
+    def _receive(self, deadline: float) -> bool:
+        """Wait for words until the deadline, and process them; return whether there was any."""
+        ready = [descriptor for descriptor, _ in self._ready.poll(max(0.0, deadline - time.monotonic()) * 1000)]
+        for descriptor in ready:
+            if self._ends_with is not None and descriptor == self._ends_with[0]:
+                raise ClusterEndedError(self._ends_with[1])
+            if descriptor in self._names:
+                self._receive_from(self._names[descriptor])
+            elif descriptor != self._warm.fileno():  # a node's, whose last words were read when its end was reported
+                continue
+            elif (message := self._warm.hear()) is not None:
+                name, number = message[1] if isinstance(message[1], tuple) else ("", 0)
+                if message[0] == "forked":
+                    self._pids[name] = number
+                    continue
+                self._receive_rest(name)
+                self._ended[name] = number
+            else:
+                self._reap_parent()
+                raise NodeDiedError("the parent of all node processes has died, and they with it", self._heard)
+        return bool(ready)
+
+    def _receive_from(self, name: str) -> None:
+        line = self._lines[name]
+        message = line.hear()
+        if message is not None:
+            self._heard[name][message[0]] = message[1]
+        else:
+            self._forget(line)
+
+    def _receive_rest(self, name: str) -> None:
+        """Read the words that a process sent before it ended. Its end of the line may outlive it, in a process that it has
+        forked."""
+        line = self._lines.get(name)
+        while line is not None and line.fileno() in self._names:
+            if line.has_word():
+                self._receive_from(name)
+            else:
+                self._forget(line)
+
+    def _forget(self, line: Channel) -> None:
+        self._ready.unregister(line.fileno())
+        del self._names[line.fileno()]
+
+    def _describe_silent(self, name: str) -> str:
+        """Describe a process that does not answer: it is in the kernel, or in a library that blocks signals."""
+        if name not in self._pids:
+            return "its process has not been started"
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{self._pids[name]}/status").read_text().splitlines():
+                if line.startswith("State:"):
+                    return f"it does not answer; its process's state is {line.removeprefix('State:').strip()}"
+        return "it does not answer"
+
+
+def _describe_status(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"

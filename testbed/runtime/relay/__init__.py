@@ -1,0 +1,1 @@
+"""The relay: a process that carries a cluster's impaired links between packet sockets."""

@@ -1,0 +1,229 @@
+"""The relay's orders: a file beside the cluster's state, which outlives the relay.
+
+If processors are available, a relay consists of several processes, each with a share of the links. A change writes the
+complete orders and then notifies the relay; a restarted process continues with its predecessor's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+from testbed.errors import UnreadableStateError, reason_of
+from testbed.fabric.interface import Plug
+from testbed.json_text import check, loads
+from testbed.kernel.filesystem import read_text
+from testbed.spec.layout import BOTH, Impairment
+from testbed.spec.layout_json import impairment_from_json, impairment_to_json
+
+DIRECTIONS: Final = BOTH
+_NOTHING = Impairment()
+
+
+@dataclass(frozen=True, slots=True)
+class Treated:
+    """Impairment of one direction. rules: the injected ones, by a stable name. replay: the path of a log of fates that
+    replaces random decisions."""
+
+    impairment: Impairment = _NOTHING
+    rules: Mapping[str, str] = field(default_factory=dict)
+    replay: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A link that the relay carries.
+
+    a, b: its ends in the wire namespace; forward comes in on a. taps: the interfaces at which the relay receives what
+    comes in on a and b; empty: a and b themselves. fabric: the kind of the modelled switches at its ends, if any;
+    plugs: their ports, instead of a and b. is_cut: the cable at a modelled switch is pulled.
+    """
+
+    name: str
+    a: str
+    b: str
+    forward: Treated = field(default_factory=Treated)
+    backward: Treated = field(default_factory=Treated)
+    fabric: str = ""
+    plugs: tuple[Plug | None, Plug | None] = (None, None)
+    is_cut: bool = False
+    taps: tuple[str, str] = ("", "")
+
+    @property
+    def heard(self) -> tuple[str, str]:
+        """The interfaces at which the relay receives its frames."""
+        return self.taps[0] or self.a, self.taps[1] or self.b
+
+    @property
+    def mark(self) -> str:
+        """The interface whose index marks frames sent by the relay: the link's port at a switch; empty without one."""
+        elsewhere = [end for tap, end in zip(self.heard, (self.a, self.b), strict=True) if tap != end]
+        return elsewhere[0] if len(elsewhere) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The orders of a relay.
+
+    files: path -> text of the tables and traces that impairments name. log: the file for fates other than pass, or
+    empty. processes: the number of processes that share the links. slowed: the factor by which modelled switches are
+    slowed down.
+    """
+
+    seed: int
+    links: tuple[Carried, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    log: str = ""
+    processes: int = 1
+    slowed: int = 1
+
+    def share(self, number: int) -> Orders:
+        """The orders of the process of that number, from 0. A link stays with its process when other links change."""
+        return replace(self, links=tuple(link for link in self.links if self.process_of(link) == number))
+
+    def process_of(self, link: Carried) -> int:
+        """The process that carries a link. Links at modelled switches of one kind share a process, which runs their
+        network."""
+        return crc32((link.fabric or link.name).encode()) % self.processes
+
+    def processes_of(self) -> dict[str, int]:
+        """Map link names to the numbers of their processes."""
+        return {link.name: self.process_of(link) for link in self.links}
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "seed": self.seed,
+                "links": [
+                    {
+                        "name": link.name,
+                        "a": link.a,
+                        "b": link.b,
+                        "taps": list(link.taps),
+                        "forward": _treated(link.forward),
+                        "backward": _treated(link.backward),
+                        **_plugged(link),
+                    }
+                    for link in self.links
+                ],
+                "files": dict(self.files),
+                "log": self.log,
+                "processes": self.processes,
+                "slowed": self.slowed,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Orders:
+        """Parse the output of `to_json`; ValueError for anything else."""
+        try:
+            orders = cls._from_json(loads(text))
+        except KeyError as error:
+            raise ValueError(f"there is no {error}") from None
+        except (TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"these are no orders: {error}") from None
+        check(orders, Orders)
+        if orders.processes < 1:
+            raise ValueError(f"processes: found {orders.processes}, expected 1 or more")
+        return orders
+
+    @classmethod
+    def _from_json(cls, data: Any) -> Orders:
+        links = tuple(
+            Carried(
+                link["name"],
+                link["a"],
+                link["b"],
+                _to_treated(link["forward"]),
+                _to_treated(link["backward"]),
+                link.get("fabric", ""),
+                _to_plugs(link.get("plugs", (None, None))),
+                link.get("is_cut", False),
+                _to_taps(link.get("taps", ("", ""))),
+            )
+            for link in data["links"]
+        )
+        return cls(data["seed"], links, data["files"], data["log"], data["processes"], data["slowed"])
+
+
+def _plugged(link: Carried) -> dict[str, Any]:
+    """The keys that only links at modelled switches have."""
+    if not link.fabric:
+        return {}
+    return {
+        "fabric": link.fabric,
+        "plugs": [plug and [plug.switch, plug.port] for plug in link.plugs],
+        "is_cut": link.is_cut,
+    }
+
+
+def _to_plugs(plugs: Any) -> tuple[Plug | None, Plug | None]:
+    a, b = (Plug(*plug) if plug else None for plug in plugs)
+    return a, b
+
+
+def _to_taps(taps: Any) -> tuple[str, str]:
+    a, b = taps
+    return a, b
+
+
+def _treated(treated: Treated) -> dict[str, Any]:
+    impairment = impairment_to_json(treated.impairment)
+    return {"impairment": impairment, "rules": dict(treated.rules), "replay": treated.replay}
+
+
+def _to_treated(data: Mapping[str, Any]) -> Treated:
+    return Treated(impairment_from_json(data["impairment"]), data["rules"], data["replay"])
+
+
+class Places:
+    """The paths of a relay's files, below the cluster's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.orders = directory / "relay.json"
+
+    def socket(self, number: int) -> Path:
+        """The socket on which the relay process of that number listens."""
+        return self.directory / f"relay.{number}"
+
+    def report(self, number: int) -> Path:
+        """The file to which it writes its report."""
+        return self.directory / f"report.{number}"
+
+    def tallies(self, number: int) -> Path:
+        """The file of its rule counts, from which its successor continues."""
+        return self.directory / f"tallies.{number}"
+
+    def read_orders(self) -> Orders | None:
+        """Read the orders; None if there have never been any. UnreadableStateError for a damaged file."""
+        try:
+            return Orders.from_json(read_text(self.orders))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise _unreadable(self.orders, error) from error
+
+    def read_report(self, number: int) -> dict[str, Any]:
+        """Read the last report of a relay process. UnreadableStateError for an unreadable file."""
+        path = self.report(number)
+        try:
+            said = loads(read_text(path))
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, error) from error
+        if not isinstance(said, dict):
+            raise _unreadable(path, ValueError("it is no object"))
+        return said
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableStateError:
+    reason = reason_of(error) if isinstance(error, OSError) else str(error)
+    return UnreadableStateError(
+        f"{path} cannot be understood ({reason}): it is damaged; "
+        f"'testbed down --name {path.parent.name}' removes the cluster"
+    )

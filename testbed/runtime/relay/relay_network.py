@@ -1,0 +1,332 @@
+"""Networks of modelled switches in the relay: on the wall clock, between packet sockets on NICs' interfaces.
+
+The switches and the cables between them exist only here; only a NIC's end of a link is an interface. A frame enters
+with the kernel's receive timestamp, or with the network's time if that is later.
+
+A few frames of a NIC that its link does not accept yet wait here. Beyond that, a NIC that has asked for flow control is
+told STOP, and its socket is not read until they have left; frames under way wait in the socket's buffer, which holds
+the whole window that the NIC may use (`testbed.fabric.stop_go`). So nothing is lost, however late either process is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from testbed.engine.loop import Loop
+from testbed.fabric.direction import Delivery
+from testbed.fabric.interface import Channel, Network
+from testbed.fabric.stop_go import ADDRESS, ASK, GO, STOP, Word, frame_of, word_in
+from testbed.fates.fate_counters import Counters
+from testbed.kernel.gso import GsoFrame
+from testbed.kernel.packet_socket import PacketSocket
+from testbed.runtime.relay.direction_orders import InjectedRules, LinkOptions, texts_of
+from testbed.runtime.relay.lateness import Lateness
+from testbed.runtime.relay.orders import DIRECTIONS, Carried, Treated
+from testbed.spec.layout import DirectionName
+
+BUFFER: Final = 32 << 20
+"""Maximum bytes in the buffer of each packet socket, if the machine permits it."""
+
+LARGEST_WINDOW: Final = 1024
+"""Limit on a NIC's window, in frames."""
+
+_MANY: Final = 16  # waiting frames above which a NIC is told STOP
+_FEW: Final = 4  # waiting frames at which it is told GO
+_TOGETHER: Final = 8  # frames sent in one call; more would make the first ones late
+_HEAD: Final = slice(6, 14)  # of a frame: its sender, its EtherType
+
+
+class Driver:
+    """Polls a network at its deadlines, and sends the frames that leave it."""
+
+    def __init__(self, loop: Loop, network: Network) -> None:
+        self.network: Final = network
+        self.now: Final = loop.now
+        self._timer = loop.timer(self._due)
+        self._reached = 0  # the network's time
+        self._is_busy = False
+        self._left: dict[ChannelCarriage, None] = {}  # directions with frames that have left the network
+
+    def offer(self, when: int, channel: Channel, frame: bytes) -> bool:
+        """Offer a NIC's frame to the network; False if it must wait."""
+        if self._is_busy:
+            return channel.offer(when, frame)
+        deadline = self.network.deadline
+        if deadline is not None and deadline <= when:
+            self._poll(when)
+        elif when > self._reached:
+            self._reached = when
+        return channel.offer(self._reached, frame)
+
+    def settle(self) -> None:
+        """Send frames that are due, and set the timer; called after frames have been offered."""
+        if not self._is_busy:
+            deadline = self.network.deadline
+            if deadline is not None and deadline <= (now := self.now()):
+                self._poll(now)
+                deadline = self.network.deadline
+            self._send()
+            self._timer.set(deadline)
+
+    def left(self, way: ChannelCarriage) -> None:
+        """Note that a frame has arrived at a NIC."""
+        self._left[way] = None
+
+    def _due(self, _now: int) -> None:
+        self.settle()
+
+    def _poll(self, now: int) -> None:
+        self._is_busy = True
+        self.network.poll(now)
+        self._reached = max(self._reached, now)
+        self._is_busy = False
+
+    def _send(self) -> None:
+        for way in self._left:
+            way.send()
+        self._left.clear()
+
+
+class ChannelCarriage:
+    """One direction of a link. Its attributes in common with `relay.Carriage` are for reports and watches."""
+
+    __slots__ = ("_driver", "_due", "_out", "channel", "finished", "injected", "lateness", "pieces")
+
+    def __init__(self, driver: Driver, channel: Channel, injected: InjectedRules, out: PacketSocket | None) -> None:
+        """out: the socket of the NIC at its end, if any."""
+        self.channel: Final = channel
+        self.injected: Final = injected
+        self.lateness = Lateness()
+        self.pieces = 0
+        self.finished = 0
+        self._driver = driver
+        self._out = out
+        self._due: list[Delivery] = []
+        if out is not None:
+            channel.receive = self._receive
+
+    @property
+    def counters(self) -> Counters:
+        return self.channel.entrance.counters
+
+    @property
+    def held(self) -> int:
+        """Frames inside the network."""
+        return self.channel.held
+
+    def _receive(self, now: int, frame: bytes) -> None:
+        self._due.append((now, frame))
+        if len(self._due) == _TOGETHER:
+            self.send()
+        else:
+            self._driver.left(self)
+
+    def send(self) -> None:
+        """Send the frames that have reached its end."""
+        assert self._out is not None
+        due, self._due = self._due, []
+        if not due:
+            return
+        self.lateness.count(max(self._driver.now(), due[-1][0]), due)
+        self._out.send([frame for _, frame in due])
+
+
+class Uplink:
+    """The entry of a NIC's frames. stops: how often the NIC was told STOP. waited: number of frames that had to wait."""
+
+    __slots__ = (
+        "_answered", "_driver", "_head", "_kept", "_last", "_loop", "_socket", "_stopped", "_way", "_window", "stops",
+        "waited",
+    )  # fmt: skip
+
+    def __init__(self, loop: Loop, driver: Driver, way: ChannelCarriage, socket: PacketSocket) -> None:
+        self.stops = 0
+        self.waited = 0
+        self._loop = loop
+        self._driver = driver
+        self._way = way
+        self._socket = socket
+        self._kept: deque[bytes | Word] = deque()  # a word is a request of the NIC between two frames
+        self._stopped = False
+        self._answered = 0
+        self._window = max(1, min(LARGEST_WINDOW, socket.room))
+        self._head = b""  # header of the NIC's words; empty until the first one
+        self._last = loop.now()
+        way.channel.on_space = self._go_on
+        loop.watch(socket.fileno(), self.read)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Bytes and frames that wait here."""
+        frames = [len(frame) for frame in self._kept if not isinstance(frame, Word)]
+        return sum(frames), len(frames)
+
+    def read(self, _now: int) -> bool:
+        """Offer one batch of received frames; return whether more may be waiting."""
+        if self._stopped:
+            return False
+        frames = self._socket.receive(self._last)
+        if self._socket.unfinished:
+            frames = self._finished(frames)
+        kept, offer, channel = self._kept, self._driver.offer, self._way.channel
+        for when, frame in frames:
+            if frame[:6] == ADDRESS and (word := word_in(frame)) is not None:
+                self._head = frame[_HEAD]
+                if kept:
+                    kept.append(word)
+                else:
+                    self._answer(word)
+            elif kept or not offer(when, channel, frame):
+                self.waited += 1
+                kept.append(frame)
+        if frames:
+            self._last = frames[-1][0]
+        self._driver.settle()
+        if len(kept) > _MANY:
+            self._stop()
+        return self._socket.filled and not self._stopped
+
+    def catch_up(self, now: int) -> None:
+        """Offer all frames received until now."""
+        while self.read(now) and self._last < now:
+            pass
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._way.channel.on_space = None
+        self._kept.clear()
+        if not self._stopped:
+            self._loop.unwatch(self._socket.fileno())
+
+    def _go_on(self, now: int) -> None:
+        """Send waiting frames: the link accepts frames again."""
+        kept = self._kept
+        while kept:
+            first = kept[0]
+            if isinstance(first, Word):
+                self._answer(first)
+            elif not self._driver.offer(now, self._way.channel, first):
+                break
+            kept.popleft()
+        if self._stopped and len(kept) <= _FEW:
+            self._stopped = False
+            self._loop.watch(self._socket.fileno(), self.read)
+            self._say(GO)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._loop.unwatch(self._socket.fileno())
+        self.stops += self._say(STOP)
+
+    def _answer(self, word: Word) -> None:
+        if word.kind == ASK:
+            self._answered = word.count
+            self._say(STOP if self._stopped else GO)
+
+    def _say(self, kind: int) -> bool:
+        """Send a word to the NIC if it has asked before; return whether it has."""
+        if self._head:
+            self._socket.send([frame_of(Word(kind, self._answered, self._window), self._head)])
+        return bool(self._head)
+
+    def _finished(self, frames: list[Delivery]) -> list[Delivery]:
+        """Segment the GSO frames among these."""
+        found: list[Delivery] = []
+        for when, frame in frames:
+            if isinstance(frame, GsoFrame):
+                self._way.finished += 1
+                found += [(when, one) for one in frame.segment()]
+            else:
+                found.append((when, frame))
+        return found
+
+
+class ModelledLink:
+    """A link with a modelled switch at one end or both."""
+
+    def __init__(self, carried: Carried, driver: Driver, options: LinkOptions) -> None:
+        """Open the sockets and join the network. OSError if a free end does not exist."""
+        self.carried = carried
+        self.seed = options.seed
+        self.directions: Final[dict[str, ChannelCarriage]] = {}
+        self.uplinks: Final[dict[str, Uplink]] = {}
+        """Uplinks, by the direction in which the NIC sends."""
+        self._texts = texts_of(carried, options.files)
+        self._loop = loop = options.loop
+        self._driver = driver
+        self._sockets: dict[str, PacketSocket] = {}
+        try:
+            for name, device in zip(DIRECTIONS, (carried.a, carried.b), strict=True):
+                if device:
+                    self._sockets[name] = PacketSocket(device, options.arena, BUFFER)
+        except BaseException:
+            self.close()
+            raise
+        for name, other in (DIRECTIONS, DIRECTIONS[::-1]):
+            self.directions[name] = self._direct(name, self._sockets.get(other), options)
+        for sending, socket in self._sockets.items():
+            self.uplinks[sending] = Uplink(loop, driver, self.directions[sending], socket)
+
+    def _direct(self, name: DirectionName, out: PacketSocket | None, options: LinkOptions) -> ChannelCarriage:
+        treated: Treated = getattr(self.carried, name)
+        fates, rules = options.fates()
+        a, b = self.carried.plugs
+        start, end = (a, b) if name == "forward" else (b, a)
+        channel = self._driver.network.join(self.carried.name, name, treated.impairment, fates, start, end)
+        channel.entrance.is_cut = self.carried.is_cut
+        injected = InjectedRules(fates.now, channel.entrance.fates, rules, treated, (self.carried.name, name))
+        return ChannelCarriage(self._driver, channel, injected, out)
+
+    def change(self, carried: Carried, files: Mapping[str, str]) -> None:
+        """Impair frames that come from now on as `carried` says; raises as `LinkCarriage.change`."""
+        texts = texts_of(carried, files)
+        if (carried, texts) == (self.carried, self._texts):
+            return
+        self.catch_up()
+        now = self._loop.now()
+        for name, way in self.directions.items():
+            before: Treated = getattr(self.carried, name)
+            after: Treated = getattr(carried, name)
+            if (after.impairment, texts[name]) != (before.impairment, self._texts[name]):
+                way.channel.change(now, after.impairment, files)
+            way.injected.set(now, after.rules)
+            way.channel.entrance.is_cut = carried.is_cut
+        self._driver.settle()
+        self.carried, self._texts = carried, texts
+
+    def catch_up(self) -> None:
+        """Offer all frames received until now."""
+        for uplink in self.uplinks.values():
+            uplink.catch_up(self._loop.now())
+
+    def release(self) -> int:
+        """Stop carrying the link; no frame is delivered early. The caller closes the sockets."""
+        for uplink in self.uplinks.values():
+            uplink.close()
+        for way in self.directions.values():
+            way.channel.leave()
+        return 0
+
+    def pass_through(self) -> None:
+        """Do nothing: there is no path around modelled switches."""
+
+    def close(self) -> None:
+        for socket in self._sockets.values():
+            socket.close()
+
+    def still_there(self) -> bool:
+        """Whether its interfaces are those on which it was opened."""
+        return sum(socket.still_there() for socket in self._sockets.values()) == len(self._sockets)
+
+    def more(self, direction: str, now: int) -> dict[str, object]:  # noqa: ARG002  as of other links
+        """The fields of a direction's report that depend on the type of link."""
+        uplink = self.uplinks.get(direction)
+        if uplink is None:
+            return {"queued": [0, 0]}
+        return {"queued": list(uplink.waiting), "stops": uplink.stops, "waited": uplink.waited}
+
+    def sockets(self) -> dict[str, PacketSocket]:
+        """The sockets, by the direction whose frames come in on them."""
+        return self._sockets

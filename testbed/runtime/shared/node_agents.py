@@ -1,0 +1,108 @@
+"""Shared NICs in a run of host programs: an agent beside each node process, and the node process's side.
+
+The agents are children of the warm parent, as the node processes are. They start before these and end after them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from protocols.core.firmware import Host
+from protocols.core.split_memory import Apart
+from testbed.kernel import syscalls
+from testbed.runtime.nodes.places import Orders, Place
+from testbed.runtime.shared.agent import Offer, SharedAgent
+from testbed.runtime.shared.attachment import Attachment, HostDriver
+
+_LISTENS: Final = b"\n"
+
+
+class NodesNic:
+    """A node process's side of its shared NIC. Counts are the agent's at the last `look`."""
+
+    def __init__(self, orders: Orders, apart: Apart, device: str) -> None:
+        """Raises AttachError."""
+        self._attachment = Attachment(device, orders.ethertype, apart)
+        self.adapter: Final = self._attachment.adapter
+        self.host: Final = self._attachment.host
+        self.driver: Final = HostDriver(self._attachment, self.host, orders.spin)
+        self.busy = False
+        self.taken = self.dropped = self.unsent = self.down = self.cpu = self.kept = 0
+        self._counted: dict[str, int] = {}
+
+    def attach(self, host: Host) -> None:
+        """Set the host library that gets the completions, before the first one."""
+        self.driver.tell(host)
+
+    def look(self) -> None:
+        """Update the counts. Raises NicGoneError."""
+        report = self._attachment.report()
+        self._counted = dict(report["counted"])
+        self.taken, self.unsent, self.down, self.cpu = (
+            int(report[name]) for name in ("taken", "unsent", "down", "cpu")
+        )
+        self.kept = int(report["kept"])
+        self.dropped = int(report["dropped"]) + int(report["overflowed"])  # from the wire, and between functions
+
+    def counted(self) -> dict[str, int]:
+        """Return the firmware's counters at the last `look`."""
+        return self._counted
+
+    def lost(self) -> list[str]:
+        """Return nothing: the agent reports lost frames in `waiting`."""
+        return []
+
+    def waiting(self) -> list[str]:
+        """Return sentences about what the NIC waits for. Raises NicGoneError."""
+        return self._attachment.waiting()
+
+
+def begin(orders: Orders, apart: Apart, place: Place, go_to: Callable[[Place], None], log: Path) -> tuple[int, int]:
+    """Fork the agent of a node's NIC; return its pid, and a descriptor that is readable when it listens or has ended.
+
+    go_to: enters the node's network namespace. log: the file for the agent's error.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
+    try:
+        parent = os.getppid()
+        syscalls.end_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:  # the parent ended before the signal was set
+            os._exit(1)
+        os.closerange(3, writing)
+        os.closerange(writing + 1, 1 << 20)
+        syscalls.name_process(f"nic {place.name}")
+        log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        for standard in (1, 2):
+            os.dup2(log_file, standard)
+        os.close(log_file)
+        if place.cpu >= 0:
+            os.sched_setaffinity(0, {place.cpu})
+        go_to(place)
+        offer = Offer(apart, orders.ethertype, place.device, (place.adapter,), spin=orders.spin, mtus=orders.mtus)
+        agent = SharedAgent(offer)
+        os.write(writing, _LISTENS)
+        os.close(writing)
+        agent.run()
+    except BaseException:  # noqa: BLE001  none of the parent's code may run on in the child
+        sys.stderr.write(traceback.format_exc())
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def listens(ready: int) -> bool:
+    """Wait for the descriptor of `begin`, and close it; return whether the agent listens. Its log says why not."""
+    try:
+        return bool(os.read(ready, len(_LISTENS)))
+    finally:
+        os.close(ready)

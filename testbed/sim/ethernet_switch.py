@@ -1,0 +1,84 @@
+"""An Ethernet switch: it looks up a frame's destination and hands the frame to the outgoing direction.
+
+It has no queue of its own: frames wait in the queue of the outgoing direction. If switches form cycles, it follows the
+layout's tables, like the kernel's bridges for the same layout; otherwise it learns like them, but without ageing (a
+bridge forgets after 300 s without a frame).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+from testbed.fates.flows import Known
+from testbed.sim.way import Way
+
+_GROUP: Final = 1  # in a MAC's first byte
+_RESERVED: Final = bytes.fromhex("0180c20000")  # IEEE 802.1Q table 8-1: 01-80-c2-00-00-00 to -0f are not forwarded
+
+
+class Port:
+    """A switch's input port. out: the outgoing direction of this port. table: MAC -> outgoing direction."""
+
+    __slots__ = ("_floods", "out", "table")
+
+    learns: ClassVar[bool] = False
+    """Whether it must see frames whose destination is known."""
+
+    def __init__(self, out: Way, table: dict[bytes, Way], floods: tuple[Way, ...]) -> None:
+        """table: MAC -> direction, shared by the switch's ports. floods: the directions for unknown destinations, from
+        any port."""
+        self.table = table
+        self._floods = tuple([way for way in floods if way is not out])
+        self.out = out
+
+    def receive(self, now: int, frame: bytes, known: Known | None) -> None:
+        """Forward a frame without delay. known: its flow, if already classified."""
+        way = self.table.get(frame[:6] if known is None else known.destination)
+        if way is None:
+            self._flood(now, frame)
+        elif way is not self.out:
+            way.enter(now, frame, known)
+
+    def _flood(self, now: int, frame: bytes) -> None:
+        if frame[:5] == _RESERVED and frame[5] < 16:
+            return
+        for way in self._floods:
+            way.enter(now, frame)
+
+
+class LearningPort(Port):
+    """A port of a learning switch: frames for a source leave by the port on which it was seen."""
+
+    __slots__ = ()
+
+    learns = True
+
+    def receive(self, now: int, frame: bytes, known: Known | None) -> None:
+        table, out = self.table, self.out
+        source = frame[6:12]
+        if table.get(source) is not out and source and not source[0] & _GROUP:
+            table[source] = out
+        way = table.get(frame[:6] if known is None else known.destination)
+        if way is None:
+            self._flood(now, frame)
+        elif way is not out:
+            way.enter(now, frame, known)
+
+
+def ports(
+    ways: Mapping[int, Way],
+    learns: bool,
+    forwarding: Mapping[str, int],
+    tree: tuple[int, ...],
+    macs: Mapping[str, bytes],
+) -> dict[int, Port]:
+    """Make a switch's ports, by number.
+
+    ways: outgoing direction of each port. learns, forwarding, tree: from the layout. macs: the bytes of every MAC in
+    `forwarding_tables`, shared by all switches.
+    """
+    table = {macs[mac]: ways[port] for mac, port in forwarding.items()}
+    kind = LearningPort if learns else Port
+    floods = tuple([ways[port] for port in sorted(ways) if learns or port in tree])
+    return {number: kind(way, table, floods) for number, way in ways.items()}

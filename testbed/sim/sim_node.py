@@ -1,0 +1,71 @@
+"""A simulated node: host core, NIC with its agent, and the time functions of its programs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Final
+
+from protocols.core.firmware import Adapter, Agent, Host
+from testbed.engine.loop import Loop
+from testbed.engine.server import Server
+from testbed.engine.tasks import Task, Work
+from testbed.nic.immediate import ImmediateNic
+
+
+class SimNode:
+    """A simulated node.
+
+    core: the host's only core, shared by the computation of programs and the host's costs of NIC access. tasks:
+    unfinished tasks started by its programs, with their coroutines; a crash cancels them, too.
+    """
+
+    def __init__(self, loop: Loop, name: str, number: int, core: Server) -> None:
+        self._loop = loop
+        self.name: Final = name
+        self.number: Final = number
+        self.core: Final = core
+        self.tasks: Final[dict[Task[object], Work[object]]] = {}
+        self.nic: ImmediateNic
+        self.agent: Agent
+        self.adapter: Adapter
+
+    @property
+    def endpoint(self) -> Host:
+        """The host library on the current NIC."""
+        return self.agent.host
+
+    def now(self) -> int:
+        """Nanoseconds since the start of the simulation."""
+        return self._loop.now()
+
+    def reached(self) -> int:
+        """When the core finishes the NIC requests posted so far: the current time from the calling program's view."""
+        return max(self._loop.now(), self.nic.posted)
+
+    async def sleep(self, nanoseconds: int) -> None:
+        """Let time pass without using the core."""
+        await self._loop.sleep(nanoseconds)
+
+    async def compute(self, nanoseconds: int) -> None:
+        """Occupy the core for this time, once it is free."""
+        await self._loop.sleep_until(self.core.reserve(self._loop.now(), nanoseconds))
+
+    def end_tasks(self) -> None:
+        """Cancel all tasks."""
+        for task, work in self.tasks.items():
+            task.cancel()
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()  # nobody will await it
+        self.tasks.clear()
+
+    def waiting(self) -> list[str]:
+        """A sentence for each condition that its host or its firmware waits for."""
+        nic, mtu = self.nic, self.adapter.mtu
+        lost = [
+            f"{nic.oversized} frames were longer than its MTU, {mtu}, lets it take: lost, of up to {nic.longest_lost} bytes"
+        ]
+        return [
+            *[f"{self.name}, host: {sentence}" for sentence in self.agent.host.waiting()],
+            *[f"{self.name}, firmware: {sentence}" for sentence in self.agent.firmware.waiting()],
+            *[f"{self.name}, NIC: {sentence}" for sentence in lost if nic.oversized],
+        ]

@@ -1,0 +1,233 @@
+"""Hardware and IP addresses for NICs that declare none, chosen so that an edit elsewhere changes as few of them as
+possible.
+
+A MAC derives from the node's and the NIC's name alone. Every segment gets a network: that of its declared addresses, or
+the next part of the pool. A host's number in it is the number at the end of its node's name, if free (``n7`` is
+10.0.0.7), otherwise a hash of its names.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from testbed.errors import Problem
+from testbed.spec.layout import End
+from testbed.spec.names import plain_number
+from testbed.spec.wiring import Segment, Wiring
+
+_WIDTH = {4: 32, 6: 128}
+_USUAL_PREFIX = {4: (16, 24), 6: (64,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An IP network: version 4 or 6, its first address as an integer, its prefix length."""
+
+    version: int
+    base: int
+    prefix: int
+
+    @property
+    def size(self) -> int:
+        return 1 << (_WIDTH[self.version] - self.prefix)
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts: neither the first address (the network, or in IPv6 the subnet-router anycast address, RFC
+        4291 section 2.6.1) nor the last (the broadcast address) is a host's."""
+        return self.size - 2
+
+    def overlaps(self, other: Network) -> bool:
+        return self.version == other.version and (
+            self.base < other.base + other.size and other.base < self.base + self.size
+        )
+
+    def contains(self, other: Network) -> bool:
+        return self.overlaps(other) and self.prefix <= other.prefix
+
+    def part(self, index: int, prefix: int) -> Network:
+        """Return its index-th part of a prefix length."""
+        return Network(self.version, self.base + (index << (_WIDTH[self.version] - prefix)), prefix)
+
+    def within(self, prefix: int) -> int:
+        """Return the first address of the enclosing network of a shorter prefix."""
+        shift = _WIDTH[self.version] - prefix
+        return self.base >> shift << shift
+
+    def address(self, number: int) -> str:
+        """Format a host's address, without the prefix length."""
+        value = self.base + number
+        if self.version == 4:
+            return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
+        return str(ipaddress.IPv6Address(value))
+
+    def __str__(self) -> str:
+        return f"{self.address(0)}/{self.prefix}"
+
+
+class Occupied:
+    """Networks of one IP version by their places in a list, to find overlaps."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, int], int] = {}  # (prefix, base) -> the first place of that network
+        self._prefixes: set[int] = set()
+        self._bases: list[tuple[int, int]] = []  # (base, place), ascending
+
+    def add(self, network: Network, place: int) -> None:
+        self._places.setdefault((network.prefix, network.base), place)
+        self._prefixes.add(network.prefix)
+        insort(self._bases, (network.base, place))
+
+    def overlapping(self, network: Network) -> int | None:
+        """Return the place of a network that overlaps this one: the widest that contains it, otherwise the first within
+        it."""
+        for prefix in sorted(self._prefixes):
+            if prefix <= network.prefix and (place := self._places.get((prefix, network.within(prefix)))) is not None:
+                return place
+        behind = bisect_left(self._bases, (network.base, -1))
+        inside = behind < len(self._bases) and self._bases[behind][0] < network.base + network.size
+        return self._bases[behind][1] if inside else None
+
+
+def network_of(text: str) -> Network:
+    """Return the network of ``10.0.0.0/8``, or of a host in it such as ``10.0.0.1/8``."""
+    network = ipaddress.ip_interface(text).network
+    return Network(network.version, int(network.network_address), network.prefixlen)
+
+
+def version_of(address: str) -> int:
+    return 6 if ":" in address else 4
+
+
+def macs(nics: Iterable[End], declared: dict[End, str]) -> dict[End, str]:
+    """Return a MAC for every NIC: declared ones unchanged; the others locally administered unicast, from their
+    names."""
+    result = dict(declared)
+    taken = set(declared.values())
+    for nic in nics:
+        attempt = 0
+        while nic not in result:
+            # Two names with one hash are as good as impossible; the attempt's number makes them differ
+            # anyway.
+            text = f"{nic.owner}/{nic.port}" + (f"/{attempt}" if attempt else "")
+            mac = f"02:{blake2b(text.encode(), digest_size=5).digest().hex(':')}"
+            attempt += 1
+            if mac not in taken:
+                taken.add(mac)
+                result[nic] = mac
+    return result
+
+
+def plan_networks(wiring: Wiring, pool: Network, places: dict[End, str]) -> tuple[list[Network | None], list[Problem]]:
+    """Return the network of each segment in one IP version, and the problems of declared addresses.
+
+    places: the path of each declared NIC in the description, for the problems.
+    """
+    problems: list[Problem] = []
+    networks: list[Network | None] = []
+    declared = Occupied()
+    for segment in wiring.segments:
+        network, witness = None, ""
+        for nic, text in _declared(segment, wiring, pool.version):
+            own = network_of(text)
+            if network is None:
+                network, witness = own, f"{text} of {nic}"
+            elif own != network:
+                expected = f"an address of its segment's network {network}, as {witness}"
+                problems.append(Problem(places.get(nic, str(nic)), repr(text), expected))
+        if network:
+            place = declared.overlapping(network)
+            if place is not None:
+                others = next(str(nic) for nic, _ in _declared(wiring.segments[place], wiring, pool.version))
+                where = next(places.get(nic, str(nic)) for nic, _ in _declared(segment, wiring, pool.version))
+                expected = f"a network that does not overlap {networks[place]} of another segment (at {others})"
+                problems.append(Problem(where, f"the network {network}", expected))
+            declared.add(network, len(networks))
+        networks.append(network)
+    problems += _fill(networks, declared, wiring.segments, pool)
+    for network, segment in zip(networks, wiring.segments, strict=True):
+        if network and len(segment.nics) > network.hosts:
+            problems.append(_too_small(pool, f"{len(segment.nics):,} NICs in the network {network}"))
+    return networks, problems
+
+
+def declared_networks(wiring: Wiring, version: int) -> list[Network | None]:
+    """Return the networks of the declared addresses, where there is no pool."""
+    firsts = (next(_declared(segment, wiring, version), None) for segment in wiring.segments)
+    return [network_of(first[1]) if first else None for first in firsts]
+
+
+def _declared(segment: Segment, wiring: Wiring, version: int) -> Iterator[tuple[End, str]]:
+    for nic in segment.nics:
+        if nic in wiring.declared:
+            for text in wiring.declared[nic].addresses:
+                if version_of(text) == version:
+                    yield nic, text
+
+
+def _fill(
+    networks: list[Network | None], declared: Occupied, segments: Sequence[Segment], pool: Network
+) -> list[Problem]:
+    """Give each segment without a network its part of the pool: the i-th segment the i-th part."""
+    open_places = [place for place, network in enumerate(networks) if network is None and segments[place].nics]
+    if not open_places:
+        return []
+    smallest = pool.prefix + (len(networks) + sum(network is not None for network in networks)).bit_length()
+    longest = 30 if pool.version == 4 else 64
+    for prefix in [max(usual, pool.prefix) for usual in _USUAL_PREFIX[pool.version]] + [min(smallest, longest)]:
+        count = 1 << (prefix - pool.prefix)
+        fresh = iter(range(len(networks), count))
+        chosen: dict[int, Network] = {}
+        for place in open_places:
+            # A part that overlaps a declared network is replaced by one after all segments' parts.
+            indices = itertools.chain([place] if place < count else [], fresh)
+            parts = (pool.part(index, prefix) for index in indices)
+            part = next((part for part in parts if declared.overlapping(part) is None), None)
+            if part is None:
+                break
+            chosen[place] = part
+        else:
+            for place, part in chosen.items():
+                networks[place] = part
+            return []
+    return [_too_small(pool, f"{len(open_places):,} segments")]
+
+
+def _too_small(pool: Network, need: str) -> Problem:
+    key = "network" if pool.version == 4 else "network6"
+    return Problem(key, repr(str(pool)), f"a pool with room for {need}")
+
+
+def host_numbers(nics: Sequence[End], network: Network, taken: set[int]) -> dict[End, int]:
+    """Choose a free host number for each NIC. taken: the numbers of declared addresses; it grows.
+
+    n7 gets 7; any other name gets a number of the network's upper half by its hash. So a NIC's number follows from its
+    own name, and stays when others come and go, except where two hashes collide.
+    """
+    chosen: dict[End, int] = {}
+    lower = network.hosts // 2
+    beyond: dict[int, int] = {}  # taken number -> a later one, up to which all are taken
+    for nic in nics:
+        number = plain_number(nic.owner)
+        if 0 < number <= network.hosts and number not in taken:
+            taken.add(number)
+            chosen[nic] = number
+    for nic in nics:
+        if nic not in chosen:
+            digest = blake2b(f"{nic.owner}/{nic.port}".encode(), digest_size=8).digest()
+            start = lower + int.from_bytes(digest) % (network.hosts - lower)
+            # The check of the pool guarantees that there is room.
+            number = start % network.hosts + 1
+            passed = []
+            while number in taken:
+                passed.append(number)
+                number = beyond.get(number, number % network.hosts + 1)
+            beyond.update(dict.fromkeys(passed, number))
+            taken.add(number)
+            chosen[nic] = number
+    return chosen

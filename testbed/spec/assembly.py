@@ -1,0 +1,89 @@
+"""Assemble a description from a TOML document: heading, generated shape and listed parts, checked together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from testbed.errors import DescriptionError, Problem
+from testbed.spec.elements import Defaults, Link, Node, Switch
+from testbed.spec.generators import SHAPES
+from testbed.spec.model import CHECKED, NO_NODE, USUAL_NETWORK, Description, read_heading
+from testbed.spec.parser import read, read_list
+from testbed.spec.problems import joined, nearest, shown
+from testbed.spec.tag_tables import add_tags
+from testbed.spec.validation import Parts, check
+
+D = TypeVar("D", bound=Description)
+
+_LISTS = ("generate", "node", "switch", "link", "tags")
+
+
+@dataclass(slots=True)
+class _Generated:
+    nodes: tuple[Node, ...] = ()
+    switches: tuple[Switch, ...] = ()
+    links: tuple[Link, ...] = ()
+    heading: dict[str, object] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = "") -> D:
+    """Make a description of class cls. source: its name in errors. name: the cluster's, if the document has none.
+
+    Raises DescriptionError with all problems.
+    """
+    generated = _generate(data["generate"]) if "generate" in data else _Generated()
+    raw = generated.heading | ({"name": name} if name else {})
+    raw |= {key: value for key, value in data.items() if key not in _LISTS}
+    heading, problems = read_heading(raw)
+    # Without a sound name there is no heading, but its other keys still count in the checks.
+    known = heading or read_heading(raw | {"name": "x"})[0]
+    nodes = read_list(Node, data.get("node", ()), "node")
+    switches = read_list(Switch, data.get("switch", ()), "switch")
+    links = read_list(Link, data.get("link", ()), "link")
+    problems += [*generated.problems, *nodes.problems, *switches.problems, *links.problems]
+    every_node, every_link = generated.nodes + nodes.elements, generated.links + links.elements
+    if "tags" in data:
+        every_node, every_link, mistakes = add_tags(every_node, every_link, data["tags"])
+        problems += mistakes
+    whole = Parts(
+        nodes=every_node,
+        switches=generated.switches + switches.elements,
+        links=every_link,
+        defaults=known.defaults if known else Defaults(),
+        network=known.network if known else USUAL_NETWORK,
+        network6=known.network6 if known else None,
+        node_places=(None,) * len(generated.nodes) + nodes.places,
+        switch_places=(None,) * len(generated.switches) + switches.places,
+        link_places=(None,) * len(generated.links) + links.places,
+        doubtful_nodes=frozenset(len(generated.nodes) + index for index in nodes.doubtful),
+        doubtful_links=frozenset(len(generated.links) + index for index in links.doubtful),
+        doubtful_defaults=known is None or any(problem.path.startswith("defaults") for problem in problems),
+        incomplete=nodes.lost or switches.lost or links.lost or bool(generated.problems),
+    )
+    problems += check(whole)
+    if not data.get("node") and "generate" not in data:
+        problems.append(NO_NODE)
+    if problems or heading is None:
+        raise DescriptionError(source, problems)
+    values = {key: getattr(heading, key) for key in type(heading).model_fields}
+    parts = {"nodes": whole.nodes, "switches": whole.switches, "links": whole.links}
+    return cls.model_validate(values | parts, context=CHECKED)
+
+
+def _generate(raw: object) -> _Generated:
+    if not isinstance(raw, Mapping):
+        return _Generated(problems=[Problem("generate", shown(raw), "a table with a shape and its parameters")])
+    name = raw.get("shape")
+    model = SHAPES.get(name) if isinstance(name, str) else None
+    if model is None:
+        found = shown(name) if name is not None else ""
+        problem = Problem("generate.shape", found, joined(SHAPES), nearest(name, SHAPES))
+        return _Generated(problems=[problem])
+    shape, problems = read(model, raw, "generate")
+    if shape is None or problems:
+        return _Generated(problems=problems)
+    heading: dict[str, object] = {"name": shape.cluster_name(), "description": shape.purpose()}
+    return _Generated(shape.make_nodes(), shape.make_switches(), shape.make_links(), heading)

@@ -1,0 +1,499 @@
+"""Faults of a scenario as a user writes them, one class for each kind.
+
+A fault begins at a time and, where it lasts, ends at another; times count from when the programs of a run begin::
+
+    at = "2s"                                     from then until the run's end
+    at = "2s", for = "500ms"                      or: from = "2s", to = "2.5s"
+    at = "1s", for = "100ms", every = "1s"        repeatedly, the last time before "to" or the run's end
+
+In place of nodes or links, ``@rack1`` means all that have the tag "rack1"; with ``pick = 1`` the fault hits one of
+those named, drawn anew each time, by the run's seed or ``seed``.
+
+In Python, keys that are reserved words end with an underscore: ``Flap(on="n1", at="1s", for_="100ms")``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from testbed.errors import Problem
+from testbed.spec import units
+from testbed.spec.elements import IMPAIRMENT_KEYS, Duration, Element, Impairments, Listed, Rate, keys
+from testbed.spec.losses import format_gemodel
+from testbed.spec.problems import MismatchError
+
+MAX_TIMES = 100_000
+"""How often one fault may occur."""
+
+Lasting = Literal["may", "must", "never"]
+"""Whether a fault has an end of its own. One that may have an end and has none lasts until the run's end."""
+
+
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+def _share(value: object) -> float:
+    """Parse a share of processors: above 100% it is more than one."""
+    expected = "a share of a processor above 0%, such as '50%', or '200%' for two"
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            share = float(value.strip().removesuffix("%")) / 100
+        except ValueError:
+            raise MismatchError(expected) from None
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        share = float(value)
+    else:
+        raise MismatchError(expected)
+    if not 0 < share <= 1024:
+        raise MismatchError(expected)
+    return share
+
+
+def _positive(value: int) -> int:
+    if not value:
+        raise MismatchError("more than 0")
+    return value
+
+
+Texts = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_listed),
+    Field(strict=False, min_length=1),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
+"""One text, or several."""
+Period = Annotated[Duration, AfterValidator(_positive)]
+Share = Annotated[float, BeforeValidator(_share), WithJsonSchema({"type": ["string", "number"], "examples": ["50%"]})]
+PositiveRate = Annotated[Rate, AfterValidator(_positive)]
+
+
+class Fault(Element):
+    """Base of all kinds of faults. Times are nanoseconds since the programs began."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    lasting: ClassVar[Lasting] = "may"
+
+    kind: str = Field(description="Which fault it is.")
+    at: Duration | None = Field(None, description="When it begins.")
+    from_: Duration | None = Field(
+        None, validation_alias="from", serialization_alias="from", description="The same as 'at'."
+    )
+    to: Duration | None = Field(None, description="When it ends; with 'every', when it comes no more.")
+    for_: Period | None = Field(
+        None, validation_alias="for", serialization_alias="for", description="How long it lasts."
+    )
+    every: Period | None = Field(None, description="It comes again so long after each beginning.")
+
+    @property
+    def begin(self) -> int:
+        """Beginning of the first occurrence."""
+        return self.at if self.at is not None else self.from_ or 0
+
+    @property
+    def what(self) -> str:
+        """Description in a user's words."""
+        raise NotImplementedError
+
+    def problems(self) -> list[Problem]:
+        """Return contradictions between its keys, which are the problems' paths."""
+        mistakes = []
+        if self.at is None and self.from_ is None:
+            mistakes.append(Problem("", "", "the key 'at' or 'from': when it begins"))
+        if self.at is not None and self.from_ is not None:
+            mistakes.append(Problem("from", "'from' beside 'at'", "one of them"))
+        if self.to is not None and self.to <= self.begin:
+            mistakes.append(
+                Problem("to", units.format_duration(self.to), f"a time after {units.format_duration(self.begin)}")
+            )
+        if self.lasting == "never":
+            if self.for_ is not None:
+                mistakes.append(
+                    Problem("for", units.format_duration(self.for_), f"no such key: {self.kind} does not last")
+                )
+            if self.to is not None and self.every is None:
+                mistakes.append(
+                    Problem("to", units.format_duration(self.to), f"no such key: {self.kind} does not last")
+                )
+        elif self.every is None:
+            if self.to is not None and self.for_ is not None:
+                mistakes.append(Problem("for", "'for' beside 'to'", "one of them"))
+            if self.lasting == "must" and self.to is None and self.for_ is None:
+                mistakes.append(Problem("", "", f"the key 'for' or 'to': {self.kind} has an end"))
+        elif self.for_ is None:
+            mistakes.append(Problem("", "", "the key 'for' beside 'every': how long it lasts each time"))
+        elif self.for_ > self.every:
+            mistakes.append(Problem("for", units.format_duration(self.for_), "not longer than 'every'"))
+        return mistakes
+
+    def times(self, horizon: int) -> list[tuple[int, int | None]]:
+        """Return the beginning and end of each occurrence; None where it does not end by itself. A repeated fault
+        without an end repeats until the horizon. Raises MismatchError for more than MAX_TIMES occurrences."""
+        if self.every is None:
+            end = self.to if self.to is not None else self.begin + self.for_ if self.for_ is not None else None
+            return [(self.begin, end)]
+        last = self.to if self.to is not None else max(horizon, self.begin + 1)
+        begins = range(self.begin, last, self.every)
+        if len(begins) > MAX_TIMES:
+            raise MismatchError(f"a longer time: it would come {len(begins):,} times, {MAX_TIMES:,} are allowed")
+        return [(begin, begin + self.for_ if self.for_ is not None else None) for begin in begins]
+
+
+class _On(Fault):
+    """Base of faults on named targets."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    on: Texts
+    pick: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="On so many of what 'on' means only, drawn anew each time."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(
+        None, description="Of what is drawn; the run's if not said."
+    )
+
+    def problems(self) -> list[Problem]:
+        found = super().problems()
+        if self.seed is not None and self.pick is None:
+            found.append(Problem("seed", str(self.seed), "the key 'pick' beside it: nothing is drawn here"))
+        return found
+
+    def where(self, direction: str = "") -> str:
+        """Describe the targets in a user's words."""
+        some = f"{self.pick} of " if self.pick is not None else ""
+        return f"{some}{', '.join(self.on)}" + (f" ({direction})" if direction else "")
+
+
+class OnLinks(_On):
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    on: Texts = Field(
+        description="Links: 'n1--s1', a node or switch (all its links), one end ('n1:eth0'), a tag ('@rack1'), or 'all'."
+    )
+
+
+class OnNodes(_On):
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    on: Texts = Field(description="Nodes, tags ('@rack1'), or 'all'.")
+
+
+class Impair(OnLinks, Impairments):
+    """Any of the impairments of a description."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["impair"] = "impair"
+    direction: str = Field("", description="'out' of the node or 'in', 'a-b' by the ends' names; both if not said.")
+
+    @property
+    def what(self) -> str:
+        texts = [f"{key} {_text(key, value)}" for key, value in self.explicit().items() if key != "rules"]
+        texts += [f"rule {text!r}" for text in self.rules or ()]
+        return f"{', '.join(texts)} on {self.where(self.direction)}"
+
+    def problems(self) -> list[Problem]:
+        if not self.explicit():
+            return [
+                *super().problems(),
+                Problem("", "", f"an impairment: one of the keys {', '.join(IMPAIRMENT_KEYS)}"),
+            ]
+        return super().problems()
+
+
+class Rule(OnLinks):
+    """Fault rules: 'drop emp.type == 3 and nth(3)'. They count from when it begins."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["rule"] = "rule"
+    on: Texts = Field(("all",), description="Links; all if not said.")
+    direction: str = Field("", description="As for impair.")
+    rules: Texts = Field(description="One or several; the first that decides counts.")
+
+    @property
+    def what(self) -> str:
+        return f"{', '.join(f'rule {text!r}' for text in self.rules)} on {self.where(self.direction)}"
+
+
+class Down(OnLinks):
+    """Cables are pulled out."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["down"] = "down"
+
+    @property
+    def what(self) -> str:
+        return f"down: {self.where()}"
+
+
+class Flap(Down):
+    """Cables are pulled out and plugged in again."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    lasting: ClassVar[Lasting] = "must"
+
+    kind: Literal["flap"] = "flap"  # type: ignore[assignment]  # another kind, with an end
+
+
+class Partition(Fault):
+    """Nothing passes between groups of nodes."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["partition"] = "partition"
+    groups: Annotated[tuple[Texts, ...], Listed] | None = Field(
+        None, description="Nodes that reach each other; who is in none reaches everybody."
+    )
+    shape: Literal["halves", "ring-majority", "isolated"] | None = Field(
+        None,
+        description="Instead of groups: two halves; a ring in which each hears a majority, no two the same one; one node "
+        "and the rest.",
+    )
+    node: str | None = Field(
+        None, description="The one that is isolated, or a tag, of which one is drawn; of all if not said."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(
+        None, description="Draws who is where; without one, halves and ring go by the nodes' order."
+    )
+    one_way: bool = Field(False, description="Only what the first group (the isolated node) sends is lost.")
+
+    @property
+    def what(self) -> str:
+        if self.groups is not None:
+            form = " / ".join(",".join(group) for group in self.groups)
+        else:
+            form = f"{self.shape}" + (f" of {self.node}" if self.node else "")
+        return f"partition {form}" + (", one way" if self.one_way else "")
+
+    def problems(self) -> list[Problem]:
+        mistakes = super().problems()
+        if (self.groups is None) == (self.shape is None):
+            mistakes.append(Problem("", "both" if self.groups else "", "either 'groups' or 'shape'"))
+        if self.groups is not None:
+            if len(self.groups) < 2:
+                mistakes.append(Problem("groups", f"{len(self.groups)}", "two groups of nodes or more"))
+            seen: set[str] = set()
+            for name in (name for group in self.groups for name in group):
+                if name in seen:
+                    mistakes.append(Problem("groups", f"{name} twice", "every node in one group"))
+                seen.add(name)
+        if self.node is not None and self.shape != "isolated":
+            mistakes.append(Problem("node", repr(self.node), "no such key beside another shape than 'isolated'"))
+        if self.one_way and self.shape == "ring-majority":
+            mistakes.append(Problem("one_way", "true", "another shape: a ring has no first group"))
+        return mistakes
+
+
+class Crash(OnNodes):
+    """A node's process is killed: its program ends, and its NIC with all that it knew. With an end, it starts again then:
+    its NIC with the next incarnation, its program from the beginning."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["crash"] = "crash"
+
+    @property
+    def what(self) -> str:
+        return f"crash on {self.where()}"
+
+
+class Restart(OnNodes):
+    """A node's process is killed and started again, at once or after a time."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["restart"] = "restart"
+
+    @property
+    def what(self) -> str:
+        return f"restart on {self.where()}"
+
+    def times(self, horizon: int) -> list[tuple[int, int | None]]:
+        return [(begin, begin if end is None else end) for begin, end in super().times(horizon)]
+
+    def problems(self) -> list[Problem]:
+        if self.every is not None and self.for_ is None:
+            return self.model_copy(update={"for_": 1}).problems()
+        return super().problems()
+
+
+class Reset(OnNodes):
+    """A node's NIC restarts, with the next incarnation. Its program uses the old one, so it restarts, too."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    lasting: ClassVar[Lasting] = "never"
+
+    kind: Literal["reset"] = "reset"
+
+    @property
+    def what(self) -> str:
+        return f"NIC reset on {self.where()}"
+
+    def times(self, horizon: int) -> list[tuple[int, int | None]]:
+        return [(begin, begin) for begin, _ in super().times(horizon)]
+
+    def problems(self) -> list[Problem]:
+        return [
+            mistake
+            for mistake in super().problems()
+            if not (mistake.path == "" and "beside 'every'" in mistake.expected)
+        ]
+
+
+class Pause(OnNodes):
+    """A node is paused, with its NIC: frames for it wait."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    lasting: ClassVar[Lasting] = "must"
+
+    kind: Literal["pause"] = "pause"
+
+    @property
+    def what(self) -> str:
+        return f"pause on {self.where()}"
+
+
+class Slow(OnNodes):
+    """A NIC's processor takes a multiple of its time for everything."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["slow"] = "slow"
+    factor: Annotated[float, Field(gt=1, le=1e6, allow_inf_nan=False)] = Field(description="How many times as long.")
+
+    @property
+    def what(self) -> str:
+        return f"NIC's processor {self.factor:g} times as slow on {self.where()}"
+
+
+class Cpu(OnNodes):
+    """Another program uses a node's processor."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["cpu"] = "cpu"
+    share: Share = Field(description="How much of one: '50%'.")
+
+    @property
+    def what(self) -> str:
+        return f"load of {self.share:.0%} of a processor on {self.where()}"
+
+
+class Traffic(Fault):
+    """Nodes send datagrams to another at a constant rate, without flow control."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["traffic"] = "traffic"
+    senders: Texts = Field(description="Nodes.")
+    receiver: str = Field(description="A node.")
+    rate: PositiveRate = Field(description="Of each sender, with headers.")
+
+    @property
+    def what(self) -> str:
+        return f"load of {units.format_rate(self.rate)} from {', '.join(self.senders)} to {self.receiver}"
+
+
+class Incast(Fault):
+    """All other nodes send to one."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    kind: Literal["incast"] = "incast"
+    receiver: str = Field(description="A node.")
+    rate: PositiveRate = Field(description="Of each sender, with headers.")
+
+    @property
+    def what(self) -> str:
+        return f"incast of {units.format_rate(self.rate)} from each to {self.receiver}"
+
+
+class Churn(OnNodes):
+    """Nodes crash and restart at random times, with 'mean' between two crashes of any of them."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **said: object) -> None: ...
+
+    lasting: ClassVar[Lasting] = "may"
+
+    kind: Literal["churn"] = "churn"
+    on: Texts = Field(("all",), description="Nodes of which one is drawn each time.")
+    mean: Period = Field(description="Between two crashes, on average.")
+    away: Duration = Field(0, description="How long a node is gone.")
+
+    @property
+    def what(self) -> str:
+        return f"churn on {self.where()}"
+
+    def problems(self) -> list[Problem]:
+        mistakes = [
+            mistake for mistake in super().problems() if mistake.path != "seed"
+        ]  # churn draws times, so it takes a seed without 'pick'
+        if self.pick is not None:
+            mistakes.append(Problem("pick", str(self.pick), "no such key: churn draws one node each time"))
+        if self.every is not None:
+            mistakes.append(Problem("every", units.format_duration(self.every), "no such key: churn has its 'mean'"))
+        return mistakes
+
+
+KINDS: dict[str, type[Fault]] = {
+    str(model.model_fields["kind"].default): model
+    for model in (
+        Impair, Rule, Down, Flap, Partition, Crash, Restart, Reset, Pause, Slow, Cpu, Traffic, Incast, Churn,
+    )
+}  # fmt: skip
+
+KEYS: dict[str, tuple[str, ...]] = {kind: keys(model) for kind, model in KINDS.items()}
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, tuple):
+        return format_gemodel(value)
+    if key in ("delay", "jitter") and isinstance(value, int):
+        return units.format_duration(value)
+    if key == "rate" and isinstance(value, int):
+        return units.format_limit(value)
+    return units.format_probability(value) if isinstance(value, float) else str(value)

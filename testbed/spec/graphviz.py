@@ -1,0 +1,72 @@
+"""A layout as a Graphviz graph: ``dot -Tsvg`` draws it."""
+
+from __future__ import annotations
+
+import json
+
+from testbed.spec.kinds import ETHERNET
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.losses import format_gemodel
+from testbed.spec.units import format_duration, format_probability, format_rate, format_size
+
+
+def to_dot(layout: Layout) -> str:
+    """Return DOT text: nodes as boxes with their address, switches as ellipses, port numbers at the ends of the links,
+    and the links' impairments."""
+    lines = [
+        f"graph {_quoted(layout.name)} {{",
+        "  node [fontname=sans];",
+        "  edge [fontname=sans, fontsize=9];",
+    ]
+    for node in layout.nodes:
+        label = f"{node.name}\n{node.address}" if node.address else node.name
+        lines.append(f"  {_quoted(node.name)} [shape=box, label={_quoted(label)}];")
+    for switch in layout.switches:
+        label = switch.name if switch.kind == ETHERNET.name else f"{switch.name}\n{switch.kind}"
+        lines.append(f"  {_quoted(switch.name)} [shape=ellipse, label={_quoted(label)}];")
+    for link in layout.links:
+        attributes = [f"taillabel={_quoted(link.a.port)}", f"headlabel={_quoted(link.b.port)}"]
+        label = _label(link.forward, link.backward)
+        if label:
+            attributes.append(f"label={_quoted(label)}")
+        if link.datapath == "direct":
+            attributes.append("style=bold")
+        lines.append(f"  {_quoted(link.a.owner)} -- {_quoted(link.b.owner)} [{', '.join(attributes)}];")
+    return "\n".join([*lines, "}", ""])
+
+
+def _quoted(text: str) -> str:
+    # DOT's quoted strings escape what JSON's do, as far as names, addresses and quantities go.
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _label(forward: Impairment, backward: Impairment) -> str:
+    if forward == backward:
+        return described(forward)
+    lines = [("→", described(forward)), ("←", described(backward))]
+    return "\n".join(f"{arrow} {text}" for arrow, text in lines if text)
+
+
+def described(impairment: Impairment) -> str:
+    """Describe one direction's impairments in a few words: ``delay 10us, loss 1%``; empty if there are none."""
+    parts = []
+    if impairment.delay:
+        parts.append(f"delay {format_duration(impairment.delay)}")
+    if impairment.jitter:
+        parts.append(f"jitter {format_duration(impairment.jitter)} {impairment.distribution}".rstrip())
+    if impairment.rate:
+        parts.append(f"rate {format_rate(impairment.rate)}")
+    if impairment.rate_trace:
+        parts.append(f"rate from {impairment.rate_trace}")
+    if impairment.queue:
+        parts.append(f"queue {format_size(impairment.queue)}")
+    for key in ("loss", "corrupt", "duplicate", "reorder"):
+        if getattr(impairment, key):
+            parts.append(f"{key} {format_probability(getattr(impairment, key))}")
+    if impairment.gemodel:
+        parts.append(f"gemodel {format_gemodel(impairment.gemodel)}")
+    if impairment.loss_pattern:
+        parts.append(f"loses {impairment.loss_pattern}")
+    if impairment.rules:
+        parts.append("1 rule" if len(impairment.rules) == 1 else f"{len(impairment.rules)} rules")
+    return ", ".join(parts)

@@ -1,0 +1,109 @@
+"""Kinds of switches in descriptions: the built-in ones, and those of fabrics that packages register."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from testbed import registry
+from testbed.errors import NotFoundError, TestbedError
+
+if TYPE_CHECKING:
+    from testbed.spec.elements import Impairments
+    from testbed.spec.layout import Impairment
+
+MAX_BRIDGE_PORTS: Final = 1023
+"""BR_MAX_PORTS of the Linux bridge is 1 << 10, and number 0 is not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of switch. name: in descriptions. title: in sentences.
+
+    ports: a switch's default number of ports, 0: as many as it needs. most: the largest number, 0: no limit; why_most:
+    its reason ("on ...: because ..."). lacks: keys of impairments that a link at such a switch cannot have; why_lacks:
+    the reason. routed: it forwards by source routes, so that only a protocol that writes them can cross it; its NICs
+    get STOP and GO. modelled: the switch and the cables between two of them are a model, in the simulation and in the
+    relay; otherwise a switch is a bridge of the kernel's.
+    """
+
+    name: str
+    title: str
+    ports: int = 0
+    most: int = 0
+    why_most: str = ""
+    lacks: tuple[str, ...] = ()
+    why_lacks: str = ""
+    routed: bool = False
+    modelled: bool = True
+
+    @property
+    def refusal(self) -> str:
+        """Why the kernel's own protocols cannot cross it, where it is routed."""
+        return f"the kernel's datagrams have no routes through {self.title}'s switches"
+
+    def meaningless(self, said: Impairment | Impairments) -> list[str]:
+        """Return the keys of an impairment that a link at such a switch cannot have."""
+        return [key for key in self.lacks if getattr(said, key)]
+
+
+ETHERNET: Final = Kind(
+    "ethernet", "Ethernet", MAX_BRIDGE_PORTS, MAX_BRIDGE_PORTS,
+    "on an Ethernet switch, which is the Linux bridge's limit: use two switches with a link between them", modelled=False,
+)  # fmt: skip
+MYRINET: Final = Kind(
+    "myrinet", "Myrinet", 8, 32,  # the switches of the Berkeley NOW had eight ports
+    "on a switch of Myrinet's: a byte of a route leads no further",
+    (
+        "jitter", "distribution", "jitter_file", "rate_trace", "reorder", "queue", "queue_frames", "minimum_frame",
+        "overhead", "cell_size", "cell_overhead",
+    ),
+    "a link of a Myrinet network has no queue and keeps the order of its frames", routed=True,
+)  # fmt: skip
+ATM: Final = Kind("atm", "ATM")
+
+USUAL: Final = ETHERNET
+"""The default kind."""
+
+_OURS: Final = {kind.name: kind for kind in (ETHERNET, MYRINET, ATM)}
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of that name. Raises NotFoundError, and TestbedError where a package's fabric cannot be imported or
+    is none."""
+    if name in _OURS:
+        return _OURS[name]
+    return registered(name)[1]
+
+
+@cache
+def registered(name: str) -> tuple[object, Kind]:
+    """Return the fabric that a package has registered under that name, and its kind. Raises as `kind_of`."""
+    fabric = registry.load(registry.FABRICS, name)
+    kind = getattr(fabric, "kind", None)
+    entry = registry.offered(registry.FABRICS)[name]
+    wrong = f"package {entry.package} registers {entry} as fabric {name!r}"
+    if not isinstance(kind, Kind) or kind.name != name:
+        raise TestbedError(f"{wrong}, whose kind is {kind!r}: expected a testbed.spec.kinds.Kind of that name")
+    if not callable(getattr(fabric, "network", None)):
+        raise TestbedError(
+            f"{wrong}, which makes no networks: expected a method network, as testbed.fabric.interface.Fabric"
+        )
+    return fabric, kind
+
+
+def is_kind(name: str) -> bool:
+    """Whether there is such a kind."""
+    if name in _OURS:
+        return True
+    try:
+        kind_of(name)
+    except NotFoundError:
+        return False
+    return True
+
+
+def kinds() -> list[str]:
+    """Return the names of all kinds, built-in ones first."""
+    return [*_OURS, *(name for name in registry.offered(registry.FABRICS) if name not in _OURS)]

@@ -1,0 +1,191 @@
+"""Load descriptions from TOML files, shipped topologies, and ``star-N`` without a file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar, overload
+
+from testbed.errors import DescriptionError, NotFoundError, PermissionDeniedError, Problem
+from testbed.spec.assembly import assemble
+from testbed.spec.model import NO_NODE, Description
+from testbed.spec.names import check_name
+from testbed.spec.problems import MismatchError, nearest, shown
+from testbed.spec.shipped import shipped_files, topologies
+
+__all__ = ["LARGEST_FILE", "Loaded", "from_dict", "load", "parse", "read_text", "table_of", "topologies"]
+
+D = TypeVar("D", bound=Description)
+C = TypeVar("C", bound=Description, covariant=True)
+
+LARGEST_FILE = 4 * 2**20
+"""Bytes. 10,000 nodes, each on a switch of its own, take less than half of it."""
+
+_MAX = f"{LARGEST_FILE >> 20} MiB"
+_TOO_DEEP = ("tables or lists nested too deeply", "a few levels")
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_DEEP = re.compile(r"""(?:(?:[\w-]{1,80}+|"[^"\n]{0,80}"|'[^'\n]{0,80}')[ \t]{0,8}+\.[ \t]{0,8}+){64}""", re.ASCII)
+"""A dotted key of more than 64 parts: tomllib's time and memory grow with the square of their number."""
+
+_STAR = re.compile(r"star-(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[C]):
+    """A description and its origin: a file's resolved path, or ``topology:NAME``."""
+
+    description: C
+    origin: str
+
+
+@overload
+def load(source: str | Path) -> Loaded[Description]: ...
+@overload
+def load(source: str | Path, cls: type[D]) -> Loaded[D]: ...
+def load(source: str | Path, cls: type[Description] = Description) -> Loaded[Description]:
+    """Load the description in a file, of a shipped topology's name, or of ``star-N``.
+
+    A source that contains a ``/``, ends in ``.toml`` or exists as a file is a file. Raises DescriptionError,
+    NotFoundError, PermissionDeniedError.
+    """
+    text = str(source)
+    if isinstance(source, Path) or "/" in text or text.endswith(".toml") or _is_file(text):
+        return _load_file(Path(source), cls)
+    shipped = shipped_files()
+    if text in shipped:
+        description = parse(shipped[text].read_text(encoding="utf-8"), f"topology:{text}", cls)
+        return Loaded(description, f"topology:{text}")
+    star = _STAR.fullmatch(text)
+    if star:
+        return Loaded(cls.star(int(star[1])), f"topology:star-{int(star[1])}")
+    if text and _is_directory(text):
+        raise _directory(text)
+    guess = nearest(text, shipped)
+    hint = f" — did you mean {guess!r}?" if guess else ""
+    raise NotFoundError(
+        f"there is no file and no shipped topology called {shown(text)}{hint}\n"
+        f"  shipped topologies: {', '.join(sorted(shipped))}, and star-N for any number of nodes"
+    )
+
+
+@overload
+def parse(text: str, source: str) -> Description: ...
+@overload
+def parse(text: str, source: str, cls: type[D], name: str = "") -> D: ...
+def parse(text: str, source: str, cls: type[Description] = Description, name: str = "") -> Description:
+    """Parse the description in a TOML text. source: its name in errors. name: the cluster's, if the text has none."""
+    return from_dict(table_of(text, source), source, cls, name)
+
+
+def table_of(text: str, source: str) -> dict[str, object]:
+    """Parse a TOML text. source: its name in errors. Raises DescriptionError."""
+    if len(text) > LARGEST_FILE:
+        raise _too_large(source)
+    deep = _DEEP.search(text)
+    if deep:
+        line = text.count("\n", 0, deep.start()) + 1
+        raise DescriptionError(source, [Problem(f"line {line}", *_TOO_DEEP)])
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise DescriptionError(source, [Problem("", *_TOO_DEEP)]) from None
+    except ValueError as error:
+        raise DescriptionError(source, [_syntax(text, str(error))]) from None
+
+
+@overload
+def from_dict(data: Mapping[str, object], source: str) -> Description: ...
+@overload
+def from_dict(data: Mapping[str, object], source: str, cls: type[D], name: str = "") -> D: ...
+def from_dict(
+    data: Mapping[str, object], source: str, cls: type[Description] = Description, name: str = ""
+) -> Description:
+    """Make a description from a table as in TOML. Raises DescriptionError with all problems."""
+    if not data:
+        raise DescriptionError(source, [Problem("", "nothing", NO_NODE.expected)])
+    return assemble(data, source, cls, name)
+
+
+def _load_file(path: Path, cls: type[D]) -> Loaded[D]:
+    return Loaded(parse(read_text(path), str(path), cls, _name_of(path)), str(path.resolve()))
+
+
+def _is_open(path: Path) -> bool:
+    """Whether it is a descriptor of this process, such as /dev/stdin: piped input ends when the pipe's other end is
+    closed."""
+    return str(path) == "/dev/stdin" or str(path).startswith(("/dev/fd/", "/proc/self/fd/"))
+
+
+def read_text(path: Path) -> str:
+    """Read a file's text. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
+    source = str(path)
+    try:
+        if path.is_dir():
+            raise _directory(source)
+        if path.exists() and not path.is_file() and not _is_open(path):
+            raise DescriptionError(source, [Problem("", "a device, socket or named pipe", "a regular file")])
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {source}") from None
+    except PermissionError:
+        raise PermissionDeniedError(f"{source} cannot be read: permission denied") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        # A path with a NUL character, a loop of symbolic links, a name too long for the file system, a
+        # failing disk.
+        cause = getattr(error, "strerror", None) or str(error)
+        raise DescriptionError(shown(source), [Problem("", str(cause).lower(), "a readable TOML file")]) from None
+    if len(data) > LARGEST_FILE:
+        raise _too_large(source)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = f"the byte 0x{data[error.start]:02x}"
+        raise DescriptionError(source, [Problem(f"line {line}", byte, "text in UTF-8")]) from None
+    return text.replace("\r\n", "\n")
+
+
+def _name_of(path: Path) -> str:
+    """Return the default name of a file's cluster."""
+    try:
+        return check_name(path.name.removesuffix(".toml"))
+    except MismatchError:
+        return ""
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return bool(text) and Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_directory(text: str) -> bool:
+    try:
+        return Path(text).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _directory(source: str) -> DescriptionError:
+    return DescriptionError(source, [Problem("", "a directory", "a TOML file")])
+
+
+def _too_large(source: str) -> DescriptionError:
+    return DescriptionError(source, [Problem("", f"more than {_MAX}", f"a description of at most {_MAX}")])
+
+
+def _syntax(text: str, message: str) -> Problem:
+    """Convert tomllib's message to a problem, with the line that it is about."""
+    place = _PLACE.search(message)
+    cause = message[: place.start()] if place else message
+    if not place:
+        return Problem("", "", f"valid TOML: {cause}")
+    lines = text.split("\n")
+    line = int(place[1]) if place[1] else len(lines)
+    column = int(place[2]) if place[2] else len(lines[-1]) + 1
+    return Problem(f"line {line}, column {column}", shown(lines[line - 1].strip()), f"valid TOML: {cause}")

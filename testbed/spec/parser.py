@@ -1,0 +1,95 @@
+"""Parse the raw tables of a TOML file to elements, each by itself.
+
+An element with mistakes is read once more without them, so that its other keys still take part in the cross-checks: a
+link with a bad delay still occupies its ports.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pydantic import ValidationError
+
+from testbed.errors import Problem
+from testbed.spec.elements import TABLES, Element, keys
+from testbed.spec.problems import item, shown, translate
+
+E = TypeVar("E", bound=Element)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Generic[E]):
+    """Elements of one list of tables. places: the index of each element in the list. doubtful: indices into `elements`
+    of those that lack a mistaken key. lost: some could not be read at all."""
+
+    elements: tuple[E, ...]
+    places: tuple[int, ...]
+    doubtful: frozenset[int]
+    lost: bool
+    problems: tuple[Problem, ...]
+
+
+def read(model: type[E], raw: object, path: str, known: Sequence[str] = ()) -> tuple[E | None, list[Problem]]:
+    """Read one element and its problems; with problems, the element is the one without the mistaken keys, or None.
+
+    known: the keys that a user may write at its top, if they are not all the model's.
+    """
+    try:
+        return model.model_validate(raw, by_alias=True, by_name=False), []
+    except ValidationError as error:
+        tables = TABLES | {"": tuple(known) or keys(model)}
+        details = error.errors()
+        problems = [translate(detail, path, raw, tables) for detail in details]
+    if not isinstance(raw, Mapping):
+        return None, problems
+    rest = copy.deepcopy(dict(raw))
+    # From the back, so that list indices stay valid while elements are removed.
+    for detail in sorted(details, key=lambda detail: [str(part).rjust(9, "0") for part in detail["loc"]], reverse=True):
+        _cut(rest, [part for part in detail["loc"] if part != "[key]"])
+    try:
+        return model.model_validate(rest, by_alias=True, by_name=False), problems
+    except ValidationError:
+        return None, problems
+
+
+def _cut(raw: object, location: Sequence[int | str]) -> None:
+    """Remove the value at a location; nothing if it is gone already."""
+    *way, last = location
+    for part in way:
+        raw = _at(raw, part)
+    if isinstance(raw, dict):
+        raw.pop(last, None)
+    elif isinstance(raw, list) and isinstance(last, int) and last < len(raw):
+        del raw[last]
+
+
+def _at(raw: object, part: int | str) -> object:
+    if isinstance(raw, dict):
+        return raw.get(part)
+    return raw[part] if isinstance(raw, list) and isinstance(part, int) and part < len(raw) else None
+
+
+def read_list(model: type[E], raw: object, key: str) -> Reading[E]:
+    """Read the elements of ``[[key]]``."""
+    if not isinstance(raw, (list, tuple)):
+        expected = f"tables that begin with [[{key}]]"
+        found = f"[{key}]" if isinstance(raw, Mapping) else shown(raw)
+        return Reading((), (), frozenset(), True, (Problem(key, found, expected),))
+    elements: list[E] = []
+    places: list[int] = []
+    doubtful: set[int] = set()
+    problems: list[Problem] = []
+    for place, table in enumerate(raw):
+        name = table.get("name", "") if isinstance(table, Mapping) else ""
+        element, mistakes = read(model, table, item(key, place, name))
+        problems += mistakes
+        if element is not None:
+            if mistakes:
+                doubtful.add(len(elements))
+            elements.append(element)
+            places.append(place)
+    lost = len(elements) < len(raw)
+    return Reading(tuple(elements), tuple(places), frozenset(doubtful), lost, tuple(problems))

@@ -1,0 +1,198 @@
+"""Resolve a description to a layout: open choices are made, always in the same way.
+
+An edit changes as little as possible: MACs depend on names only, addresses on names and numbers in them, and names of
+NICs and numbers of ports are given in link order, so that additions at the end move nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+
+from testbed.errors import DescriptionError, Problem
+from testbed.spec import addresses, forwarding_tables
+from testbed.spec.addresses import Network, host_numbers, macs, network_of, version_of
+from testbed.spec.elements import Impairments
+from testbed.spec.kinds import ETHERNET
+from testbed.spec.layout import End, Impairment, Layout, Link, Nic, Node, Route, Switch
+from testbed.spec.model import Description
+from testbed.spec.routing import routes
+from testbed.spec.validation import effective
+from testbed.spec.wiring import Wiring, wire
+
+_USUAL_DISTRIBUTION = "uniform"
+"""netem's distribution where a jitter has none."""
+
+
+def resolve(description: Description) -> Layout:
+    """Return the layout of a description. Raises DescriptionError if its address pool is too small."""
+    wiring = wire(description.nodes, description.switches, description.links)
+    plugged: dict[str, list[End]] = {node.name: [] for node in description.nodes}
+    places: dict[str, list[int]] = {node.name: [] for node in description.nodes}
+    for place, segment in enumerate(wiring.segments):
+        for nic in segment.nics:
+            plugged[nic.owner].append(nic)
+            places[nic.owner].append(place)
+    every = [nic for nics in plugged.values() for nic in nics]
+    declared_macs = {nic: wiring.declared[nic].mac for nic in every if nic in wiring.declared}
+    mac = macs(every, {nic: address for nic, address in declared_macs.items() if address})
+    addresses, route = _addresses(description, wiring)
+    nodes = []
+    for node in description.nodes:
+        nics = []
+        for end in sorted(plugged[node.name], key=lambda end: _natural(end.port)):
+            declared = wiring.declared.get(end)
+            mtu = (declared and declared.mtu) or description.defaults.mtu
+            nics.append(Nic(end.port, mac[end], mtu, tuple(addresses[end])))
+        nodes.append(
+            Node(
+                name=node.name,
+                nics=tuple(nics),
+                routes=tuple(route.get(node.name, ())),
+                forwards=len(set(places[node.name])) > 1,
+                cpus=node.cpus,
+                cpu_share=node.cpu_share or 0.0,
+                memory=node.memory or 0,
+                environment=dict(node.environment),
+                files=dict(node.files),
+                tags=node.tags,
+            )
+        )
+    return Layout(
+        name=description.name,
+        seed=description.seed,
+        nodes=tuple(nodes),
+        switches=tuple(_switches(description, wiring, mac)),
+        links=tuple(_links(description, wiring)),
+    )
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """Return a sort key by which eth2 precedes eth10."""
+    match = re.fullmatch(r"(.*?)(\d{1,15})", name)
+    return (match[1], int(match[2]), name) if match else (name, -1, name)
+
+
+def _addresses(description: Description, wiring: Wiring) -> tuple[dict[End, list[str]], dict[str, list[Route]]]:
+    """Return each NIC's addresses, and each node's routes."""
+    pools = [network_of(description.network)]
+    if description.network6 is not None:
+        pools.append(network_of(description.network6))
+    result: dict[End, list[str]] = {nic: [] for segment in wiring.segments for nic in segment.nics}
+    route: dict[str, list[Route]] = {}
+    problems: list[Problem] = []
+    for version in (4, 6):
+        pool = next((pool for pool in pools if pool.version == version), None)
+        if pool is None:
+            networks = addresses.declared_networks(wiring, version)
+        else:
+            networks, mistakes = addresses.plan_networks(wiring, pool, {})
+            problems += mistakes
+        if not problems:
+            presence = _assign(wiring, version, networks, result, fill=pool is not None)
+            if sum(network is not None for network in networks) > 1:
+                for node, found_routes in routes(presence, networks).items():
+                    route.setdefault(node, []).extend(found_routes)
+    if problems:
+        raise DescriptionError(description.name, problems)
+    return result, route
+
+
+def _assign(
+    wiring: Wiring, version: int, networks: Sequence[Network | None], result: dict[End, list[str]], fill: bool
+) -> dict[str, dict[int, str]]:
+    """Add each NIC's addresses of one IP version; return each node's address on each segment."""
+    presence: dict[str, dict[int, str]] = {}
+    for place, (segment, network) in enumerate(zip(wiring.segments, networks, strict=True)):
+        if network is None:
+            continue
+        own = {
+            nic: [text for text in wiring.declared[nic].addresses if version_of(text) == version]
+            for nic in segment.nics
+            if nic in wiring.declared
+        }
+        taken = {int(ipaddress.ip_interface(text).ip) - network.base for texts in own.values() for text in texts}
+        rest = [nic for nic in segment.nics if not own.get(nic)] if fill else []
+        numbers = host_numbers(rest, network, taken)
+        for nic in segment.nics:
+            texts = own.get(nic) or ([f"{network.address(numbers[nic])}/{network.prefix}"] if nic in numbers else [])
+            result[nic] += texts
+            for text in texts[:1]:
+                presence.setdefault(nic.owner, {}).setdefault(place, text.partition("/")[0])
+    return presence
+
+
+def _switches(description: Description, wiring: Wiring, mac: dict[End, str]) -> list[Switch]:
+    kinds = {switch.name: switch.kind for switch in description.switches}
+    ports: dict[str, list[int]] = {name: [] for name in kinds}
+    for pair in wiring.ends:
+        for end in pair or ():
+            if end.owner in ports:
+                ports[end.owner].append(int(end.port))
+    tables: dict[str, forwarding_tables.Tables] = {}
+    for segment in wiring.segments:
+        if not segment.switches or kinds[segment.switches[0]] != ETHERNET.name:
+            continue
+        pairs = [pair for pair in (wiring.ends[index] for index in segment.links) if pair]
+        cables = [pair for pair in pairs if all(end.owner in kinds for end in pair)]
+        if forwarding_tables.is_cyclic(segment.switches, cables):
+            plugs = [
+                (b, a) if a.owner in kinds else (a, b) for a, b in pairs if (a.owner in kinds) != (b.owner in kinds)
+            ]
+            tables |= forwarding_tables.tables(segment.switches, cables, [(mac[nic], plug) for nic, plug in plugs])
+    result = []
+    for name, kind in kinds.items():
+        table = tables.get(name)
+        learns = kind == ETHERNET.name and table is None
+        tree, entries = (table.tree, table.forwarding) if table else ((), {})
+        result.append(Switch(name, kind, tuple(sorted(ports[name])), learns, tree, entries))
+    return result
+
+
+def _links(description: Description, wiring: Wiring) -> list[Link]:
+    result = []
+    usual = impairment(description.defaults.link)
+    for link, pair in zip(description.links, wiring.ends, strict=True):
+        if pair is None:
+            raise AssertionError("a checked description has no link that leads nowhere")
+        forward, backward = (
+            usual if impairments is description.defaults.link else impairment(impairments)
+            for impairments in effective(link, description.defaults)
+        )
+        result.append(Link(pair[0], pair[1], link.datapath, forward, backward, link.tags))
+    return result
+
+
+def impairment(impairments: Impairments) -> Impairment:
+    """Apply defaults to the keys that are absent."""
+    values = impairments.explicit()
+    if not values:
+        return Impairment()
+    jitter = impairments.jitter or 0
+    distribution = (
+        (impairments.distribution or _USUAL_DISTRIBUTION) if jitter or impairments.distribution == "trace" else ""
+    )
+    corrupt = impairments.corrupt or 0.0
+    return Impairment(
+        delay=impairments.delay or 0,
+        jitter=jitter,
+        distribution=distribution,
+        rate=impairments.rate or 0,
+        queue=impairments.queue or 0,
+        loss=impairments.loss or 0.0,
+        corrupt=corrupt,
+        duplicate=impairments.duplicate or 0.0,
+        reorder=impairments.reorder or 0.0,
+        jitter_file=(impairments.jitter_file or "") if distribution in ("table", "trace") else "",
+        rate_trace=impairments.rate_trace or "",
+        queue_frames=impairments.queue_frames or 0,
+        gemodel=impairments.gemodel or (),
+        loss_pattern=impairments.loss_pattern or "",
+        corrupt_bits=(impairments.corrupt_bits or 0) if corrupt else 0,
+        minimum_frame=impairments.minimum_frame or 0,
+        overhead=impairments.overhead or 0,
+        cell_size=impairments.cell_size or 0,
+        cell_overhead=impairments.cell_overhead or 0,
+        rules=impairments.rules or (),
+    )

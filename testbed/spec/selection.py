@@ -1,0 +1,78 @@
+"""Select nodes and links by name, "all", or by a tag, ``@rack1``, which selects every element that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from testbed.errors import NotFoundError
+from testbed.spec.layout import Layout
+
+SELECTOR: Final = "@"
+"""Prefix of a tag where names are expected: no name, end or direction begins with it, and no shell interprets it."""
+
+_SHOWN = 8  # names in an error
+
+
+def expand_tags(layout: Layout, targets: Sequence[str]) -> list[str]:
+    """Replace tags by the names of the nodes, then of the links that have them; each name once. Raises NotFoundError
+    for a tag that no element has."""
+    names: dict[str, None] = {}
+    for target in targets:
+        if not target.startswith(SELECTOR):
+            names[target] = None
+            continue
+        tag = target.removeprefix(SELECTOR)
+        have = [node.name for node in layout.nodes if tag in node.tags]
+        have += [link.name for link in layout.links if tag in link.tags]
+        if not have:
+            raise NotFoundError(f"nothing in cluster {layout.name} has the tag {tag!r}{_hint(layout, tag)}")
+        names.update(dict.fromkeys(have))
+    return list(names)
+
+
+def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
+    """Return the selected nodes, in the layout's order. Raises NotFoundError, which lists names."""
+    names = [node.name for node in layout.nodes]
+    if "all" in on and "all" not in names:
+        return names
+    links = {link.name for link in layout.links}
+    meant: set[str] = set()
+    for target in on:
+        some = expand_tags(layout, [target])
+        if target.startswith(SELECTOR) and links.issuperset(some):
+            raise NotFoundError(f"no node of cluster {layout.name} has the tag {target[1:]!r}: it is one of links")
+        for name in some:
+            if name in names:
+                meant.add(name)
+            elif not target.startswith(SELECTOR):
+                guess = _nearest(name, names)
+                hint = f"; did you mean {guess!r}?" if guess else f"; it has {', '.join(names[:_SHOWN])}"
+                raise NotFoundError(f"cluster {layout.name} has no node {name!r}{hint}")
+    return [name for name in names if name in meant]
+
+
+def node_of(layout: Layout, target: str) -> str:
+    """Return the one selected node. Raises NotFoundError where several are."""
+    nodes = nodes_of(layout, [target])
+    if len(nodes) > 1:
+        names = ", ".join(nodes[:_SHOWN]) + (", ..." if len(nodes) > _SHOWN else "")
+        raise NotFoundError(f"{target} means {len(nodes)} nodes ({names}), and one is needed")
+    return nodes[0]
+
+
+def _hint(layout: Layout, tag: str) -> str:
+    tags = sorted(
+        {*(tag for node in layout.nodes for tag in node.tags), *(tag for link in layout.links for tag in link.tags)}
+    )
+    guess = _nearest(tag, tags)
+    if guess:
+        return f"; did you mean {SELECTOR + guess!r}?"
+    there = ", ".join(tags[:_SHOWN]) + (", ..." if len(tags) > _SHOWN else "")
+    return f"; there are {there}" if tags else ": it has no tags"
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    from testbed.spec.problems import nearest  # imported for mistaken names only
+
+    return nearest(name, names)

@@ -1,0 +1,131 @@
+"""Write a description as TOML, and the JSON Schema of that TOML for editors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tomli_w
+
+from testbed.spec import units
+from testbed.spec.elements import Defaults, Element, Impairments, Link, Nic, Node, Switch
+from testbed.spec.generators import SHAPES
+from testbed.spec.losses import format_gemodel
+from testbed.spec.model import Description, Heading
+from testbed.spec.names import TAG_PATTERN, format_cpus
+
+Table = dict[str, Any]
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+_TEXTS: dict[str, Callable[[Any], str]] = {
+    "delay": units.format_duration,
+    "jitter": units.format_duration,
+    "rate": units.format_limit,
+    "queue": units.format_size,
+    "memory": units.format_size,
+    "loss": units.format_probability,
+    "corrupt": units.format_probability,
+    "duplicate": units.format_probability,
+    "reorder": units.format_probability,
+    "gemodel": format_gemodel,
+    "minimum_frame": units.format_size,
+    "cell_size": units.format_size,
+    "cpus": format_cpus,
+}
+"""Formats of keys whose values have units; the others are plain TOML."""
+
+
+def to_toml(description: Description) -> str:
+    """Format as TOML the values that differ from the defaults, quantities with their units: ``parse(to_toml(d)) ==
+    d``."""
+    heading = _table(description, Heading)
+    defaults = _table(description.defaults, Defaults)
+    link = _table(description.defaults.link, Impairments)
+    defaults.pop("link", None)
+    if link:
+        defaults["link"] = link
+    heading.pop("defaults", None)
+    if defaults:
+        heading["defaults"] = defaults
+    lists = {
+        "node": [_node(node) for node in description.nodes],
+        "switch": [_table(switch, Switch) for switch in description.switches],
+        "link": [_link(link) for link in description.links],
+    }
+    text = tomli_w.dumps(heading)
+    for key, tables in lists.items():
+        text += "".join(f"\n[[{key}]]\n{_body(key, table)}" for table in tables)
+    return text
+
+
+def _body(key: str, table: Table) -> str:
+    """Format the content of ``[[key]]``: tomli_w writes short tables on one line each, which is not readable here."""
+    plain = {name: value for name, value in table.items() if not _is_nested(value)}
+    text = tomli_w.dumps(plain)
+    for name, value in table.items():
+        if isinstance(value, dict):
+            text += f"\n[{key}.{name}]\n{tomli_w.dumps(value)}"
+        elif _is_nested(value):
+            text += "".join(f"\n[[{key}.{name}]]\n{tomli_w.dumps(nested)}" for nested in value)
+    return text
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(entry, dict) for entry in value))
+
+
+def _table(element: Element, model: type[Element]) -> Table:
+    """Return the keys of model whose values are not the default."""
+    table: Table = {}
+    for name, field in model.model_fields.items():
+        value = getattr(element, name)
+        if value != field.get_default(call_default_factory=True) and not isinstance(value, Element):
+            key = str(field.serialization_alias or name)
+            table[key] = _TEXTS[key](value) if key in _TEXTS else list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def _node(node: Node) -> Table:
+    table = _table(node, Node)
+    if node.nics:
+        table["nic"] = [_table(nic, Nic) for nic in node.nics]
+    return table
+
+
+def _link(link: Link) -> Table:
+    table: Table = {"ends": list(link.ends)}
+    table |= _table(link, Link)
+    for direction in ("forward", "backward"):
+        own: Impairments | None = getattr(link, direction)
+        if own is not None:
+            table[direction] = _table(own, Impairments)
+    return table
+
+
+def json_schema() -> Table:
+    """Return the JSON Schema (draft 2020-12) of a TOML description, for editors, without cross-references."""
+    schema = Description.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    definitions = schema.setdefault("$defs", {})
+    shapes = []
+    for name, model in SHAPES.items():
+        own = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+        definitions |= own.pop("$defs", {})
+        own["required"] = sorted({"shape", *own.get("required", ())})
+        own["title"] = name
+        shapes.append(own)
+    schema["properties"]["generate"] = {
+        "description": "A shape that grows into nodes, switches and links; listed ones are added.",
+        "oneOf": shapes,
+    }
+    schema["properties"]["tags"] = {
+        "description": "By tag the nodes ('n1') and links ('n1--s1') that have it, beside those that say so themselves.",
+        "type": "object",
+        "propertyNames": {"pattern": TAG_PATTERN},
+        "additionalProperties": {"type": "array", "items": {"type": "string"}},
+    }
+    schema["required"] = []  # the name defaults to the file's
+    schema["anyOf"] = [{"required": ["node"]}, {"required": ["generate"]}]
+    schema["title"] = "Cluster description"
+    schema["description"] = "A cluster of virtual nodes: nodes, switches and links."
+    return {"$schema": _DRAFT, **schema}

@@ -1,0 +1,321 @@
+"""Cross-checks between the parts of a description: every contradiction is reported, not only the first.
+
+The parts may come from a description with other mistakes: `Parts` then says which of them are doubtful, so that
+consequences of a mistake already found are not reported again.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from testbed.errors import Problem
+from testbed.spec.addresses import declared_networks, network_of, plan_networks, version_of
+from testbed.spec.contradictions import contradictions
+from testbed.spec.elements import (
+    SMALLEST_IPV6_MTU,
+    USUAL_MTU,
+    Defaults,
+    Impairments,
+    Link,
+    Node,
+    Switch,
+)
+from testbed.spec.kinds import ETHERNET, Kind, kind_of
+from testbed.spec.layout import End
+from testbed.spec.names import port_number
+from testbed.spec.problems import item, joined, nearest, shown
+from testbed.spec.wiring import Wiring, nic_names, wire
+
+_ETHERNET_HEADER = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A cluster's parts before cross-checks.
+
+    *_places: the index of each in the user's list, from 0; None for a generated part; empty if it is the order here.
+    doubtful_*: the indices, here, of those from which a mistake was removed. incomplete: whole nodes or links were left
+    out.
+    """
+
+    nodes: Sequence[Node]
+    switches: Sequence[Switch]
+    links: Sequence[Link]
+    defaults: Defaults
+    network: str
+    network6: str | None
+    node_places: Sequence[int | None] = ()
+    switch_places: Sequence[int | None] = ()
+    link_places: Sequence[int | None] = ()
+    doubtful_nodes: frozenset[int] = frozenset()
+    doubtful_links: frozenset[int] = frozenset()
+    doubtful_defaults: bool = False
+    incomplete: bool = False
+
+
+@dataclass(slots=True)
+class _Where:
+    """Path of each part, as in errors."""
+
+    nodes: list[str] = field(default_factory=list)
+    switches: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    nics: dict[End, str] = field(default_factory=dict)
+
+
+def check(parts: Parts) -> list[Problem]:
+    """Return all contradictions between the parts."""
+    where = _places(parts)
+    references = list(_references(parts, where))
+    wiring = wire(parts.nodes, parts.switches, parts.links)
+    problems = [*_names(parts, where), *references, *_ports(parts, where, wiring), *_again(parts, where)]
+    problems += _nics(parts, where, wiring)
+    problems += _impairments(parts, where)
+    problems += _addresses(parts, where, wiring, segments_known=not (references or parts.incomplete))
+    return problems
+
+
+def check_pools(network: str, network6: str | None) -> list[Problem]:
+    """Check the address pools by themselves."""
+    problems = []
+    for key, text, version, longest in (("network", network, 4, 30), ("network6", network6, 6, 64)):
+        if text is None:
+            continue
+        kind = f"an IPv{version} network of at most /{longest}, such as {_POOLS[version]!r}"
+        try:
+            pool = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            problems.append(Problem(key, shown(text), kind))
+            continue
+        if pool.version != version or not 0 < pool.prefixlen <= longest or "/" not in text or "%" in text:
+            problems.append(Problem(key, shown(text), kind))
+        elif str(pool) != str(ipaddress.ip_interface(text)):
+            problems.append(Problem(key, shown(text), f"{kind}, without bits behind its prefix", str(pool)))
+        elif any(pool.overlaps(ipaddress.ip_network(other)) for other in _NOT_UNICAST[version]):
+            problems.append(Problem(key, shown(text), f"{kind}, of unicast addresses"))
+    return problems
+
+
+_POOLS = {4: "10.0.0.0/8", 6: "fd00::/48"}
+_NOT_UNICAST = {
+    4: ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"),
+    6: ("::/64", "fe80::/10", "ff00::/8"),
+}
+
+
+def _places(parts: Parts) -> _Where:
+    where = _Where()
+    for index, node in enumerate(parts.nodes):
+        place = parts.node_places[index] if parts.node_places else index
+        where.nodes.append(_path("node", place, node.name))
+        for number, (name, nic) in enumerate(zip(nic_names(node), node.nics, strict=True)):
+            where.nics[End(node.name, name)] = f"{where.nodes[-1]}.{item('nic', number, nic.name or '')}"
+    for index, switch in enumerate(parts.switches):
+        place = parts.switch_places[index] if parts.switch_places else index
+        where.switches.append(_path("switch", place, switch.name))
+    for place, link in zip(parts.link_places or range(len(parts.links)), parts.links, strict=True):
+        where.links.append(item("link", place) if place is not None else f"generate ({'--'.join(link.ends)})")
+    return where
+
+
+def _path(key: str, place: int | None, name: str) -> str:
+    return f"generate ({name})" if place is None else item(key, place, name)
+
+
+def _names(parts: Parts, where: _Where) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    names = [node.name for node in parts.nodes] + [switch.name for switch in parts.switches]
+    paths = where.nodes + where.switches
+    for name, path in zip(names, paths, strict=True):
+        if name in first:
+            expected = f"a name of its own: {first[name]} has it already"
+            yield Problem(f"{path}.name", shown(name), expected)
+        first.setdefault(name, path)
+
+
+def _references(parts: Parts, where: _Where) -> Iterator[Problem]:
+    """Find ends at unknown elements or at ports that are taken."""
+    switches = {switch.name: switch for switch in parts.switches}
+    known = [node.name for node in parts.nodes] + list(switches)
+    present = frozenset(known)
+    plugged: dict[str, str] = {}
+    guesses = 20  # comparing names is slow, and more suggestions help nobody
+    for link, path in zip(parts.links, where.links, strict=True):
+        if link.owners[0] == link.owners[1] and link.owners[0] in present:
+            yield Problem(f"{path}.ends", f"both ends at {shown(link.owners[0])}", "two different nodes or switches")
+        for number, end in enumerate(link.ends):
+            place = item(f"{path}.ends", number)
+            owner, _, port = end.partition(":")
+            if owner not in present:
+                guess = nearest(owner, known) if guesses > 0 else ""
+                guesses -= 1
+                rest = f":{port}" if port else ""
+                expected = "the name of a node or switch of this cluster"
+                yield Problem(place, f"unknown name {shown(owner)}", expected, guess and guess + rest)
+                continue
+            if port and owner in switches:
+                highest = switches[owner].max_ports
+                if not 1 <= port_number(port) <= highest:
+                    yield Problem(place, shown(end), f"a port of {owner} from 1 to {highest:,}")
+            if port and plugged.setdefault(end, path) != path:
+                yield Problem(place, shown(end), f"a free port: {plugged[end]} is plugged in there")
+        if link.datapath == "direct":
+            for owner in link.owners:
+                if owner in switches:
+                    yield Problem(
+                        f"{path}.datapath",
+                        f"'direct' at the switch {owner}",
+                        "a link between two nodes, or 'auto'",
+                    )
+
+
+def _again(parts: Parts, where: _Where) -> Iterator[Problem]:
+    """Find listed links between two elements that the shape has joined already: mostly that cable is meant."""
+    places = parts.link_places or range(len(parts.links))
+    switches = {switch.name for switch in parts.switches}
+    there = {frozenset(link.owners) for link, place in zip(parts.links, places, strict=True) if place is None}
+    for link, place, path in zip(parts.links, places, where.links, strict=True):
+        if place is None or frozenset(link.owners) not in there or any(":" in end for end in link.ends):
+            continue
+        first, second = link.ends
+        port = f"{first}:{'9' if first in switches else 'eth1'}"
+        yield Problem(
+            f"{path}.ends",
+            f"a second cable between {first} and {second}, which [generate] has joined",
+            "ends that it has not: [defaults.link] says what all its links do, and whoever wants a second cable names "
+            f"its port ({port!r})",
+        )
+
+
+def _ports(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
+    kinds = {switch.name: switch.kind for switch in parts.switches}
+    plugged = Counter(end.owner for pair in wiring.ends for end in pair or ())
+    for switch, path in zip(parts.switches, where.switches, strict=True):
+        used = plugged[switch.name]
+        wanted = max(used, switch.ports or 0)
+        if 0 < (kind := kind_of(switch.kind)).most < wanted:
+            yield too_many_ports(path, wanted, kind)
+        elif used > switch.max_ports:
+            yield Problem(path, f"{used:,} links", f"at most {switch.max_ports:,}, one for each of its ports")
+    for pair, path in zip(wiring.ends, where.links, strict=True):
+        if pair and all(end.owner in kinds for end in pair):
+            a, b = (kinds[end.owner] for end in pair)
+            if a != b:
+                yield Problem(f"{path}.ends", f"a switch of kind {a} and one of kind {b}", "switches of one kind")
+
+
+def too_many_ports(path: str, ports: int, kind: Kind) -> Problem:
+    """Return the problem of a switch with too many ports."""
+    return Problem(path, f"{ports:,} ports", f"at most {kind.most:,} ports {kind.why_most}")
+
+
+def _nics(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
+    used = {end for pair in wiring.ends if pair for end in pair}
+    macs: dict[str, str] = {}
+    for index, node in enumerate(parts.nodes):
+        seen: dict[str, str] = {}
+        for name, nic in zip(nic_names(node), node.nics, strict=True):
+            end = End(node.name, name)
+            path = where.nics[end]
+            if name in seen:
+                yield Problem(f"{path}.name", shown(name), "a name that no other NIC of the node has")
+                continue
+            seen[name] = path
+            if end not in used and not parts.incomplete and index not in parts.doubtful_nodes:
+                yield Problem(path, f"the NIC {name} without a link", f"a link with the end '{end}'")
+            if nic.mac and macs.setdefault(nic.mac, path) != path:
+                yield Problem(f"{path}.mac", shown(nic.mac), f"a hardware address of its own: {macs[nic.mac]} has it")
+
+
+def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
+    """Find contradictions in a direction's effective impairments, each reported once, at the key that causes it."""
+    mtus = {node.name: [nic.mtu for nic in node.nics if nic.mtu] for node in parts.nodes if node.nics}
+    modelled = {switch.name: kind for switch in parts.switches if (kind := kind_of(switch.kind)).modelled}
+    usual = parts.defaults.link
+    sound: set[tuple[int, str]] = set()  # frame sizes and kinds of links for which the defaults are valid
+    seen: set[str] = set()
+    for index, (link, path) in enumerate(zip(parts.links, where.links, strict=True)):
+        if index in parts.doubtful_links or parts.doubtful_defaults:
+            continue
+        owners = link.owners
+        frame = max([parts.defaults.mtu, *(mtu for owner in owners for mtu in mtus.get(owner, ()))]) + _ETHERNET_HEADER
+        crossed = next((modelled[owner] for owner in owners if owner in modelled), ETHERNET)
+        both = effective(link, parts.defaults)
+        for direction, whole in zip(("forward", "backward"), both, strict=True):
+            if whole is usual and (frame, crossed.name) in sound:
+                continue
+            against = list(contradictions(whole, frame))
+            against += [
+                (key, f"{key} on a link of {crossed.title}'s", f"none: {crossed.why_lacks}")
+                for key in crossed.meaningless(whole)
+            ]
+            if whole is usual and not against:
+                sound.add((frame, crossed.name))
+            levels = [(f"{path}.{direction}", getattr(link, direction) or Impairments()), (path, link)]
+            levels.append(("defaults.link", usual))
+            for key, found, expected in against:
+                origin = next((place for place, level in levels if getattr(level, key) is not None), path)
+                place = f"{origin}.{key}"
+                if place not in seen:
+                    seen.add(place)
+                    suffix = f" ({path})" if origin == "defaults.link" else ""
+                    yield Problem(place, found, expected + suffix)
+        if link.datapath == "direct":
+            asked = sorted({key for impairments in both for key, value in impairments.explicit().items() if value})
+            if asked:
+                expected = "'auto', or no impairment: a direct link is one veth pair and cannot have any"
+                yield Problem(f"{path}.datapath", f"'direct' on a link with {joined(asked, 'and')}", expected)
+
+
+def effective(link: Link, defaults: Defaults) -> tuple[Impairments, Impairments]:
+    """Return its effective impairments, forward and backward: their own keys, then the link's, then the defaults."""
+    whole = link.over(defaults.link)
+    return link.forward.over(whole) if link.forward else whole, link.backward.over(whole) if link.backward else whole
+
+
+def _addresses(parts: Parts, where: _Where, wiring: Wiring, segments_known: bool) -> Iterator[Problem]:
+    broken = check_pools(parts.network, parts.network6)
+    yield from broken
+    outside = False
+    pools = {4: None if broken else network_of(parts.network)}
+    pools[6] = None if broken or parts.network6 is None else network_of(parts.network6)
+    owners: dict[str, str] = {}
+    for end, nic in wiring.declared.items():
+        for number, text in enumerate(nic.addresses):
+            place = item(f"{where.nics[end]}.addresses", number)
+            pool, bare = pools[version_of(text)], text.partition("/")[0]
+            if bare in owners:
+                yield Problem(place, shown(text), f"an address of its own: {owners[bare]} has it already")
+                continue
+            owners[bare] = f"{end.owner}'s {end.port}"
+            if pool and not pool.contains(network_of(text)):
+                outside = True
+                key = "network6" if ":" in text else "network"
+                yield Problem(place, shown(text), f"an address in the cluster's {key} {pool}")
+        mtu = nic.mtu or parts.defaults.mtu
+        ipv6 = parts.network6 is not None or any(":" in text for text in nic.addresses)
+        if ipv6 and nic.mtu and mtu < SMALLEST_IPV6_MTU:
+            yield Problem(f"{where.nics[end]}.mtu", f"{mtu:,} on a NIC with IPv6", f"at least {SMALLEST_IPV6_MTU:,}")
+    ipv6 = parts.network6 is not None or any(":" in address for address in owners)
+    if ipv6 and parts.defaults.mtu < SMALLEST_IPV6_MTU:
+        expected = f"at least {SMALLEST_IPV6_MTU:,}, or {USUAL_MTU:,}"
+        yield Problem("defaults.mtu", f"{parts.defaults.mtu:,} in a cluster with IPv6", expected)
+    if segments_known and not broken and not outside:
+        if pools[4]:
+            yield from plan_networks(wiring, pools[4], where.nics)[1]
+        if pools[6]:
+            yield from plan_networks(wiring, pools[6], where.nics)[1]
+        else:
+            yield from _static_ipv6(wiring, where)
+
+
+def _static_ipv6(wiring: Wiring, where: _Where) -> Iterator[Problem]:
+    """Check declared addresses without a pool of IPv6: those of a segment are in one network."""
+    for segment, network in zip(wiring.segments, declared_networks(wiring, 6), strict=True):
+        for nic in segment.nics:
+            for text in wiring.declared[nic].addresses if nic in wiring.declared else ():
+                if network and ":" in text and network_of(text) != network:
+                    yield Problem(where.nics[nic], shown(text), f"an address of its segment's network {network}")

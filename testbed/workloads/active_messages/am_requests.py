@@ -1,0 +1,123 @@
+"""Requests of four words and their replies: a client's endpoint, and endpoints of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from protocols.am2.host.bundle import Bundle
+from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.endpoint_names import EndpointName
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.token import Token
+from testbed.workloads.active_messages.barrier import TAG
+from testbed.workloads.form import Node
+
+ASK, STOP, ANSWER = 1, 2, 3
+
+_REST: Final = (0, 0, 0)  # three of the four words
+
+
+class Client:
+    """Client of one server endpoint, with at most `window` requests under way. trips: round trips in nanoseconds."""
+
+    def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, window: int) -> None:
+        self._now = node.now
+        self._window = window
+        self._number = 0
+        self._under_way: dict[int, int] = {}  # when each began
+        self._counts = (0, 0)  # from when until when
+        self.trips: list[int] = []
+        endpoint = library.allocate_bundle().allocate_endpoint()
+        self.endpoint: Final = endpoint
+        endpoint.tag = TAG
+        endpoint.set_handler(ANSWER, self._answered)
+        endpoint.map(0, server, TAG)
+
+    async def burst(self, count: int) -> int:
+        """Send `count` requests, one after the other, and await all replies; return the time taken, in nanoseconds."""
+        begun = self._now()
+        self._counts = (begun, begun + (1 << 62))
+        self.trips = []
+        for _ in range(count):
+            await self._ask(ASK)
+        await self._drain()
+        return self._now() - begun
+
+    async def issue(self) -> int:
+        """Send a request and await its reply; return the time until the NIC had the request, in nanoseconds."""
+        begun = self._now()
+        await self._ask(ASK)
+        issued = self._now() - begun
+        await self._drain()
+        return issued
+
+    async def keep_asking(self, settle: int, time: int) -> None:
+        """Send requests as fast as possible; trips are those whose replies come within `time` after `settle`,
+        nanoseconds."""
+        begun = self._now() + settle
+        self._counts = (begun, begun + time)
+        self.trips = []
+        while self._now() < begun + time:
+            await self._ask(ASK)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Tell the server that no more requests follow, once all are answered, since messages keep no order."""
+        await self._drain()
+        await self._ask(STOP)
+        await self._drain()
+
+    async def _ask(self, handler: int) -> None:
+        while len(self._under_way) >= self._window:
+            await self._some()
+        number = self._number = self._number + 1 & 0xFFFF_FFFF
+        self._under_way[number] = self._now()
+        await self.endpoint.request(0, handler, number, *_REST)
+
+    def _answered(self, _: Token, number: int, *rest: int) -> None:  # noqa: ARG002
+        now = self._now()
+        began = self._under_way.pop(number)
+        if self._counts[0] <= now < self._counts[1]:
+            self.trips.append(now - began)
+
+    async def _drain(self) -> None:
+        while self._under_way:
+            await self._some()
+
+    async def _some(self) -> None:
+        await self.endpoint.wait()
+        await self.endpoint.poll()
+
+
+class Server:
+    """Server endpoints of one bundle. Each replies until it has been stopped by a number of clients."""
+
+    def __init__(self, library: ActiveMessages, endpoints: int) -> None:
+        self.bundle: Final[Bundle] = library.allocate_bundle()
+        self.stopped: Final[dict[Endpoint, int]] = {}
+        """By endpoint, how many clients have stopped it."""
+        for _ in range(endpoints):
+            endpoint = self.bundle.allocate_endpoint()
+            endpoint.tag = TAG
+            endpoint.set_handler(ASK, _answer)
+            endpoint.set_handler(STOP, self._stop)
+            self.stopped[endpoint] = 0
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return list(self.stopped)
+
+    async def until_stopped(self, endpoint: Endpoint, clients: int) -> None:
+        """Serve one endpoint until `clients` clients have stopped it."""
+        while self.stopped[endpoint] < clients:
+            await endpoint.wait()
+            await endpoint.poll()
+
+    def _stop(self, token: Token, *words: int) -> None:
+        self.stopped[token.endpoint] += 1
+        token.reply(ANSWER, *words)
+
+
+def _answer(token: Token, *words: int) -> None:
+    token.reply(ANSWER, *words)

@@ -1,0 +1,144 @@
+"""Find workloads as users name them: a registered name, ``./my_workload.py:PingPong``, or a class, object or
+function."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed import registry
+from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError
+from testbed.workloads.form import Comm, Native, Node, Workload
+from testbed.workloads.script import is_script, script
+from testbed.workloads.workload_settings import checked
+
+Rank = Callable[..., Coroutine[Any, Any, object]]
+"""An ``async def rank(comm, node)``, with keyword parameters of its own."""
+
+Form = str | type[Workload] | Workload | Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A workload with its settings. name: in results. rank: runs on every rank. least: nodes needed. checked: whether
+    its history is checked by default. bears_loss: whether messages may be lost. bears_restarts: whether nodes may crash
+    and restart; None: not known. native: runs on every node instead of rank, with the host library of `protocol`; None:
+    the workload uses MPI."""
+
+    name: str
+    settings: Mapping[str, object]
+    rank: Callable[[Comm, Node], Coroutine[Any, Any, object]]
+    least: int = 1
+    checked: bool = False
+    bears_loss: bool = False
+    bears_restarts: bool | None = None
+    native: Callable[[Any, Node], Coroutine[Any, Any, object]] | None = None
+    protocol: str = ""
+
+
+def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
+    """Find a workload and check its settings, which are texts as a user writes them, or values. Raises NotFoundError,
+    DescriptionError for settings, TestbedError with a traceback for a file that raises when it is imported."""
+    name = form if isinstance(form, str) else _name(form)
+    loaded: object = _loaded(form) if isinstance(form, str) else form
+    if isinstance(form, str) and ":" in form:
+        name = form.rpartition(":")[2]
+    given = dict(settings or {})
+    if isinstance(loaded, Workload):
+        if given:
+            raise DescriptionError(name, [Problem("", "settings", "none: this workload has got its settings already")])
+        return _workload(name, loaded)
+    if inspect.isclass(loaded) and issubclass(loaded, Workload):
+        try:
+            workload = loaded(**checked(loaded, given, name))
+        except ValueError as error:
+            raise DescriptionError(f"the settings of {name}", [Problem("", "", str(error))]) from error
+        return _workload(name, workload)
+    if inspect.iscoroutinefunction(loaded):
+        return _function(name, loaded, checked(loaded, given, name))
+    raise DescriptionError(
+        name, [Problem("", type(loaded).__name__, "a subclass of Workload, or an 'async def' function of (comm, node)")]
+    )
+
+
+def named(form: Form) -> str:
+    """Return the text by which `choose` finds it again, from any directory; empty where there is none."""
+    if not isinstance(form, str):
+        return ""
+    path, colon, name = form.rpartition(":")
+    if not colon:
+        path, name = form, ""
+    return f"{Path(path).absolute()}{colon}{name}" if path.endswith(".py") or "/" in path else form
+
+
+def _workload(name: str, workload: Workload) -> Chosen:
+    native, protocol = (workload.program, workload.protocol) if isinstance(workload, Native) else (None, "")
+    return Chosen(
+        name, asdict(workload), workload.rank, workload.least, workload.checked, workload.bears_loss,
+        workload.bears_restarts, native, protocol,
+    )  # fmt: skip
+
+
+def _function(name: str, function: Rank, values: dict[str, Any]) -> Chosen:
+    async def rank(comm: Comm, node: Node) -> object:
+        return await function(comm, node, **values)
+
+    bears_restarts = getattr(function, "bears_restarts", None)
+    return Chosen(
+        name, values, rank, bears_loss=getattr(function, "bears_loss", False) is True,
+        bears_restarts=bool(bears_restarts) if bears_restarts is not None else None,
+    )  # fmt: skip
+
+
+def _name(form: object) -> str:
+    named = form if inspect.isclass(form) or inspect.isfunction(form) else type(form)
+    return str(getattr(named, "__name__", "workload"))
+
+
+def _loaded(text: str) -> object:
+    """Load a registered name, or FILE:NAME; the name may be omitted where the file has one workload only, or is a
+    script."""
+    path, colon, name = text.rpartition(":")
+    if not colon:
+        path, name = text, ""
+    if not (path.endswith(".py") or "/" in path):
+        return registry.load(registry.WORKLOADS, text)
+    if not name and is_script(Path(path)):
+        return script(Path(path))
+    module = _imported(Path(path))
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__
+        and ((inspect.isclass(value) and issubclass(value, Workload)) or inspect.iscoroutinefunction(value))
+    }
+    if not name:
+        if len(own) != 1:
+            raise NotFoundError(f"{path} has {len(own)} workloads ({', '.join(own)}): write {path}:NAME")
+        return next(iter(own.values()))
+    if not hasattr(module, name):
+        raise NotFoundError(f"{path} has no workload {name!r}; it has {', '.join(own) or 'none'}")
+    value: object = getattr(module, name)
+    return value
+
+
+def _imported(path: Path) -> Any:
+    if not path.is_file():
+        raise NotFoundError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"workload_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise NotFoundError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look there
+    sys.path.insert(0, str(path.parent.absolute()))  # modules beside it can be imported, as for a script
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TestbedError(f"{path} cannot be imported:\n{traceback.format_exc()}") from error
+    return module

@@ -1,0 +1,153 @@
+"""LogP signature (Culler, Liu, Martin, Yoshikawa, "Assessing fast network interfaces", IEEE Micro 16(1), 1996).
+
+Rank 0 issues M requests back to back, with work of D between them, and rank 1 answers each. The average time per
+request against M and D: a single one at D = 0 shows the send overhead o_s; many at D = 0 the gap g; many at a large D,
+when answers are taken in between, o_s + o_r + D. The latency is the rest of half a round trip: L = RTT/2 - o_s - o_r.
+Long messages add LogGP's G, the time per byte (Alexandrov, Ionescu, Schauser, Scheiman, 1995), as a least-squares line
+with its residual.
+"""
+
+from __future__ import annotations
+
+from statistics import linear_regression, median
+from typing import Final
+
+from protocols.mpi.requests import Request
+from testbed.workloads.form import Comm, Contents, Node, Workload
+from testbed.workloads.workload_settings import MessageSize, MessageSizes
+
+_ASK, _ANSWER, _READY = 1, 2, 3
+_SINGLE: Final = 1
+
+
+class LogP(Workload):
+    """LogP's parameters o_s, o_r, g and L between ranks 0 and 1, LogGP's G, and the signature that they come from.
+
+    size: bytes of requests and answers. bursts: the values of M. rounds: bursts of each kind, whose median counts.
+    sizes: bytes, for G.
+    """
+
+    bears_restarts = False
+
+    size: MessageSize = 8
+    bursts: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    rounds: int = 20
+    sizes: MessageSizes = (1024, 4096, 16384, 65536)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or len(self.bursts) < 2 or min(self.bursts) < 1:
+            raise ValueError("rounds: 1 or more; bursts: two or more, each 1 or more")
+
+    async def rank(self, comm: Comm, node: Node) -> None:
+        if comm.rank > 1:
+            return
+        contents = Contents(node.seed, "logp", max(self.size, *self.sizes))
+        if comm.rank:
+            await self._answer_all(comm, contents)
+            return
+        ask = _Client(comm, node, contents)
+        trip = median([await ask.trip(self.size) for _ in range(self.rounds)])
+        delay = max(1000, round(2 * trip))  # answers are there before the next request, and more than once
+        signature: dict[tuple[int, int], float] = {}
+        for work in (0, delay):
+            for burst in sorted(self.bursts):
+                times = [await ask.burst(burst, work, self.size) for _ in range(self.rounds)]
+                each = median([took / burst for took, _ in times])
+                signature[work, burst] = median([(took - worked) / burst for took, worked in times])
+                node.row(measure="signature", requests=burst, work_ns=work, each_ns=round(each))
+        few, many = min(self.bursts), max(self.bursts)
+        send = signature[0, few]
+        receive = max(0.0, signature[delay, many] - send)
+        half = trip / 2
+        gap = (signature[0, many] * many - signature[0, few] * few) / (many - few)
+        halves = [median([await ask.trip(size) for _ in range(self.rounds)]) / 2 for size in self.sizes]
+        line: dict[str, float] = {}
+        if len(set(self.sizes)) > 1:
+            slope, base = linear_regression(self.sizes, halves)
+            errors = [time - base - slope * size for size, time in zip(self.sizes, halves, strict=True)]
+            line = {"G_ns": slope, "residual_ns": (sum(error * error for error in errors) / len(errors)) ** 0.5}
+        node.row(
+            measure="parameters", o_s_ns=round(send), o_r_ns=round(receive), g_ns=round(gap),
+            L_ns=round(half - send - receive), half_trip_ns=round(half), **line,
+        )  # fmt: skip
+
+    async def _answer_all(self, comm: Comm, contents: Contents) -> None:
+        """Answer all requests, in the order in which rank 0 sends them."""
+        for _ in range(self.rounds):
+            await _answer(comm, contents, 1, self.size)
+        for _ in range(2):
+            for burst in sorted(self.bursts):
+                for _ in range(self.rounds):
+                    await _answer(comm, contents, burst, self.size)
+        for size in self.sizes:
+            for _ in range(self.rounds):
+                await _answer(comm, contents, 1, size)
+
+
+class _Client:
+    """Client on rank 0."""
+
+    def __init__(self, comm: Comm, node: Node, contents: Contents) -> None:
+        self._comm = comm
+        self._node = node
+        self._contents = contents
+
+    async def trip(self, size: int) -> int:
+        """Measure a round trip, in nanoseconds."""
+        comm, now = self._comm, self._node.now
+        answer = bytearray(size)
+        await comm.Recv(None, 1, _READY)
+        begun = now()
+        answered = await comm.Irecv(answer, 1, _ANSWER)
+        sent = await comm.Isend(self._contents.of(0, size), 1, _ASK)
+        await answered.Wait()
+        took = now() - begun
+        await sent.Wait()
+        self._contents.check(0, answer, "rank 1's answer")
+        return took
+
+    async def burst(self, count: int, work: int, size: int) -> tuple[int, int]:
+        """Send `count` requests with work between them; return the nanoseconds until the last is issued, and those of
+        the work. Answers are received as soon as the processor is free."""
+        comm, node = self._comm, self._node
+        answers = [bytearray(size) for _ in range(count)]
+        answered = [await comm.Irecv(answer, 1, _ANSWER) for answer in answers]
+        taking = node.spawn(_take(answered), "answers")
+        await comm.Recv(None, 1, _READY)
+        sent: list[Request] = []
+        worked = 0
+        begun = node.now()
+        for number in range(count):
+            sent.append(await comm.Isend(self._contents.of(number, size), 1, _ASK))
+            if work:
+                at_work = node.now()
+                await node.compute(work)
+                worked += node.now() - at_work
+            if count > _SINGLE:
+                await node.sleep(0)
+        took = node.now() - begun
+        for request in sent:
+            await request.Wait()
+        await taking
+        for number, answer in enumerate(answers):
+            self._contents.check(number, answer, "rank 1's answer")
+        return took, worked
+
+
+async def _take(answered: list[Request]) -> None:
+    for request in answered:
+        await request.Wait()
+
+
+async def _answer(comm: Comm, contents: Contents, count: int, size: int) -> None:
+    """Answer `count` requests with their own contents."""
+    requests = [bytearray(size) for _ in range(count)]
+    asked = [await comm.Irecv(request, 0, _ASK) for request in requests]
+    await comm.Send(None, 0, _READY)
+    answers = []
+    for number, arrival in enumerate(asked):
+        await arrival.Wait()
+        answers.append(await comm.Isend(requests[number], 0, _ANSWER))
+    for number, answer in enumerate(answers):
+        await answer.Wait()
+        contents.check(number, requests[number], "rank 0's request")

@@ -1,0 +1,132 @@
+"""Damaged copies of JSON documents and files, and the command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from testbed.cli import main as command
+
+DOCUMENTED = {*range(11)}
+"""Exit codes that 'testbed --help' lists for commands that end by themselves."""
+
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1 << 70, 10**400, 1e308, float("nan"), float("inf"), "", "x", "\x1b[31mred", "\ud800", "\0",
+    [], {}, [1], [[]], {"a": 1}, "é", -5.5, "n1", "/", "../..",
+)  # fmt: skip
+
+
+def changed(document: Any, random: Random) -> Any:
+    """The document with one value gone or another."""
+    spots: list[tuple[Any, Any]] = []
+
+    def look(value: Any) -> None:
+        for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+            spots.append((value, key))
+            look(value[key])
+
+    look(document)
+    if not spots:
+        return random.choice(VALUES)
+    value, key = random.choice(spots)
+    if random.random() < 0.2:
+        del value[key]
+    else:
+        value[key] = random.choice(VALUES)
+    return document
+
+
+def spoil(path: Path, random: Random) -> str:
+    """Damage a file of JSON or JSON Lines in one way of many; which one."""
+    data = path.read_bytes()
+    way = random.choice(["value"] * 8 + ["bytes", "cut", "nested", "directory", "FIFO", "no UTF-8", "digits", "empty"])
+    match way:
+        case "value" if path.suffix == ".jsonl":
+            lines = data.decode().splitlines()
+            if lines:
+                number = random.randrange(len(lines))
+                lines[number] = json.dumps(changed(json.loads(lines[number]), random))
+                path.write_text("\n".join(lines) + "\n")
+        case "value" if path.suffix == ".json":
+            path.write_text(json.dumps(changed(json.loads(data), random)))
+        case "value" | "bytes":
+            spoilt = bytearray(data)
+            for _ in range(min(len(spoilt), random.randrange(1, 6))):
+                spoilt[random.randrange(len(spoilt))] = random.randrange(256)
+            path.write_bytes(spoilt)
+        case "cut":
+            path.write_bytes(data[: random.randrange(len(data) + 1)])
+        case "nested":
+            lines_of = data.split(b"\n")
+            lines_of.insert(random.randrange(len(lines_of)), b"[" * 100_000)
+            path.write_bytes(b"\n".join(lines_of))
+        case "directory":
+            path.unlink()
+            path.mkdir()
+        case "FIFO":
+            path.unlink()
+            os.mkfifo(path)
+        case "no UTF-8" | "digits":
+            place = random.randrange(len(data) + 1)
+            path.write_bytes(data[:place] + (b"\xff\xfe" if way == "no UTF-8" else b"9" * 5_000) + data[place:])
+        case _:
+            path.write_bytes(b"")
+    return way
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    code: int
+    text: str
+
+    @property
+    def is_sentence(self) -> bool:
+        """Whether the command ended as it says that it may, and not with a traceback."""
+        return self.code in DOCUMENTED and "Traceback" not in self.text and "\x1b" not in self.text
+
+
+def run_command(*arguments: str, seconds: int = 60) -> Said:
+    """Run the command in a fork of this process, which costs no start of an interpreter."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _be_command(writer, arguments, seconds)
+    os.close(writer)
+    with open(reader, errors="replace") as said:
+        text = said.read()
+    _, status = os.waitpid(child, 0)
+    return Said(os.waitstatus_to_exitcode(status), text)
+
+
+def _be_command(writer: int, arguments: Sequence[str], seconds: int) -> None:
+    code = 99
+    try:
+        for number, given in ((0, os.open("/dev/null", os.O_RDONLY)), (1, writer), (2, writer)):
+            os.dup2(given, number)
+        os.closerange(3, 1_000)
+        sys.stdin, sys.stdout, sys.stderr = (
+            sys.__stdin__,
+            os.fdopen(1, "w", closefd=False),
+            os.fdopen(2, "w", closefd=False),
+        )
+        sys.argv = ["testbed", *arguments]
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(seconds)
+        command.main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1 if end.code else 0
+    except BaseException:  # noqa: BLE001  what the command does not turn into a sentence is what is looked for
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

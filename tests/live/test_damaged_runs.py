@@ -1,0 +1,115 @@
+"""Folders of runs whose files are damaged: every command says what is wrong, and where."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from damage import run_command, spoil
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+SEEDS = range(500 if LONG else 2)
+
+COMMANDS = (
+    ("report", "{}", "-o", "{}.html"),
+    ("check-run", "{}"),
+    ("compare", "{}", "{}"),
+    ("replay", "{}", "--mode", "sim"),
+    ("decode", "{}", "--messages"),
+    ("runs", "{}"),
+    ("runs", "{}", "--json"),
+    ("events", "{}"),
+)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    options = ("--mode", "sim", "--check", "--history", "--capture", "--set", "messages=10", "--output", str(folder))
+    assert run_command("run", "star-4", "random", *options).code == 0
+    return folder
+
+
+@pytest.fixture
+def run(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "run"))
+
+
+def change_line(path: Path, number: int, change: Callable[[dict[str, object]], object]) -> None:
+    lines = path.read_text().splitlines()
+    document = json.loads(lines[number - 1])
+    change(document)
+    lines[number - 1] = json.dumps(document)
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(("command", "key"), [("report", "n"), ("check-run", "n"), ("check-run", "peer")])
+def test_an_event_that_is_none_is_named_by_file_and_line(run: Path, command: str, key: str) -> None:
+    history = run / "history" / "n1.jsonl"
+    change_line(history, 1, lambda event: event.update({key: [1]}))
+    said = run_command(command, str(run), *(("-o", f"{run}.html") if command == "report" else ()))
+    assert (said.code, said.is_sentence) == (1, True), said
+    assert f"{history}, line 1 cannot be understood" in said.text
+
+
+def test_escape_sequences_in_rows_are_shown_and_not_obeyed(run: Path) -> None:
+    change_line(run / "rows.jsonl", 1, lambda row: row.update(node="\x1b[2J\x9b31m\u202e[/red]"))
+    said = run_command("runs", str(run))
+    assert (said.code, said.is_sentence) == (0, True), said
+    assert "\\x1b[2J\\x9b31m\\u202e[/red]" in said.text
+
+
+def test_escape_sequences_in_json_are_escaped_and_the_value_is_exact(run: Path) -> None:
+    asked = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**asked, "command": "\x1b[2J\x9b"}))
+    said = run_command("runs", str(run), "--json")
+    assert said.is_sentence
+    assert "\x9b" not in said.text
+    assert json.loads(said.text)["runs"][0]["asked"]["command"] == "\x1b[2J\x9b"
+
+
+def test_whatever_is_damaged_no_command_ends_with_a_traceback(sound: Path, tmp_path: Path) -> None:
+    seeds = [Random().randrange(1 << 32) for _ in SEEDS] if LONG else SEEDS
+    for seed in seeds:
+        random = Random(seed)
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        run = Path(shutil.copytree(sound, tmp_path / "run"))
+        file = random.choice(sorted(one for one in run.rglob("*") if one.is_file()))
+        way = spoil(file, random)
+        for command in COMMANDS:
+            said = run_command(*(part.format(run) for part in command))
+            assert said.is_sentence, (seed, file.name, way, command, said)
+
+
+# Other things in a file's place
+
+
+def test_a_capture_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    said = run_command("decode", str(tmp_path / "none"))
+    assert (said.code, said.text) == (4, f"testbed: there is no file {tmp_path / 'none'}\n")
+
+
+def test_a_named_pipe_is_no_description_and_standard_input_is_one(tmp_path: Path, sound: Path) -> None:
+    pipe = tmp_path / "pipe.toml"
+    os.mkfifo(pipe)
+    said = run_command("validate", str(pipe), seconds=20)
+    assert (said.code, said.is_sentence) == (2, True), said
+    assert "expected a regular file" in said.text
+    with (sound / "cluster.toml").open("rb") as given:
+        piped = subprocess.run(
+            ["testbed", "validate", "/dev/stdin"], stdin=given, capture_output=True, text=True, check=False
+        )
+    assert piped.returncode == 0, piped
+
+
+def test_a_device_is_no_workload() -> None:
+    said = run_command("run", "star-4", "/dev/zero", "--mode", "sim", seconds=20)
+    assert (said.code, said.is_sentence) == (1, True), said
+    assert "/dev/zero is not a regular file" in said.text

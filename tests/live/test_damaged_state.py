@@ -1,0 +1,184 @@
+"""What stands beside a running cluster is damaged: commands say so, harm nobody, and take away what can be taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import damage
+import pytest
+from damage import run_command
+from machine import Machine
+
+from testbed import Cluster
+from testbed.cluster.faults.injections import Injection
+from testbed.cluster.records.state import State, Store
+from testbed.kernel.processes import Identity, identity
+from testbed.runtime.supervision import running_supervisor
+
+DAMAGED, OTHER = "damaged", "sound"
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+SEEDS = range(300 if LONG else 6)
+
+
+def file(name: str = "state.json") -> Path:
+    return Store().directory(DAMAGED) / name
+
+
+def state() -> State:
+    found = Store().read(DAMAGED)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def two(machine: Machine) -> Machine:
+    for name in (DAMAGED, OTHER):
+        Cluster.star(2).up(name, keep=True)
+    return machine
+
+
+def lists(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+def numbers(path: Path) -> None:
+    path.write_text('{"format": 1, "created": ' + "9" * 5_000 + "}")
+
+
+def another_type(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "created": "long ago"}))
+
+
+def another_cluster(path: Path) -> None:
+    path.write_text((Store().directory(OTHER) / "state.json").read_text())
+
+
+def no_text(path: Path) -> None:
+    path.write_bytes(b"\xff" + path.read_bytes())
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+WAYS = (lists, numbers, another_type, another_cluster, no_text, directory, fifo)
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("spoil", WAYS)
+def test_a_damaged_state_is_a_sentence_and_keeps_no_other_cluster_from_view(spoil: Callable[[Path], None]) -> None:
+    spoil(file())
+    for arguments in (
+        ("exec", "--name", DAMAGED, "n1", "true"),
+        ("inject", "--name", DAMAGED, "all", "--loss", "1%"),
+        ("up", "star-2", "--name", DAMAGED),
+    ):
+        said = run_command(*arguments)
+        assert (said.code, said.is_sentence) == (1, True), said
+        assert f"{DAMAGED}/state.json cannot be understood" in said.text
+    shown = run_command("status")
+    assert shown.is_sentence
+    assert shown.code == 1
+    assert f"{OTHER} (" in shown.text
+    assert f"{DAMAGED}/state.json cannot be understood" in shown.text
+    collected = run_command("gc")
+    assert collected.code == 0, collected
+    assert f"removed cluster {DAMAGED}: it has no state that can be read" in collected.text
+    assert OTHER not in collected.text
+    assert Store().names() == [OTHER]
+    assert run_command("down").code == 0
+
+
+@pytest.mark.usefixtures("two")
+def test_down_removes_a_cluster_with_a_damaged_state() -> None:
+    lists(file())
+    assert run_command("down", "--name", DAMAGED).code == 0
+    assert run_command("down").code == 0
+
+
+@contextmanager
+def innocent() -> Iterator[tuple[subprocess.Popen[bytes], Identity]]:
+    """A process that has nothing to do with any cluster."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            yield process, identity(process.pid)
+        finally:
+            process.kill()
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("command", ["down", "heal", "gc", "up"])
+def test_a_process_is_not_killed_because_a_state_names_it(command: str) -> None:
+    Cluster.star(2).up(DAMAGED, keep=True)
+    assert run_command("inject", "--name", DAMAGED, "all", "--delay", "1ms").code == 0
+    with innocent() as (process, stranger):
+        named = Injection(7, "a load", down=(), programs=(stranger,))
+        forged = replace(state(), injected=(*state().injected, named), issued=7)
+        if command == "down":
+            forged = replace(forged, keeper=stranger)
+        if command == "gc":
+            dead = replace(stranger, start=1)
+            forged = replace(forged, phase="removing", owner=dead, keeper=stranger)
+        Store().write(forged)
+        arguments = {"up": ("up", "star-2", "--replace"), "heal": ("heal",), "gc": ("gc",), "down": ("down",)}[command]
+        said = run_command(*arguments, *(("--name", DAMAGED) if command != "gc" else ()))
+        assert said.is_sentence, said
+        assert process.poll() is None
+        if command in ("heal", "up"):
+            assert run_command("down", "--name", DAMAGED).code == 0
+        assert process.poll() is None
+
+
+@pytest.mark.usefixtures("machine")
+def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() -> None:
+    for name in (DAMAGED, OTHER):
+        Cluster.star(2).up(name, keep=True)
+        assert run_command("inject", "--name", name, "all", "--delay", "1ms").code == 0
+    there = running_supervisor(Store().directory(OTHER))
+    assert there is not None
+    Store().write(replace(state(), keeper=there))
+    assert run_command("down", "--name", DAMAGED).code == 0
+    assert there.alive
+    assert run_command("down").code == 0
+
+
+@pytest.mark.usefixtures("machine")
+def test_whatever_is_damaged_no_command_ends_with_a_traceback() -> None:
+    """Values, bytes and whole files of a cluster with a relay."""
+    seeds = [Random().randrange(1 << 32) for _ in SEEDS] if LONG else SEEDS
+    for seed in seeds:
+        random = Random(seed)
+        Cluster.star(2).up(DAMAGED, keep=True)
+        assert run_command("inject", "--name", DAMAGED, "n1", "--delay", "1ms").code == 0
+        names = [one for one in ("state.json", "relay.json", "events.jsonl", "report.0") if file(one).exists()]
+        name = random.choice(names)
+        way = damage.spoil(file(name), random)
+        for arguments in (
+            ("status",),
+            ("status", "--json"),
+            ("events", "--name", DAMAGED),
+            ("exec", "--name", DAMAGED, "n1", "true"),
+            ("inject", "--name", DAMAGED, "n2", "--loss", "1%"),
+            ("heal", "--name", DAMAGED),
+            ("up", "star-2", "--name", DAMAGED),
+            ("gc",),
+        ):
+            said = run_command(*arguments)
+            assert said.is_sentence, (seed, name, way, arguments, said)
+        if DAMAGED in Store().names():
+            said = run_command("down", "--name", DAMAGED)
+            assert said.code == 0, (seed, name, way, said)

@@ -1,0 +1,158 @@
+"""Without root, what becomes of a cluster when its supervisor dies, which is survived, and when the process dies that holds
+its namespaces, which is the cluster's end: every command says so in a sentence, and `down` and `gc` leave nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from machine import eventually
+from requirements import ordinary_users_python
+from test_rootless import as_user, finish, home
+from tools import ping
+from traffic import relay_pid, supervisor_of, told
+
+import testbed as product
+from testbed import RunningCluster
+from testbed.cluster import removal
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.garbage import collect
+from testbed.cluster.records.state import Store
+from testbed.cluster.records.status import status
+from testbed.cluster.services import relay_client
+from testbed.controller.runs import agents, live_execution, runner
+from testbed.controller.verdict import outages
+from testbed.errors import NotFoundError
+from testbed.kernel import processes
+from testbed.spec.model import Description, Link, Node, Switch
+from testbed.spec.resolver import resolve
+
+__all__ = [
+    "agents",
+    "home",
+    "live_execution",
+    "outages",
+    "relay_client",
+    "runner",
+]  # imported before the right to read them is lost
+
+pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
+
+NAME = "held"
+DELAYED = Description(
+    name=NAME,
+    nodes=[Node(name="n1"), Node(name="n2")],
+    switches=[Switch(name="s1")],
+    links=[Link(ends=["n1", "s1"], delay="1ms"), Link(ends=["n2", "s1"])],
+)
+
+
+def up() -> RunningCluster:
+    bring_up(Store(), resolve(DELAYED), name=NAME, origin="a test", lasting=True)
+    return RunningCluster.attach(NAME)
+
+
+def killed_keeper(cluster: RunningCluster) -> int:
+    keeper = cluster.state.keeper
+    assert keeper is not None
+    os.kill(keeper.pid, signal.SIGKILL)
+    eventually(lambda: not keeper.alive, "it is dead")
+    return keeper.pid
+
+
+def assert_says(pid: int, act: Callable[[], object]) -> None:
+    why = f"cluster {NAME} has ended: process {pid}, which held its namespaces, has died"
+    with pytest.raises(NotFoundError, match=why) as said:
+        act()
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("remove", ["down", "gc", "up"])
+def test_the_death_of_the_holder_is_the_end_of_the_cluster_and_every_command_says_so(home: Path, remove: str) -> None:
+    def story() -> None:
+        cluster = up()
+        ping(cluster, "n1", "n2")
+        relay, supervisor = processes.identity(relay_pid(cluster)), supervisor_of(cluster)
+        pid = killed_keeper(cluster)
+        eventually(lambda: not relay.alive and not supervisor.alive, "what served the cluster ends with it")
+        assert [one["pid"] for one in told(cluster, "namespace holder died")] == [pid]
+        assert_says(pid, lambda: status(cluster.state))
+        assert_says(pid, lambda: cluster["n1"].run(["true"]))
+        assert_says(pid, lambda: cluster.inject("n1", loss="1%"))
+        assert_says(pid, lambda: product.run(cluster, "pingpong", settings={"count": 5}))
+        if remove == "up":
+            ping(up(), "n1", "n2")
+        if remove == "gc":
+            removed = [found.what for found in collect(Store()) if found.removed]
+            assert [what for what in removed if what.startswith("cluster ")] == [f"cluster {NAME}"]
+        else:
+            removal.down(Store(), NAME)
+        assert not Store().root.exists()
+
+    finish(as_user(home, story))
+
+
+def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
+    def story() -> None:
+        cluster = up()
+        begun = home / "run"
+        pid = os.fork()
+        if not pid:
+            eventually(lambda: any(path.stat().st_size for path in begun.glob("history/*.jsonl")), "messages go", 60)
+            killed_keeper(cluster)
+            os._exit(0)
+        with pytest.raises(outages.InvalidRunError, match="has ended: process") as said:
+            product.run(cluster, "random", settings={"messages": 100_000}, output=begun, timeout=60, check=True)
+        os.waitpid(pid, 0)
+        assert [one.what for one in said.value.verdict.findings] == ["cluster ended"]
+        removal.down(Store(), NAME)
+        subprocess.run(["rm", "-r", str(begun)], check=True)
+
+    finish(as_user(home, story))
+
+
+@pytest.mark.requires("user-python")
+def test_an_ordinary_users_relay_outlives_its_supervisor_and_starts_another_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", ordinary_users_python())
+
+    def story() -> None:
+        cluster = up()
+        relay, first = relay_pid(cluster), supervisor_of(cluster)
+        os.kill(first.pid, signal.SIGKILL)
+        eventually(lambda: len(told(cluster, "supervisor restarted")) == 1, "there is another one")
+        ping(cluster, "n1", "n2")
+        assert relay_pid(cluster) == relay
+        os.kill(relay, signal.SIGKILL)
+        eventually(lambda: len(told(cluster, "relay restarted")) == 1, "it is back")
+        ping(cluster, "n1", "n2")
+        removal.down(Store(), NAME)
+        assert not Store().root.exists()
+
+    finish(as_user(home, story))
+
+
+def test_where_no_supervisor_can_be_started_the_relay_carries_on_and_says_why(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python3")
+
+    def story() -> None:
+        cluster = up()
+        os.kill(supervisor_of(cluster).pid, signal.SIGKILL)
+        eventually(lambda: len(told(cluster, "supervisor not restarted")) == 1, "it says why")
+        assert "No such file" in told(cluster, "supervisor not restarted")[0]["reason"]
+        ping(cluster, "n1", "n2")
+        (gone,) = status(cluster.state).missing
+        assert "its supervisor is GONE" in gone
+        assert up().state.phase == "up"
+        assert status(cluster.state).missing == ()
+        removal.down(Store(), NAME)
+
+    finish(as_user(home, story))

@@ -1,0 +1,20 @@
+"""Sends whose messages never arrive, in namespaces: what is told of them in the simulation is told there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_lost_sends import BOTH, message_nine_is_told
+
+from testbed.controller.runs.runner import Nics
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+
+@BOTH
+@pytest.mark.parametrize("nics", ["inline", "shared"])
+def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_checkers(
+    tmp_path: Path, protocol: str, nics: Nics
+) -> None:
+    message_nine_is_told(tmp_path, protocol, "live", nics)

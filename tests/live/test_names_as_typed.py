@@ -1,0 +1,74 @@
+"""A cluster's name where people type it, and a description whose name has changed while its cluster was up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed import Cluster
+from testbed.cluster.bringing_up import former_names
+from testbed.cluster.records.state import Store
+from testbed.spec.loader import load
+from testbed.spec.resolver import resolve
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+STAR = '[generate]\nshape = "star"\nnodes = 2\n'
+
+
+def command(*words: str) -> tuple[int, str, str]:
+    """Of ``testbed``: its exit code, what it printed, and what it said beside."""
+    program = [sys.executable, "-c", "from testbed.cli.main import main; main()", *words]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"})
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_down_status_and_heal_take_the_name_as_it_is_typed() -> None:
+    with Cluster.star(2, name="one").up(keep=True), Cluster.star(2, name="two").up(keep=True) as two:
+        two.inject("n1", loss="5%")
+        assert command("heal")[0] == 4, "which of both is not said"
+        assert command("heal", "one")[:2] == (0, "nothing was injected\n")
+        assert command("heal", "two", "1")[:2] == (0, "healed 1: loss 5% on n1\n")
+        code, told, _ = command("status", "two")
+        assert (code, told.split()[0]) == (0, "two")
+        assert "one (" not in told
+        assert command("status", "two", "--name", "one")[0] == 2
+        assert command("heal", "two", "first")[0] == 2
+        assert command("down", "two")[:2] == (0, "two is down\n")
+        assert Store().names() == ["one"]
+
+
+def test_a_file_whose_name_has_changed_tells_of_the_cluster_under_its_former_one(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(f'name = "before"\n{STAR}')
+    try:
+        assert command("up", str(path))[0] == 0
+        assert command("up", str(path), "--name", "copy")[0] == 0
+        path.write_text(f'name = "after"\n{STAR}')
+        code, _, said = command("up", str(path))
+        assert code == 0
+        assert "warning: before is still up" in said
+        assert "'testbed down before'" in said
+        assert "copy" not in said, "that name was chosen beside the file's"
+        code, _, said = command("up", str(path), "--replace")
+        assert code == 0
+        assert "before, its former name, is down\n" in said
+        assert Store().names() == ["after", "copy"]
+        layout = resolve(load(str(path)).description)
+        assert former_names(Store(), layout, str(path)) == []
+    finally:
+        command("down", "--all")
+
+
+def test_a_capture_of_one_link_says_nothing_of_fates_on_others(tmp_path: Path) -> None:
+    with Cluster.star(3, name="heard").up() as cluster, cluster.inject("n3", corrupt="100%", delay="1ms"):
+        with cluster.inject("n1", delay="1ms"), cluster.capture("n1", tmp_path / "n1.pcapng") as capture:
+            cluster["n1"].run(["ping", "-c1", "-W1", "n2"])
+            cluster["n3"].run(["ping", "-c3", "-i0.1", "-W1", "n2"], check=False)
+        assert sum(capture.result.frames.values()) > 0
+        assert capture.result.untold == 0
+        assert capture.result.complete

@@ -1,0 +1,57 @@
+"""In a plain chroot, whose root directory is no mount point, no program can be started in a node: what says so says why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_command import refused
+from test_command import testbed as command
+
+from testbed import Cluster
+from testbed.kernel import syscalls
+from testbed.kernel.children import in_child
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+WHY = "the root directory here is no mount point (a plain chroot)"
+REMEDY = "'mount --bind DIR DIR' before 'chroot DIR' makes it one"
+
+
+def enter_plain_chroot(base: Path) -> None:
+    """Have the machine's directories in a root directory that is one of a file system's, but not its first."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+    there = [path for path in Path("/").iterdir() if path.is_dir() or path.is_symlink()]
+    syscalls.mount("none", str(base), "tmpfs")
+    root = base / "root"
+    root.mkdir()
+    for path in there:
+        if path.is_symlink():
+            (root / path.name).symlink_to(path.readlink())
+        else:
+            (root / path.name).mkdir()
+            syscalls.mount(str(path), str(root / path.name), flags=syscalls.MS_BIND | syscalls.MS_REC)
+    os.chroot(root)
+    os.chdir("/")
+
+
+def test_a_program_in_a_node_is_refused_with_the_reason_and_what_to_do(tmp_path: Path) -> None:
+    def executed() -> subprocess.CompletedProcess[str]:
+        enter_plain_chroot(tmp_path)
+        return command("exec", "n1", "true")
+
+    with Cluster.star(2).up():
+        refused(in_child(executed), 1, WHY, REMEDY)
+
+
+def test_doctor_shows_it_before_anything_is_tried(tmp_path: Path) -> None:
+    def shown() -> str:
+        enter_plain_chroot(tmp_path)
+        return command("doctor").stdout
+
+    said = " ".join(in_child(shown).split())
+    assert WHY in said
+    assert REMEDY in said

@@ -1,0 +1,225 @@
+"""Every process of the tool is killed at a random moment of a run under load: the run survives it with all messages, or what
+is said of it (error, exit code, verdict, events) names the one that was killed, and nobody else; nothing is left behind.
+
+In CI each kind a time or two; in the long mode a hundred kills of fresh seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+import pytest
+from children import Background, background
+from machine import Machine, eventually
+
+import testbed as product
+from testbed.cluster.garbage import collect
+from testbed.cluster.records.state import Store
+from testbed.errors import TestbedError
+from testbed.kernel import locks
+from testbed.kernel.children import in_child
+from testbed.runtime import event_log
+from testbed.runtime.supervision import service_lock, supervisor_lock
+from testbed.spec.model import Description, Link, Node, Switch
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+KINDS = ("relay", "supervisor", "namespace holder", "node parent", "node process", "NIC agent", "controller")
+FIRST = SystemRandom().randrange(2**32) if LONG else 1
+KILLS = 100 if LONG else 10
+SEEDS = range(FIRST, FIRST + KILLS)
+
+MESSAGES = 800
+LATEST = 0.3  # s from the first messages to the death
+TIMEOUT = 60.0  # s, for a run
+NODES = ("n1", "n2", "n3")
+
+# What a busy machine makes a run invalid for, whoever dies.
+MACHINE = {"softnet drops", "steal", "relay waiting", "relay lateness p99", "timer floor p99", "NIC lost", "relay lost"}
+FINDINGS = {
+    "relay": "relay gap", "supervisor": "supervisor gap", "namespace holder": "cluster ended",
+    "node parent": "node parent gap", "NIC agent": "NIC agent gap",
+}  # fmt: skip
+
+
+def impaired() -> Description:
+    """A star that only a relay can carry."""
+    links = [
+        Link(ends=["n1", "s1"], delay="300us"),
+        Link(ends=["n2", "s1"], corrupt="0.2%"),
+        Link(ends=["n3", "s1"], delay="100us", loss="0.2%"),
+    ]
+    return Description(
+        name="kills", nodes=[Node(name=name) for name in NODES], switches=[Switch(name="s1")], links=links
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Of a run: its error, if there was one, with the command's exit code; the grade, and what was invalid or failed, with
+    reasons; how many messages were received."""
+
+    error: str
+    code: int
+    grade: str
+    findings: Mapping[str, str]
+
+
+def run(folder: Path, protocol: str, nics: str, seed: int) -> Said:
+    """A run in a cluster that it brings up for itself."""
+    error, code = "", 0
+    try:
+        product.run(
+            impaired(), "random", protocol=protocol, nics=nics, settings={"messages": MESSAGES}, seed=seed,
+            output=folder, timeout=TIMEOUT,
+        )  # fmt: skip
+    except TestbedError as raised:
+        error, code = str(raised), raised.exit_code
+    result = json.loads((folder / "result.json").read_text())
+    verdict = result.get("verdict") or {"grade": "none", "findings": []}
+    bad = {one["what"]: one["reason"] for one in verdict["findings"] if one["grade"] in ("invalid", "failed")}
+    checks = json.loads((folder / "checks.json").read_text())
+    accused = [violation for check in checks["checks"] for violation in check["violations"]]
+    assert not accused, (seed, accused[:4], checks["circumstances"])
+    return Said(error, code, verdict["grade"], bad)
+
+
+def children_of(pid: int, name: str) -> list[int]:
+    """Its descendants whose name begins so."""
+    parents: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                front, _, back = (entry / "stat").read_text().rpartition(")")
+            except OSError:  # it has ended
+                continue
+            names[int(entry.name)], parents[int(entry.name)] = front.partition("(")[2], int(back.split()[1])
+
+    def descends(one: int) -> bool:
+        while one := parents.get(one, 0):
+            if one == pid:
+                return True
+        return False
+
+    return sorted(one for one, called in names.items() if called.startswith(name) and descends(one))
+
+
+def victim(kind: str, controller: int, cluster: str, chance: random.Random) -> int:
+    """A process of that kind; 0 while there is none."""
+    directory = Store().directory(cluster)
+    match kind:
+        case "relay":
+            return locks.holder(service_lock(directory, "relay", 0))
+        case "supervisor":
+            return locks.holder(supervisor_lock(directory))
+        case "namespace holder":
+            state = Store().read(cluster)
+            return state.keeper.pid if state is not None and state.keeper is not None else 0
+        case "controller":
+            return controller
+    name = {"node parent": "testbed-nodes", "node process": "node ", "NIC agent": "nic "}[kind]
+    found = children_of(controller, name)
+    return chance.choice(found) if found else 0
+
+
+def kinds() -> Iterable[tuple[int, str]]:
+    """Of which seed which kind is killed: each, again and again."""
+    return [(seed, KINDS[number % len(KINDS)]) for number, seed in enumerate(SEEDS)]
+
+
+@pytest.mark.timeout(1_800 if LONG else 120)
+@pytest.mark.parametrize(("seed", "kind"), kinds())
+def test_whoever_is_killed_under_load_is_survived_or_named(
+    seed: int, kind: str, tmp_path: Path, machine: Machine
+) -> None:
+    chance = random.Random(seed)
+    protocol, nics = ("emp", "shared") if kind == "NIC agent" else (chance.choice(["emp", "tcp"]), "inline")
+    moment, folder = chance.uniform(0, LATEST), tmp_path / "run"
+
+    def go_on(say: Callable[[object], None]) -> None:
+        say(run(folder, protocol, nics, seed))
+
+    with background(go_on) as controller:
+        pid, when, told_to = killed(kind, controller, folder, moment, chance)
+        if kind == "controller":
+            assert controller.wait() == -signal.SIGKILL
+            assert not (folder / "result.json").exists()
+        else:
+            said = controller.answer()
+            assert isinstance(said, Said), said
+            assert controller.wait() == 0
+            where = f"seed {seed}, {protocol}, {kind} {pid}: {said}"
+            judge(kind, pid, said, where)
+            assert_told(kind, pid, when, [*read(folder / "events.jsonl"), *told_to()], where)
+    in_child(lambda: collect(Store()))
+    machine.assert_unchanged(f"left behind by the death of {kind}, seed {seed}")
+
+
+def killed(
+    kind: str, controller: Background, folder: Path, moment: float, chance: random.Random
+) -> tuple[int, int, Callable[[], list[Mapping[str, Any]]]]:
+    """Kill one of a kind so long after the first message: who it was, when (wall clock, nanoseconds), and what the cluster
+    tells until it is gone."""
+    eventually(lambda: any(path.stat().st_size for path in folder.glob("history/*.jsonl")), "messages go", TIMEOUT)
+    (cluster,) = [name for name in Store().names() if name.startswith("kills")]
+    time.sleep(moment)  # the moment is what is tried
+    found = [victim(kind, controller.pid, cluster, chance)]
+    eventually(
+        lambda: bool(found[-1] or found.append(victim(kind, controller.pid, cluster, chance))), f"there is a {kind}"
+    )
+    directory = Store().directory(cluster)
+    when = time.time_ns()
+    os.kill(found[-1], signal.SIGKILL)
+    return found[-1], when, lambda: list(event_log.read(directory))
+
+
+def judge(kind: str, pid: int, said: Said, where: str) -> None:
+    """The run's end, its code and its verdict are of who was killed."""
+    named = FINDINGS.get(kind, "")
+    if kind == "node process":
+        assert said.code == 1, where
+        assert "its process was ended by signal 9" in said.error, where
+        assert said.grade == "none", where
+        return
+    assert said.grade == "invalid", where
+    assert named in said.findings, where
+    assert said.findings.keys() - {named} <= MACHINE, where
+    assert said.code == (9 if said.error else 0), where
+    if kind in ("node parent", "namespace holder", "NIC agent"):
+        assert str(pid) in said.error, where
+    if kind == "supervisor":
+        assert not said.error, where
+
+
+def assert_told(kind: str, pid: int, when: int, told: list[Mapping[str, Any]], where: str) -> None:
+    """The cluster's events tell of this death and of no other, and that whoever died is back at the first attempt, before
+    the run has ended: how soon is the machine's affair."""
+    deaths = {
+        (str(one["event"]), int(one["pid"]))
+        for one in told
+        if str(one["event"]).endswith("died") and one.get("code", -1) < 0  # a program that has failed ends by itself
+    }
+    own = (f"{kind} died", pid)
+    assert own in deaths, (where, deaths)
+    if kind in ("relay", "supervisor", "node process", "NIC agent"):
+        assert deaths == {own}, where
+    if kind in ("relay", "supervisor"):
+        (back,) = {one["pid"]: one for one in told if one["event"] == f"{kind} restarted"}.values()
+        begin, end = back["gap"]
+        assert when < begin < end < time.time_ns(), (where, back)
+        assert not [one for one in told if one["event"] == f"{kind} not restarted"], where
+
+
+def read(path: Path) -> list[Mapping[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

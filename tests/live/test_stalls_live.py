@@ -1,0 +1,115 @@
+"""The programs of `stalling` in namespaces: who is named, at which line, and since when; and firmware that goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import stalling
+
+import testbed
+from protocols.emp import firmware as emp
+from testbed import Cluster, RunningCluster
+from testbed.cluster.records.state import Store
+from testbed.errors import FirmwareError
+from testbed.runtime import event_log
+from testbed.runtime.nodes.node_run import StuckError
+from testbed.spec.elements import Nic, Node
+from testbed.spec.model import Description
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+SOON = 0.8  # s without progress
+LONG = bool(os.environ.get("TESTBED_LONG"))
+WITHIN = 20.0  # s: nothing of this takes so long
+
+# Each script once, and each protocol and kind of NIC with some that wait, poll and compute.
+CASES = [
+    *[(name, "emp", "inline") for name in stalling.SCRIPTS if LONG or name not in stalling.ALIKE],
+    *[(name, "emp", "shared") for name in ("iprobe",)],
+    *[(name, "am2", "inline") for name in ("test",)],
+    *[(name, "am2", "shared") for name in ("test",)],
+    *[(name, "tcp", "inline") for name in ("both receive", "iprobe")],
+]
+
+
+@pytest.fixture(scope="module")
+def star() -> Iterator[RunningCluster]:
+    with Cluster.star(2).up() as cluster:
+        event_log.record(Store().directory(cluster.name), "the first one")  # so that no test makes the file
+        yield cluster
+
+
+@pytest.mark.parametrize(("name", "protocol", "nics"), CASES)
+def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(
+    star: RunningCluster, name: str, protocol: str, nics: str, tmp_path: Path
+) -> None:
+    script, sentence = stalling.written(tmp_path, name)
+    with pytest.raises(StuckError) as raised:
+        testbed.run(star, script, protocol=protocol, nics=nics, patience=SOON, timeout=WITHIN)  # type: ignore[arg-type]
+    said = str(raised.value)
+    assert re.search("  " + sentence.replace(r"\b.* ", ": the program ", 1), said), said
+    assert re.search(
+        r"; (no transfer has ended since the beginning|the last transfer ended on n[12] [\d.]+ s ago)", said
+    )
+    assert said.endswith("\nwhat was printed until then:\n  n1: rank 0 begins\n  n2: rank 1 begins"), said
+
+
+@pytest.mark.parametrize("name", stalling.AWAITED)
+def test_an_awaited_workload_that_stalls_is_named_with_its_line(star: RunningCluster, name: str) -> None:
+    program, sentence = stalling.AWAITED[name]
+    with pytest.raises(StuckError, match=rf"n2: the program {sentence}"):
+        testbed.run(star, program, patience=SOON, timeout=WITHIN)
+
+
+def test_a_script_that_polls_in_dilated_time_is_named_with_its_line(tmp_path: Path) -> None:
+    script, sentence = stalling.written(tmp_path, "test")
+    with pytest.raises(StuckError, match=sentence.replace(r"\b.* ", ": the program ", 1)):
+        testbed.run(Cluster.star(2), script, mode="dilated", dilate=10, patience=SOON, timeout=WITHIN)
+
+
+@pytest.mark.parametrize("tag", stalling.FAULTS)
+def test_what_firmware_must_not_do_ends_the_run_with_node_and_time_whatever_the_program_catches(
+    star: RunningCluster, tag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(stalling.OUTSIDE)
+    node, sentence = stalling.FAULTS[tag]
+    with pytest.raises(FirmwareError, match=rf"^{node}: at (\d+) ns: (.|\n)*{sentence}") as raised:
+        testbed.run(star, stalling.send_a_letter, protocol="unruly", settings={"tag": tag}, timeout=WITHIN)
+    assert 0 < raised.value.when < WITHIN * 1e9, "since the programs began"
+
+
+def test_firmware_that_goes_wrong_in_a_process_of_its_own_is_told_as_well(
+    star: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def receive(self: object, now: int, frame: bytes) -> None:  # noqa: ARG001
+        raise KeyError("no such peer")
+
+    monkeypatch.setattr(emp.Firmware, "receive", receive)
+    with pytest.raises(
+        FirmwareError, match=r"^n[12]: at \d+ ns: the firmware \(.*\) has raised KeyError:\n(.|\n)*no such peer"
+    ):
+        testbed.run(star, "pingpong", nics="shared", timeout=WITHIN)
+
+
+@pytest.mark.parametrize("nics", ["inline", "shared"])
+def test_frames_that_are_too_long_for_their_receiver_are_told_with_their_length_and_its_mtu(
+    nics: str, tmp_path: Path
+) -> None:
+    nodes = [Node(name=f"n{number}", nics=[Nic(mtu=mtu)]) for number, mtu in enumerate((9_000, 1_500), 1)]
+    mixed = Description(**{**Description.star(2).model_dump(exclude_unset=True), "nodes": nodes})
+    script = tmp_path / "long.py"
+    script.write_text(
+        "from testbed.mpi import MPI\ncomm = MPI.COMM_WORLD\n"
+        "if comm.rank == 0:\n    comm.Ssend(bytes(8000), 1)\nelse:\n    comm.Recv(bytearray(8000), 0)\n"
+    )
+    with pytest.raises(StuckError) as raised:
+        testbed.run(mixed, str(script), nics=nics, patience=SOON, timeout=WITHIN)  # type: ignore[arg-type]
+    said = str(raised.value)
+    sentence = r"n1: NIC: \d+ frames to n2, of up to (\d+) bytes, are lost there: its MTU, 1500, lets it take 1514\n"
+    found = re.search(sentence, said + "\n")
+    assert found, said
+    assert 8_000 < int(found[1]) <= 9_014

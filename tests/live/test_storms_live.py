@@ -1,0 +1,19 @@
+"""Storms of restarts in namespaces, beside programs whose messages repeat: no false failure. Three in CI, thirty with
+TESTBED_LONG=1."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import storms
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+SEEDS = range(30) if LONG else (0, 3, 6)  # churn over EMP, repeats over AM-II, a run that is broken off over EMP
+
+
+@pytest.mark.requires("root")
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_storm_has_a_checker_accuse_a_protocol(seed: int) -> None:
+    storms.run(storms.draw(seed, milliseconds=800), "live")

@@ -1,0 +1,164 @@
+"""A token ring: a fabric that nothing but its registration makes known. Each switch is a ring, with a station at each port.
+
+A station keeps the token while it sends one frame; then the token goes on, `HOP` from port to port. Stations learn who is
+where from the frames that pass, as bridges do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Mapping
+from heapq import heappop, heappush
+
+from testbed.errors import UnsupportedError
+from testbed.fabric.entrance import Entrance
+from testbed.fabric.interface import OnDrop, Plug, Receive, ignore
+from testbed.fates.stage import FateOptions
+from testbed.spec.kinds import Kind
+from testbed.spec.layout import DirectionName, Impairment
+
+RATE, HOP = 100_000_000, 1_000  # bit/s, ns
+MANY = 16  # frames that wait at a station, from which on it takes none
+NOBODY = "nobody"
+
+RING = Kind(
+    "ring", "the token ring",
+    lacks=("jitter", "distribution", "jitter_file", "rate", "rate_trace", "reorder", "queue", "queue_frames",
+           "minimum_frame", "overhead", "cell_size", "cell_overhead"),
+    why_lacks="a ring has one rate and one order",
+)  # fmt: skip
+
+
+class Channel:
+    def __init__(self, rings: Rings, entrance: Entrance, delay: int, plug: Plug) -> None:
+        self.entrance, self.delay, self.plug = entrance, delay, plug
+        self.receive: Receive = ignore
+        self.on_space: Callable[[int], object] | None = None
+        self.held = 0
+        self._rings = rings
+
+    def change(
+        self, now: int, impairment: Impairment, files: Mapping[str, str] | None = None, restart: bool | None = None
+    ) -> None:
+        self.entrance.change(now, impairment, files, restart)
+        self.delay = impairment.delay
+
+    def offer(self, now: int, frame: bytes) -> bool:
+        if self.held >= MANY:
+            self.entrance.counters.blocked += 1
+            return False
+        self.enter(now, frame, self._rings.wait)
+        return True
+
+    def enter(self, now: int, frame: bytes, then: Callable[[int, Channel, bytes], None]) -> None:
+        accepted = self.entrance.take(now, frame)
+        whole = [] if accepted is None else [(now, accepted)]
+        for when, one in whole + self.entrance.put_aside:
+            self.held += 1
+            self._rings.at(when + self.delay, then, self, one)
+        self.entrance.put_aside.clear()
+
+    def leave(self) -> None:
+        self.receive = ignore
+        self._rings.rings[self.plug.switch].out.pop(self.plug.port, None)
+
+
+class Ring:
+    def __init__(self) -> None:
+        self.out: dict[int, Channel] = {}
+        self.waiting: dict[int, deque[tuple[Channel, bytes]]] = defaultdict(deque)
+        self.learned: dict[bytes, int] = {}
+        self.holder, self.is_busy = 0, False
+        self.counters = {NOBODY: 0}
+
+
+class Rings:
+    def __init__(self, slowed: int, on_drop: OnDrop | None) -> None:
+        self.rings: dict[str, Ring] = {}
+        self._slowed, self._on_drop, self._number = slowed, on_drop, 0
+        self._heap: list[tuple[int, int, Callable[[int, Channel, bytes], None], Channel, bytes]] = []
+
+    @property
+    def deadline(self) -> int | None:
+        return self._heap[0][0] if self._heap else None
+
+    @property
+    def switches(self) -> Mapping[str, Mapping[str, int]]:
+        return {name: ring.counters for name, ring in self.rings.items()}
+
+    def keep(self, names: Collection[str]) -> None:
+        self.rings = {name: self.rings.get(name) or Ring() for name in names}
+
+    def join(
+        self, link: str, direction: DirectionName, impairment: Impairment, options: FateOptions,
+        start: Plug | None = None, end: Plug | None = None,
+    ) -> Channel:  # fmt: skip
+        if start and end:
+            raise UnsupportedError(f"{link}: a ring has stations, and no cable to another ring")
+        plug = start or end or Plug("", 0)
+        entrance = Entrance(link, direction, impairment, options, RING)
+        channel = Channel(self, entrance, impairment.delay, plug)
+        if start:
+            self.rings.setdefault(start.switch, Ring()).out[start.port] = channel
+        return channel
+
+    def poll(self, now: int) -> None:
+        while self._heap and self._heap[0][0] <= now:
+            when, _, act, channel, frame = heappop(self._heap)
+            act(when, channel, frame)
+
+    def at(self, when: int, act: Callable[[int, Channel, bytes], None], channel: Channel, frame: bytes) -> None:
+        self._number += 1
+        heappush(self._heap, (when, self._number, act, channel, frame))
+
+    def wait(self, now: int, channel: Channel, frame: bytes) -> None:
+        """A frame waits at its station for the token."""
+        ring = self.rings.setdefault(channel.plug.switch, Ring())
+        ring.waiting[channel.plug.port].append((channel, frame))
+        self._pass_on(now, ring)
+
+    def _pass_on(self, now: int, ring: Ring) -> None:
+        """The token goes to the next station with a frame."""
+        asking = [port for port, frames in ring.waiting.items() if frames]
+        if ring.is_busy or not asking:
+            return
+        size = max(ring.out.keys() | asking)
+        steps = min((port - ring.holder - 1) % size + 1 for port in asking)
+        ring.holder, ring.is_busy = (ring.holder + steps - 1) % size + 1, True
+        channel, frame = ring.waiting[ring.holder].popleft()
+        lasts = steps * HOP + len(frame) * 8 * 10**9 // RATE
+        self.at(now + lasts * self._slowed, self._go_round, channel, frame)
+
+    def _go_round(self, now: int, channel: Channel, frame: bytes) -> None:
+        """A frame has been sent: who it is for gets it, or everybody else while nobody knows where that is."""
+        ring, port = self.rings[channel.plug.switch], channel.plug.port
+        ring.is_busy = False
+        ring.learned[frame[6:12]] = port
+        known = ring.learned.get(frame[:6])
+        ports = [known] if known in ring.out else [one for one in sorted(ring.out) if one != port]
+        for one in ports:
+            ring.out[one].enter(now, frame, self._deliver)
+        channel.held -= 1
+        channel.entrance.came(frame)
+        if not ports:
+            ring.counters[NOBODY] += 1
+            if self._on_drop is not None:
+                self._on_drop(now, channel.plug.switch, port, "loses a frame", "nobody else is on the ring", frame)
+        if channel.on_space is not None:
+            channel.on_space(now)
+        self._pass_on(now, ring)
+
+    def _deliver(self, now: int, channel: Channel, frame: bytes) -> None:
+        channel.held -= 1
+        channel.entrance.came(frame)
+        channel.receive(now, frame)
+
+
+class Fabric:
+    kind = RING
+
+    def network(self, slowed: int = 1, on_drop: OnDrop | None = None) -> Rings:
+        return Rings(slowed, on_drop)
+
+
+FABRIC = Fabric()

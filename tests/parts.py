@@ -1,0 +1,79 @@
+"""The parts of the suite, which ``ci/test`` runs one after the other: TESTBED_PART selects one.
+
+beside: in several processes beside each other. live: the same, of tests whose processes have a sandbox each, and which wait
+more than they work. alone: one test after the other: those marked ``alone``, which measure time or memory, those whose files
+say so with a mark for the whole file, and those that share clusters.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+PART = os.environ.get("TESTBED_PART", "")
+SUMMARY = os.environ.get("TESTBED_SUMMARY", "")
+"""A file to which a part adds the lines of its summary, so that ``ci/test`` can repeat them at the end."""
+
+MAX_MEMORY = 10**9
+"""Bytes that a process of the tests may have taken at its peak."""
+
+_HERE = Path(__file__).parent
+_LIVE = _HERE / "live"
+_ALONE = tuple(_HERE / name for name in ("semantics", "vm"))
+_TITLES = {"beside": "beside each other", "live": "live, beside each other", "alone": "alone", "": "all"}
+_OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed")
+
+
+def part_of(item: pytest.Item) -> str:
+    """The part that a test is of."""
+    if item.get_closest_marker("alone") is not None or _in_folders(item.path):
+        return "alone"
+    return "live" if item.path.is_relative_to(_LIVE) else "beside"
+
+
+def is_left_out(path: Path, config: pytest.Config) -> bool:
+    """Whether a file or folder need not even be imported for this part. What is named on the command line always is."""
+    if not PART or config.args_source is pytest.Config.ArgsSource.ARGS:
+        return False
+    if PART == "beside":
+        return path in (*_ALONE, _LIVE)
+    if PART == "live":
+        return path.is_relative_to(_HERE) and path != _HERE and not path.is_relative_to(_LIVE)
+    return path.suffix == ".py" and not _in_folders(path) and "mark.alone" not in path.read_text()
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of the other parts."""
+    if not PART:
+        return
+    others = [item for item in items if part_of(item) != PART]
+    config.hook.pytest_deselected(items=others)
+    left_out = set(others)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def peak_memory() -> int:
+    """Of this process, in bytes."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) * 1024
+
+
+def add_summary(reporter: pytest.TerminalReporter, lines: list[str], peak: int) -> None:
+    """Add this part's result to the common summary."""
+    if not SUMMARY:
+        return
+    counts = [f"{len(found):,} {outcome}" for outcome in _OUTCOMES if (found := reporter.stats.get(outcome))]
+    broken = [
+        f"{outcome.upper()} {report.nodeid}"
+        for outcome in ("failed", "error")
+        for report in reporter.stats.get(outcome, ())
+    ]
+    head = f"{_TITLES[PART]}: {', '.join(counts) or 'no tests'}; at most {peak / 1e6:,.0f} MB in a process"
+    with Path(SUMMARY).open("a") as file:
+        file.write("\n".join([head, *lines, *broken, ""]))
+
+
+def _in_folders(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in _ALONE)

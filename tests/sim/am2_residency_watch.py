@@ -1,0 +1,197 @@
+"""Watches the residency of AM-II's endpoints: each transition that the firmware takes is compared with the state table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from state_watch import Watch
+
+from protocols.am2 import page as layout
+from protocols.am2.card import Card
+from protocols.am2.codec import FORM_BULK, REASON_NOT_RESIDENT
+from protocols.am2.endpoint_frames import Resident
+from protocols.am2.peers import Peer
+from protocols.am2.receiver import Receiver
+from protocols.am2.residency import Residency
+from protocols.am2.sender import Sender
+from protocols.am2.states import ABSENT, AWAITING, AWAY, DRAINING, ENDPOINT, OUTGOING, RELEASING, RESIDENT
+from protocols.am2.transport import unpack_message
+
+
+def state_of(residency: Residency, endpoint: Resident) -> str:
+    if residency._card.endpoints.get(endpoint.number) is not endpoint:
+        return ABSENT
+    if endpoint.page is None:
+        return AWAITING if endpoint in residency._awaiting else AWAY
+    if endpoint.leave_at is None:
+        return RESIDENT
+    if not endpoint.is_leaving:
+        return OUTGOING
+    return DRAINING if endpoint.is_released else RELEASING
+
+
+@dataclass
+class _Change:
+    """What is happening to an endpoint: it is over when the firmware goes on to something else."""
+
+    residency: Residency
+    endpoint: Resident
+    state: str
+    event: str
+
+
+class _ResidencyWatch:
+    """change: what is happening now. releasing: endpoints that their hosts are to release, when the NIC looks at them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, watch: Watch) -> None:
+        self._patch = patch
+        self._watch = watch
+        self._change: _Change | None = None
+        self._residencies: dict[Card, Residency] = {}
+        self._releasing: dict[Resident, None] = {}
+        self._watch_hosts()
+        self._watch_frames()
+        self._watch_messages()
+
+    def _settle(self) -> None:
+        change, self._change = self._change, None
+        if change is not None:
+            after = state_of(change.residency, change.endpoint)
+            self._watch.saw(ENDPOINT, change.state, change.event, after)
+
+    def _begin(self, residency: Residency, endpoint: Resident, event: str, state: str = "") -> None:
+        self._settle()
+        self._change = _Change(residency, endpoint, state or state_of(residency, endpoint), event)
+
+    def _settling(self, owner: type, name: str) -> None:
+        """What happens behind this is another thing."""
+        method: Callable[..., object] = getattr(owner, name)
+
+        def watched(*arguments: object) -> object:
+            self._settle()
+            found = method(*arguments)
+            self._settle()
+            return found
+
+        self._patch.setattr(owner, name, watched)
+
+    def _watch_hosts(self) -> None:
+        told, destroy = Residency.told, Residency._destroy
+        events = {layout.LOAD: "host wants it in", layout.RELEASED: "host releases it"}
+
+        def watched_told(residency: Residency, now: int, number: int, subject: int) -> None:
+            self._settle()
+            self._residencies[residency._card] = residency
+            endpoints = residency._card.endpoints
+            endpoint, invalid = endpoints.get(number), residency._counters.invalid
+            if subject == layout.CREATE and endpoint is None:
+                told(residency, now, number, subject)
+                if (created := endpoints.get(number)) is not None:
+                    self._watch.saw(ENDPOINT, ABSENT, "host creates it", state_of(residency, created))
+                return
+            if endpoint is not None and subject in events and self._is_taken(residency, endpoint, subject):
+                self._begin(residency, endpoint, events[subject])
+                self._releasing.pop(endpoint, None)
+            told(residency, now, number, subject)
+            assert self._change is None or residency._counters.invalid == invalid
+            self._settle()
+
+        def watched_destroy(residency: Residency, now: int, endpoint: Resident) -> None:
+            self._begin(residency, endpoint, "host destroys it")
+            destroy(residency, now, endpoint)
+            self._settle()
+
+        self._patch.setattr(Residency, "told", watched_told)
+        self._patch.setattr(Residency, "_destroy", watched_destroy)
+
+    @staticmethod
+    def _is_taken(residency: Residency, endpoint: Resident, subject: int) -> bool:
+        """Whether the firmware heeds what a host says; else it comes late, or makes no sense."""
+        if subject == layout.LOAD:
+            return state_of(residency, endpoint) == AWAY and residency._has_frames(endpoint.frames)
+        return endpoint.is_leaving and not endpoint.is_released
+
+    def _watch_frames(self) -> None:
+        unload, look = Residency._unload, Residency.look
+        load, note, leaves = Resident.load, Resident.note, Sender.leaves
+
+        def watched_unload(residency: Residency, now: int, endpoint: Resident) -> None:
+            self._begin(residency, endpoint, "frame wanted")
+            unload(residency, now, endpoint)
+
+        def watched_look(residency: Residency, now: int) -> None:
+            self._settle()
+            self._residencies[residency._card] = residency
+            for endpoint in residency.leaving:
+                if state_of(residency, endpoint) == RELEASING:
+                    self._releasing[endpoint] = None
+            look(residency, now)
+            self._settle()
+            for endpoint in residency.leaving:
+                self._is_forced(endpoint)
+            self._releasing.clear()
+
+        def watched_load(endpoint: Resident, now: int, page: memoryview) -> None:
+            residency = self._residency_of(endpoint)
+            self._begin(residency, endpoint, "frame", AWAITING)
+            load(endpoint, now, page)
+            self._settle()
+
+        def watched_leaves(sender: Sender, endpoint: Resident) -> None:
+            if endpoint.page is not None:
+                self._settle()
+                residency = self._residencies[sender._card]
+                self._watch.saw(ENDPOINT, OUTGOING, "time to leave", state_of(residency, endpoint))
+            leaves(sender, endpoint)
+
+        def watched_note(endpoint: Resident, page: memoryview) -> None:
+            self._is_forced(endpoint)
+            self._begin(self._residency_of(endpoint), endpoint, "all is answered")
+            note(endpoint, page)
+
+        self._patch.setattr(Residency, "_unload", watched_unload)
+        self._patch.setattr(Residency, "look", watched_look)
+        self._patch.setattr(Resident, "load", watched_load)
+        self._patch.setattr(Resident, "note", watched_note)
+        self._patch.setattr(Sender, "leaves", watched_leaves)
+        self._settling(Residency, "_seat")
+        self._settling(Sender, "announce")
+
+    def _is_forced(self, endpoint: Resident) -> None:
+        """The NIC has stopped waiting for a host, which it does without a call that could be watched."""
+        if endpoint in self._releasing and endpoint.is_released:
+            del self._releasing[endpoint]
+            self._watch.saw(ENDPOINT, RELEASING, "host takes too long", DRAINING)
+
+    def _residency_of(self, endpoint: Resident) -> Residency:
+        return next(
+            residency
+            for residency in self._residencies.values()
+            if residency._card.endpoints.get(endpoint.number) is endpoint
+        )
+
+    def _watch_messages(self) -> None:
+        deliver = Receiver.deliver
+
+        def watched_deliver(receiver: Receiver, peer: Peer, body: bytes) -> int:
+            card = receiver._card
+            form, _, _, _, _, number, *_ = unpack_message(body)
+            endpoint, residency = card.endpoints.get(number), self._residencies.get(card)
+            if endpoint is None or residency is None or form > FORM_BULK:
+                return deliver(receiver, peer, body)
+            self._settle()
+            before = state_of(residency, endpoint)
+            reason = deliver(receiver, peer, body)
+            is_refused = reason == REASON_NOT_RESIDENT
+            assert is_refused != (before in (RESIDENT, OUTGOING)), f"{endpoint.number} is {before}: {reason}"
+            self._watch.saw(ENDPOINT, before, "message", before)
+            return reason
+
+        self._patch.setattr(Receiver, "deliver", watched_deliver)
+
+
+def watch_residency(patch: pytest.MonkeyPatch, watch: Watch) -> None:
+    """Until the patch is undone, every endpoint of this process is watched."""
+    _ResidencyWatch(patch, watch)

@@ -1,0 +1,192 @@
+"""Random walks through AM-II's state machines, which take rows that the swarm's networks and hosts do not cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from am2_residency_watch import watch_residency
+from am2_sharing import Shared
+from am2_state_watch import watch_channels
+from peer_state_watch import watch_peers
+from state_watch import Watch, Watching, label
+
+from protocols.am2 import page as layout
+from protocols.am2.codec import KIND_ACK, KIND_MESSAGE
+from protocols.am2.nic_memory import NOBODY
+from protocols.am2.settings import MILLISECOND, Settings
+from protocols.am2.states import TABLES
+from protocols.am2.transport import Incoming, Outgoing, Sending, Sight
+from protocols.core.firmware import FIRST, Adapter
+from protocols.core.peers import Peer, Peers
+
+WATCHING: tuple[Watching, ...] = (watch_channels, watch_residency, watch_peers)
+HOSTS = 2
+ENDPOINTS = 3
+"""Of each host."""
+
+
+def walked(walks: int = 250) -> Watch:
+    """So many walks of each kind, watched."""
+    watch, chance = Watch(), Random(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for watching in WATCHING:
+            watching(patch, watch)
+        settings = Settings(channels=1)
+        for _ in range(walks):
+            walk_sending(Outgoing(settings), chance)
+            walk_receiving(Incoming(settings), chance)
+            walk_residency(chance)
+            walk_peers(chance)
+    return watch
+
+
+def rows(watch: Watch) -> Counter[str]:
+    """How often each row was taken, by `label`."""
+    return Counter({label(table, row): watch.row_counts[row] for table in TABLES for row in table.rows})
+
+
+def walk_sending(table: Outgoing[int], chance: Random) -> None:
+    """Every call that the firmware may make, in any order; answers may be late.
+
+    A packet whose last sending was refused is not answered: a peer takes no earlier sending of it.
+    """
+    row: Sending[int] = table.free[0]
+    for now in range(300):
+        sequence, stamp = row.sequence ^ (chance.random() < 0.3), row.stamp - (chance.random() < 0.3)
+        if chance.random() < 0.3:
+            sequence ^= row.refused and sequence == row.sequence
+            table.answered(now, 0, row.generation, sequence, stamp)
+        elif chance.random() < 0.4:
+            table.refused(now, 0, row.generation, sequence, stamp)
+        elif row.packet is None:
+            table.begin(now, now)
+        elif row.refused:
+            if chance.random() < 0.5:
+                table.again(now, row)
+            else:
+                table.take_back(row)
+        else:
+            chance.choice((table.again, table.anew, table.once, lambda _, row: table.give_up(row)))(now, row)
+
+
+def walk_receiving(table: Incoming, chance: Random) -> None:
+    """Packets of a channel, new, repeated, old or of a later generation, each taken or refused where it is new."""
+    generation = sequence = 0
+    for stamp in range(1, 301):
+        if chance.random() < 0.1:
+            generation += 1
+        sequence ^= chance.random() < 0.5
+        late = chance.random() < 0.2
+        former = generation > 0 and chance.random() < 0.1
+        sight = table.look(0, generation - former, sequence, stamp - 5 * late)
+        if sight is Sight.NEW:
+            if chance.random() < 0.7:
+                table.take(0)
+            else:
+                table.refuse(0, stamp)
+
+
+class _Hosts:
+    """Two host processes that share a NIC, and may be slow, and the NIC's peer: each step is any of what they can do."""
+
+    def __init__(self, chance: Random) -> None:
+        self.chance = chance
+        self.card = Shared(Settings(frames=2, stay=MILLISECOND, channels=8), HOSTS)
+        self.created: set[int] = set()
+        self._sequences: Counter[int] = Counter()
+        self._unanswered: list[tuple[int, ...]] = []
+        self._stamp = 0
+
+    def step(self) -> None:
+        number = self.card.number(self.chance.randrange(HOSTS), self.chance.randrange(ENDPOINTS))
+        if number not in self.created:
+            self.created.add(number)
+            self.card.create(number, load=False)
+        else:
+            acts = (self.load, self.unload, self.release, self.arrive, self.arrive, self.wait)
+            self.chance.choice(acts)(number)
+            self.send(number)
+            if self.chance.random() < 0.05:
+                self.destroy(number)
+        if self.chance.random() < 0.3:
+            self.answer()
+        self.take_out()
+
+    def is_bound(self, number: int) -> bool:
+        return number in self.card.windows[self.card.place(number)].bound
+
+    def load(self, number: int) -> None:
+        if not self.is_bound(number) and NOBODY in self.card.windows[self.card.place(number)].bound:
+            self.card.load(number)
+
+    def unload(self, number: int) -> None:
+        self.card.ring(number, layout.UNLOAD)
+
+    def release(self, number: int) -> None:
+        self.card.ring(number, layout.RELEASED)
+
+    def send(self, number: int) -> None:
+        slot = self.chance.randrange(layout.ENTRIES)
+        if self.is_bound(number) and self.card.owner(number, slot) == layout.FREE:
+            self.card.request(number, slot)
+
+    def arrive(self, number: int) -> None:
+        channel = self.chance.randrange(8)
+        self._stamp += 1
+        said = self.card.arrive(number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp)
+        self._unanswered += [sending for sending in said if sending[0] == KIND_MESSAGE]
+        self._sequences[channel] += any(answer[0] == KIND_ACK for answer in said)
+
+    def wait(self, _number: int) -> None:
+        self.card.elapse(self.chance.choice((0, 1, 1, 60)) * MILLISECOND)
+
+    def destroy(self, number: int) -> None:
+        self.created.discard(number)
+        window = self.card.windows[self.card.place(number)]
+        self.card.ring(number, layout.DESTROY)
+        if self.is_bound(number):
+            window.bind(window.bound.index(number), NOBODY)
+
+    def answer(self) -> None:
+        self._unanswered += [sending for sending in self.card.taken() if sending[0] == KIND_MESSAGE]
+        if self._unanswered:
+            self.card.answer(self._unanswered.pop(self.chance.randrange(len(self._unanswered))))
+
+    def take_out(self) -> None:
+        """What hosts do about endpoints that have left their frames."""
+        for number, subject in self.card.told:
+            if subject == layout.UNLOADED and self.is_bound(number):
+                self.card.take_out(number)
+        self.card.told.clear()
+
+
+def walk_residency(chance: Random) -> None:
+    """Two hosts' endpoints in and out of two frames."""
+    hosts = _Hosts(chance)
+    for _ in range(200):
+        hosts.step()
+
+
+class _Nobody:
+    """Does nothing about peers, and sends nothing."""
+
+    def introduced(self, now: int, peer: Peer) -> None: ...
+    def restarting(self, peer: Peer) -> None: ...
+    def restarted(self, now: int, peer: Peer) -> None: ...
+
+
+def walk_peers(chance: Random) -> None:
+    """Frames of peers that name any incarnations."""
+    adapter = Adapter(0, [bytes([number] * 6) for number in range(8)], incarnation=chance.choice((FIRST, 2)))
+    peers: Peers[Peer, None] = Peers(
+        adapter,
+        Shared(),
+        lambda number, incarnation, send, send_later: Peer(
+            number, adapter.addresses[number], incarnation, send, send_later
+        ),
+        presumes_first=True,
+    )
+    for now in range(60):
+        peers.look(now, peers.peer(chance.randrange(1, 8)), chance.randrange(5), chance.randrange(3), _Nobody())

@@ -1,0 +1,50 @@
+"""A workload of AM-II whose programs do nothing but poll."""
+
+from __future__ import annotations
+
+from protocols.am2.host.endpoint_names import EndpointName
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.token import Token
+from testbed.workloads.active_messages.barrier import Collectives
+from testbed.workloads.form import Native, Node
+
+TAG, COUNT = 5, 20
+ASK, ANSWER = 1, 2
+SQUARES = [number * number for number in range(COUNT)]
+
+
+class Polls(Native[ActiveMessages]):
+    """Each node asks the next one for squares, one after the other. awaits: whether it awaits its polls."""
+
+    protocol = "am2"
+
+    awaits: bool = True
+
+    async def program(self, library: ActiveMessages, node: Node) -> list[int]:
+        meeting = Collectives(library, node, library.size)
+        bundle = library.allocate_bundle()
+        endpoint = bundle.allocate_endpoint()
+        endpoint.tag = TAG
+        asked: list[int] = []
+        answers: list[int] = []
+
+        def ask(token: Token, number: int) -> None:
+            asked.append(number)
+            token.reply(ANSWER, number * number)
+
+        endpoint.set_handler(ASK, ask)
+        endpoint.set_handler(ANSWER, lambda _, answer: answers.append(answer))
+        await meeting.barrier()
+        endpoint.map(0, EndpointName((library.node + 1) % library.size, 1), TAG)
+        for number in range(COUNT):
+            while not endpoint.try_request(0, ASK, number):
+                await endpoint.poll()
+            while len(answers) <= number:
+                if self.awaits:
+                    await endpoint.poll()
+                else:
+                    endpoint.poll()  # type: ignore[unused-coroutine]  # the mistake that must be told
+        while len(asked) < COUNT:
+            await bundle.poll()
+        await meeting.barrier()
+        return answers

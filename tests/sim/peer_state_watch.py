@@ -1,0 +1,52 @@
+"""Watches tables of peers: each incarnation that a frame names is compared with the state table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from state_watch import Watch
+
+from protocols.core.peers import KNOWN, PEER, UNKNOWN, Peer, PeerEvents, Peers, Standing
+
+
+def state_of(peer: Peer) -> str:
+    return KNOWN if peer.incarnation else UNKNOWN
+
+
+def watch_peers(patch: pytest.MonkeyPatch, watch: Watch) -> None:
+    """Until the patch is undone, every table of peers in this process is watched."""
+    peer, hear, look = Peers.peer, Peers.hear, Peers.look
+
+    def watched_peer(peers: Peers[Peer, Any], number: int) -> Peer:
+        is_new = number not in peers.known
+        found = peer(peers, number)
+        if is_new and found.incarnation:
+            watch.saw(PEER, UNKNOWN, "presumed", state_of(found))
+        return found
+
+    def watched_hear(peers: Peers[Peer, Any], now: int, peer: Peer, incarnation: int, events: PeerEvents[Peer]) -> bool:
+        before, known = state_of(peer), peer.incarnation
+        is_last = hear(peers, now, peer, incarnation, events)
+        if not incarnation:
+            event = "no incarnation"
+        elif not known:
+            event = "incarnation"
+        elif incarnation == known:
+            event = "same incarnation"
+        else:
+            event = "later incarnation" if is_last else "earlier incarnation"
+        watch.saw(PEER, before, event, state_of(peer))
+        return is_last
+
+    def watched_look(
+        peers: Peers[Peer, Any], now: int, peer: Peer, incarnation: int, meant: int, events: PeerEvents[Peer]
+    ) -> Standing:
+        standing = look(peers, now, peer, incarnation, meant, events)
+        if standing is Standing.MISDIRECTED:
+            watch.saw(PEER, state_of(peer), "meant for another incarnation", state_of(peer))
+        return standing
+
+    patch.setattr(Peers, "peer", watched_peer)
+    patch.setattr(Peers, "hear", watched_hear)
+    patch.setattr(Peers, "look", watched_look)

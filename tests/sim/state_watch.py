@@ -1,0 +1,70 @@
+"""Counts the rows of state tables that a run takes, and keeps the transitions that no table has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from swarm_faults import Violation
+
+from protocols.core.states import Row, StateTable
+
+Watching = Callable[[pytest.MonkeyPatch, "Watch"], None]
+
+
+class Watch:
+    """The rows taken so far, and what the tables do not have: state, event and the state that followed."""
+
+    def __init__(self) -> None:
+        self.row_counts: Counter[Row] = Counter()
+        self.unknown: Counter[tuple[str, str, str, str]] = Counter()
+
+    def saw(self, table: StateTable, state: str, event: str, next_state: str) -> None:
+        try:
+            row = table.row(state, event)
+        except KeyError:
+            row = None
+        if row is not None and row.next_state == next_state:
+            self.row_counts[row] += 1
+        else:
+            self.unknown[table.name, state, event, next_state] += 1
+
+
+def label(table: StateTable, row: Row) -> str:
+    return f"{table.name}: {row.state} + {row.event}"
+
+
+def with_rows(
+    run: Callable[[], Counter[str]], tables: Sequence[StateTable], watching: Sequence[Watching]
+) -> Counter[str]:
+    """What a case of the swarm counts, and the rows that it takes, by `label`. Raises Violation, also for a transition that
+    no table has."""
+    watch = Watch()
+    with pytest.MonkeyPatch.context() as patch:
+        for watch_machine in watching:
+            watch_machine(patch, watch)
+        counts = run()
+    if watch.unknown:
+        raise Violation(f"no row of a state table: {dict(watch.unknown)}")
+    return counts + Counter({label(table, row): watch.row_counts[row] for table in tables for row in table.rows})
+
+
+def coverage(tables: Sequence[StateTable], counters: type[Any], counts: Counter[str]) -> dict[str, int]:
+    """How often each row of the tables was taken, and each counter has counted that no row raises: the checks that frames
+    pass before a state machine sees them.
+
+    AssertionError if a counter has counted less than the rows that raise it were taken.
+    """
+    names = {field.name for field in fields(counters)}
+    raised: Counter[str] = Counter()
+    for table in tables:
+        assert table.counters <= names, f"{table.name}: {table.counters - names} are no counters"
+        for row in table.rows:
+            raised.update(dict.fromkeys(row.counters, counts[label(table, row)]))
+    short = {name: (counts[name], count) for name, count in raised.items() if counts[name] < count}
+    assert not short, f"counters below the rows that raise them: {short}"
+    found = {label(table, row): counts[label(table, row)] for table in tables for row in table.rows}
+    return found | {name: counts[name] for name in sorted(names - set(raised))}

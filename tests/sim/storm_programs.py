@@ -1,0 +1,101 @@
+"""Programs for storms of crashes, restarts and resets: what they send in one life they send again in the next.
+
+Each life goes on for a time of its own and ends, whatever has become of its peers. They verify nothing: checkers do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
+from testbed.workloads.form import Comm, Node
+
+OUTSTANDING = 4
+LARGEST = 3000
+MILLISECOND = 1_000_000
+
+
+async def begun(call: Callable[[], Any]) -> Any:
+    """The request of a transfer. The call fails where an earlier send was not done after all, and is made again."""
+    while True:
+        try:
+            return await call()
+        except MPIError as error:
+            expected(error)
+
+
+async def over(request: Any) -> bool:
+    """Whether a send or receive has succeeded; its peer may be gone."""
+    try:
+        await request.Wait()
+    except MPIError as error:
+        expected(error)
+        return False
+    return True
+
+
+def expected(error: MPIError) -> None:
+    if error.error_class != ERR_PROC_FAILED:
+        raise error
+
+
+async def listen(comm: Comm, source: int, tag: int) -> None:
+    """Have some receives under way for ever."""
+    buffers = [bytearray(LARGEST) for _ in range(OUTSTANDING)]
+    under_way = [await begun(partial(comm.Irecv, buffer, source, tag)) for buffer in buffers]
+    while True:
+        request, buffer = under_way.pop(0), buffers.pop(0)
+        await over(request)
+        buffers.append(buffer)
+        under_way.append(await begun(partial(comm.Irecv, buffer, source, tag)))
+
+
+async def repeats(comm: Comm, node: Node, *, milliseconds: int = 100, contents: int = 2, tags: int = 2) -> int:
+    """Random receivers and tags, few contents, and the same ones in the same order in each life."""
+    chance = random.Random(f"{node.seed} {comm.rank}")
+    for tag in range(tags):
+        node.spawn(listen(comm, -1, tag), f"receives of tag {tag}")
+    end, under_way, sent = node.now() + milliseconds * MILLISECOND, Counter[int](), 0
+
+    async def send(to: int, tag: int, data: bytes) -> None:
+        await over(await begun(partial(comm.Isend, data, to, tag)))
+        under_way[to] -= 1
+
+    while node.now() < end:
+        to, tag, which = chance.randrange(comm.size), chance.randrange(tags), chance.randrange(contents)
+        if to != comm.rank and under_way[to] < OUTSTANDING:
+            under_way[to] += 1
+            sent += 1
+            node.spawn(send(to, tag, bytes([which]) * ((which * 997) % LARGEST)), "a send")
+        await node.sleep(round(chance.expovariate(1.0) * MILLISECOND))
+    return sent
+
+
+async def constant(comm: Comm, node: Node, *, milliseconds: int = 100, size: int = 64) -> int:
+    """The same bytes to the next rank, one message behind the other, and a receive from the one before."""
+    following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    node.spawn(listen(comm, before, 0), "receives")
+    sent = 0
+
+    async def send() -> None:
+        nonlocal sent
+        while True:
+            sent += await over(await begun(partial(comm.Isend, bytes(size), following)))
+            await node.sleep(MILLISECOND // 2)
+
+    node.spawn(send(), "sends")
+    await node.sleep(milliseconds * MILLISECOND)
+    return sent
+
+
+async def raises(comm: Comm, node: Node, *, milliseconds: int = 100) -> int:
+    """As `repeats`, and one program ends the run with an error in the middle of it."""
+    if comm.rank == node.seed % comm.size:
+        node.spawn(repeats(comm, node, milliseconds=milliseconds), "its traffic")
+        await node.sleep(milliseconds * MILLISECOND // 2)
+        raise ValueError("enough")
+    return await repeats(comm, node, milliseconds=milliseconds)

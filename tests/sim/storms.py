@@ -1,0 +1,122 @@
+"""Storms: random faults, restarts among them, beside programs whose messages repeat; no checker may accuse a protocol.
+
+A case is drawn from its seed alone: protocol, program, nodes, and faults at random times. It runs in the simulation, or
+(`live`) in namespaces, and its history is checked however it ends.
+
+    python tests/sim/storms.py 4711        run one case again, and shrink it if it fails
+    python tests/sim/storms.py 0 300       a range of them
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import storm_programs
+from swarm_faults import Violation
+from trials import Swarm
+
+import testbed
+from testbed import Cluster, Scenario
+from testbed.controller.checkers.check_report import Report
+from testbed.controller.checkers.runs import written_reports
+from testbed.controller.scenarios.random_faults import draw_faults
+from testbed.engine.sources import source
+from testbed.errors import TestbedError
+from testbed.observe.recorded import recorded
+from testbed.spec.fault_models import Fault
+from testbed.spec.resolver import resolve
+from testbed.spec.scenario import RandomFaults
+
+MILLISECOND = 1_000_000
+RESTARTS = ("crash", "restart", "reset")
+BESIDE = ("impair", "flap", "partition", "pause")
+PROGRAMS = ("churn", "repeats", "constant", "raises")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """milliseconds: for which each life of a program goes on."""
+
+    seed: int
+    protocol: str
+    program: str
+    nodes: int
+    milliseconds: int
+    faults: tuple[Fault, ...]
+
+    def __str__(self) -> str:
+        told = "\n".join(f"  {fault.what}: {fault.model_dump(exclude_defaults=True)}" for fault in self.faults)
+        return f"{self.program} over {self.protocol} on {self.nodes} nodes for {self.milliseconds} ms\n{told}"
+
+
+def draw(seed: int, milliseconds: int = 120) -> Case:
+    """The case of a seed. Another time stretches the faults with it."""
+    chance = source(seed, "storm")
+    protocol, program = ("emp", "am2")[seed % 2], PROGRAMS[seed // 2 % len(PROGRAMS)]
+    nodes = 2 + chance.below(4)
+    horizon = milliseconds * MILLISECOND
+    kinds = (*chance.sample(RESTARTS, 1 + chance.below(3)), *chance.sample(BESIDE, chance.below(4)))
+    storm = RandomFaults(
+        kinds=kinds, rate=(3 + chance.below(12)) * 1000 / milliseconds, seed=seed, shortest=f"{horizon // 100}ns",
+        longest=f"{horizon // 4}ns",
+    )  # fmt: skip
+    faults = draw_faults(storm, resolve(Cluster.star(nodes)), seed, horizon)
+    return Case(seed, protocol, program, nodes, milliseconds, tuple(faults))
+
+
+def run(case: Case, mode: Literal["sim", "live"] = "sim", timeout: float = 60.0) -> Counter[str]:
+    """How often each check looked. Raises Violation for one that fails, and for a run that ends by itself."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        why = ""
+        try:
+            testbed.run(
+                Cluster.star(case.nodes, delay="20us"), _program(case), mode=mode, protocol=case.protocol, seed=case.seed,
+                settings=_settings(case), scenario=Scenario(faults=case.faults) if case.faults else None, check=True,
+                output=folder, timeout=timeout,
+            )  # fmt: skip
+        except TestbedError as error:
+            why = str(error)
+        if why and not (case.program == "raises" and "ValueError: enough" in why):
+            raise Violation(f"{case.program} over {case.protocol}: {why}")
+        (report,) = written_reports(recorded(folder))
+    return judged(case, report)
+
+
+def judged(case: Case, report: Report) -> Counter[str]:
+    if not report.passed:
+        first = {name: report.checks[name].violations[0] for name in report.failed}
+        raise Violation(f"{case.program} over {case.protocol}: {first}")
+    return Counter({name: check.checked for name, check in report.checks.items()})
+
+
+def _program(case: Case) -> object:
+    return "churn" if case.program == "churn" else getattr(storm_programs, case.program)
+
+
+def _settings(case: Case) -> dict[str, object]:
+    if case.program == "churn":
+        return {"time": f"{case.milliseconds}ms", "settle": f"{case.milliseconds // 2}ms"}
+    return {"milliseconds": case.milliseconds}
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Fewer faults, the largest steps first."""
+    step = len(case.faults) // 2
+    while step:
+        for at in range(0, len(case.faults), step):
+            yield replace(case, faults=case.faults[:at] + case.faults[at + step :])
+        step //= 2
+
+
+SWARM = Swarm("python tests/sim/storms.py", draw, run, smaller)
+
+
+if __name__ == "__main__":
+    sys.exit(SWARM.main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""The workload for nodes that come and go, and the others beside restarts: refused before anything begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import testbed
+from protocols.mpi.comm import Comm
+from testbed import Cluster, Scenario
+from testbed.errors import UnsupportedError
+from testbed.registry import WORKLOADS, offered
+from testbed.runtime.nodes.node_run import ProgramError
+from testbed.spec.fault_models import Churn, Crash, Fault, Impair, Reset, Restart
+from testbed.spec.scenario import RandomFaults
+from testbed.workloads.form import Node
+from testbed.workloads.history import HistoryDevice
+from testbed.workloads.lookup import choose
+
+COMING_AND_GOING = (
+    Restart(on="n2", at="50ms"),
+    Reset(on="n3", at="100ms"),
+    Crash(on="n1", at="80ms", for_="40ms"),
+    Impair(on="n4", at="30ms", for_="100ms", loss="20%"),
+    Crash(on="n4", at="180ms"),
+)
+
+
+def churned(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.RunResult:
+    return testbed.run(
+        Cluster.star(4, delay="50us"), "churn", mode="sim", protocol=protocol, scenario=Scenario(faults=faults),
+        settings={"time": "200ms", "settle": "50ms"}, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", ["emp", "am2"])
+def test_nodes_that_come_and_go_talk_on_and_all_is_accounted_for(protocol: str) -> None:
+    result = churned(*COMING_AND_GOING, protocol=protocol)
+    rows = {row["node"]: row for row in result.rows}
+    assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
+    assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())
+    assert rows["n2"]["from_lives"] > 3, "it has heard two lives of another"
+    assert {row["clock_ns"] // 1_000_000 for row in rows.values()} == {250}, (
+        "who has started again ends with the others"
+    )
+    assert result.checks is not None
+    assert result.checks.passed
+
+
+def test_without_faults_every_message_is_sent_and_received() -> None:
+    rows = testbed.run(
+        Cluster.star(3, loss="5%"), "churn", mode="sim", settings={"time": "100ms", "settle": "500ms"}
+    ).rows
+    assert sum(row["sent"] for row in rows) == sum(row["received"] for row in rows) > 100
+    assert not any(row[what] for row in rows for what in ("returned", "unanswered", "taken_back", "broken"))
+
+
+@pytest.mark.parametrize(("offset", "what"), [(8, "came twice, or behind message"), (30, "byte 6 is another one")])
+def test_what_is_not_as_it_was_sent_ends_the_run(offset: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = HistoryDevice.receive
+
+    def spoilt(device: HistoryDevice, source: int, context: int, tag: int, buffer: Any) -> Any:
+        def spoil(_: object) -> None:
+            if offset > 24 or buffer[11] == 7:
+                buffer[offset : offset + 4] = bytes(4)
+
+        over = receive(device, source, context, tag, buffer)
+        over.add_callback(spoil)
+        return over
+
+    monkeypatch.setattr(HistoryDevice, "receive", spoilt)
+    with pytest.raises(ProgramError, match=what):
+        churned()
+
+
+AGAIN = [
+    Restart(on="n2", at="1ms"), Reset(on="n2", at="1ms"), Crash(on="n2", at="1ms", for_="1ms"), Churn(mean="1ms", at=0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", AGAIN, ids=lambda fault: fault.kind)
+def test_random_is_refused_beside_restarts_and_the_workload_for_them_is_named(fault: Fault, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=rf"{fault.kind}: workload random does not bear .* workload churn"):
+        testbed.run(Cluster.star(3), "random", mode="sim", scenario=Scenario(faults=[fault]), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_restarts_at_random_are_refused_and_what_starts_nothing_again_is_not() -> None:
+    chance = Scenario(random=RandomFaults(kinds=["pause", "reset", "crash"], rate=1.0))
+    with pytest.raises(UnsupportedError, match="random: crash, reset: workload sort does not bear"):
+        testbed.run(Cluster.star(3), "sort", mode="sim", scenario=chance)
+    harmless = Scenario(faults=[Impair(on="n1", at=0, loss="5%"), Crash(on="n3", at="5s")])
+    assert testbed.run(Cluster.star(3), "random", mode="sim", scenario=harmless, settings={"messages": 20}).rows
+
+
+def test_each_workload_of_ours_says_whether_it_bears_restarts() -> None:
+    said = {
+        name: choose(name).bears_restarts
+        for name, entry in offered(WORKLOADS).items()
+        if entry.module.startswith("testbed.")
+    }
+    assert said.pop("churn") is True
+    assert set(said.values()) == {False}
+
+
+async def wait(_comm: Comm, node: Node) -> int:
+    await node.sleep(10_000_000)
+    return node.starts
+
+
+async def refuses(comm: Comm, node: Node) -> int:
+    return await wait(comm, node)
+
+
+refuses.bears_restarts = False  # type: ignore[attr-defined]  # as users say it
+
+
+def test_a_function_runs_beside_restarts_unless_it_says_that_it_does_not_bear_them() -> None:
+    scenario = Scenario(faults=[Restart(on="n2", at="1ms")])
+    assert testbed.run(Cluster.star(2), wait, mode="sim", scenario=scenario).results["n2"] == 2
+    with pytest.raises(UnsupportedError, match="workload refuses does not bear"):
+        testbed.run(Cluster.star(2), refuses, mode="sim", scenario=scenario)
+
+
+async def begins_others(comm: Comm, node: Node, *, told: list[tuple[int, int]]) -> None:
+    starts = node.starts
+
+    async def goes_on() -> None:
+        while True:
+            told.append((comm.rank, starts))
+            await node.sleep(1_000_000)
+
+    node.spawn(goes_on(), "beside")
+    await node.sleep(10_000_000)
+
+
+def test_what_a_program_has_begun_beside_itself_ends_with_it_in_a_crash() -> None:
+    told: list[tuple[int, int]] = []
+
+    async def program(comm: Comm, node: Node) -> None:
+        await begins_others(comm, node, told=told)
+
+    testbed.run(Cluster.star(2), program, mode="sim", scenario=Scenario(faults=[Restart(on="n2", at="5500us")]))
+    first = [at for at, one in enumerate(told) if one == (1, 1)]
+    assert len(first) == 6
+    assert told.index((1, 2)) > max(first)

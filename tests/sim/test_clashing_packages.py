@@ -1,0 +1,160 @@
+"""Two packages with one EtherType: an error that names both wherever it counts; what it does not touch goes on."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import testbed
+from testbed import Cluster, packages, registry
+from testbed.cli.main import testbed as command
+from testbed.errors import ConflictError, TestbedError
+from testbed.fields import known_fields
+from testbed.observe.format.layers import frame_modules
+
+POSTCARD = Path(__file__).with_name("outside") / "postcard"
+EMP, MYRINET, FREE = 0x88B5, 0x88B6, 0x88B7
+OURS = rf"emp \(package netns-testbed {registry.offered(registry.FIELDS)['emp'].package_and_version()[1]}\)"
+
+Install = Callable[..., None]
+
+
+async def nothing(comm: object, node: object) -> None: ...
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """What installs copies of the package in tests/sim/outside, under other names."""
+
+    def installed(
+        package: str, ethertype: int, version: str = "1.0", *, name: str = "", fields: bool = True, begins: bytes = b""
+    ) -> None:
+        name = name or package
+        about = tmp_path / f"{package}_nic-{version}.dist-info"
+        about.mkdir()
+        shutil.copytree(POSTCARD, tmp_path / package)
+        for path in (tmp_path / package).glob("*.py"):
+            path.write_text(path.read_text().replace("postcard", package))
+        frames = tmp_path / package / "frames.py"
+        source = frames.read_text().replace("ETHERTYPE = 0x88B7", f"ETHERTYPE = {ethertype}\nBEGINS = {begins!r}")
+        frames.write_text(source + ("ROUTED = True\n" if begins else ""))
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}-nic\nVersion: {version}\n\nA NIC.\n")
+        entries = f"[testbed.protocols]\n{name} = {package}.protocol:PROTOCOL\n"
+        (about / "entry_points.txt").write_text(
+            entries + (f"[testbed.fields]\n{name} = {package}.frames\n" if fields else "")
+        )
+        forget()
+
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield installed
+    for module in set(sys.modules) - before:
+        if (getattr(sys.modules[module], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[module]
+    forget()
+
+
+def forget() -> None:
+    """What is gathered once in a process."""
+    known_fields.cache_clear()
+    packages.protocol_clashes.cache_clear()
+    frame_modules.cache_clear()
+
+
+def simulated(protocol: str) -> None:
+    testbed.run(Cluster.star(2, loss="5%"), nothing, protocol=protocol, mode="sim")
+
+
+def test_a_package_that_takes_an_ethertype_of_ours_is_named_with_ours(install: Install) -> None:
+    install("stranger", EMP, "1.2")
+    sentence = rf"EtherType 0x88B5 is claimed twice, by {OURS} and by stranger \(package stranger-nic 1\.2\)"
+    for protocol in ("emp", "stranger", "am2"):
+        with pytest.raises(ConflictError, match=sentence):
+            simulated(protocol)
+    with pytest.raises(ConflictError, match=sentence):
+        known_fields()
+    with pytest.raises(ConflictError, match=sentence):
+        frame_modules()
+
+
+def test_two_packages_of_others_clash_with_each_other(install: Install) -> None:
+    install("birch", FREE, "0.1")
+    install("aspen", FREE, "2.0")
+    with pytest.raises(
+        ConflictError, match=r"0x88B7 .* aspen \(package aspen-nic 2\.0\) and by birch \(package birch-nic 0\.1\)"
+    ):
+        simulated("emp")
+    with pytest.raises(ConflictError) as refused:
+        known_fields()
+    assert packages.clashes() == [str(refused.value)]
+
+
+def test_a_protocol_without_fields_is_found_out_as_well(install: Install) -> None:
+    install("stranger", EMP, fields=False)
+    assert "emp.type" in known_fields()  # no field of anybody's is in question
+    for protocol in ("emp", "stranger"):
+        with pytest.raises(ConflictError, match=rf"{OURS} and by stranger \(package stranger-nic 1\.0\)"):
+            simulated(protocol)
+
+
+def test_a_copy_that_has_kept_the_name_is_named(install: Install) -> None:
+    install("copied", EMP, name="emp")
+    with pytest.raises(
+        ConflictError, match=r"fields 'emp' are offered by package (copied-nic 1\.0 and|netns-).* by package"
+    ):
+        known_fields()
+
+
+def test_what_is_the_usual_headers_is_not_anybody_elses(install: Install) -> None:
+    install("stranger", 0x0800)
+    with pytest.raises(ConflictError, match=r"0x0800 .* by ip \(a usual header\) and by stranger"):
+        known_fields()
+
+
+def test_packages_that_can_be_told_apart_share_an_ethertype(install: Install) -> None:
+    install("letters", MYRINET, begins=b"\x07\x77")
+    install("postcards", FREE)
+    assert {"letters.kind", "postcards.kind", "am2.kind"} <= set(known_fields().names())
+    assert packages.clashes() == []
+    simulated("postcards")
+
+
+def test_one_package_on_the_path_twice_is_one(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("postcards", FREE)
+    monkeypatch.syspath_prepend(shutil.copytree(tmp_path, tmp_path / "again"))
+    forget()
+    assert "postcards.kind" in known_fields()
+    assert packages.clashes() == []
+
+
+def test_the_kernels_protocols_have_no_ethertype_to_clash(install: Install) -> None:
+    install("stranger", EMP)
+    assert packages.protocol("tcp").ethertype == 0
+
+
+def test_lists_and_doctor_say_it_and_do_not_fail(install: Install) -> None:
+    install("stranger", EMP, "1.2")
+    told = CliRunner().invoke(command, ["runs", "--protocols"])
+    assert told.exit_code == 0
+    lines = {line.split()[0]: " ".join(line.split()) for line in told.stdout.splitlines()}
+    assert lines["stranger"] == "stranger stranger-nic 1.2 0x88B5 sim, live, dilated inline ethernet"
+    assert lines["am2"].endswith("0x88B6 sim, live, dilated inline, shared ethernet, myrinet")
+    assert lines["udp"].endswith("the kernel's own live ethernet")
+    assert "package stranger-nic 1.2" in told.stderr
+
+
+def test_a_protocol_that_cannot_be_imported_is_listed_with_the_reason(install: Install, tmp_path: Path) -> None:
+    install("broken", FREE, fields=False)
+    (tmp_path / "broken" / "protocol.py").write_text("raise RuntimeError('no licence')\n")
+    (found,) = [one for one in packages.offered_protocols() if one.name == "broken"]
+    assert (found.package, found.modes, found.problem) == ("broken-nic", (), "RuntimeError: no licence")
+    simulated("emp")
+    with pytest.raises(TestbedError, match="cannot be imported"):
+        simulated("broken")

@@ -1,0 +1,232 @@
+"""Messages whose senders were told that they are sent, and that nobody receives: receivers start again or are gone, senders
+crash, runs are broken off. Programs, histories, checkers and the run's lines say so, and no protocol is accused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import testbed
+from protocols.mpi import ERR_PROC_FAILED
+from protocols.mpi.mpi_errors import MPIError
+from testbed import Cluster, Scenario
+from testbed.controller.checkers.check_report import Report
+from testbed.controller.checkers.runs import written_reports
+from testbed.controller.runs.runner import Nics
+from testbed.observe.recorded import recorded
+from testbed.runtime.journal import read
+from testbed.runtime.nodes.node_run import ProgramError
+from testbed.sim.simulation import StalledError
+from testbed.spec.fault_models import Crash, Down, Fault, Reset
+from testbed.workloads.form import Comm, Node
+
+BOTH = pytest.mark.parametrize("protocol", ["emp", "am2"])
+MICROSECOND, MILLISECOND = 1_000, 1_000_000
+LAST = 255
+Mode = Literal["sim", "live"]
+
+
+async def isends(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MICROSECOND) -> list[int]:
+    """Rank 0 begins to send 40 bytes now and then, and waits for it later; rank 1 receives until the last has come, which is
+    sent until it has."""
+    if comm.rank == 0:
+        requests, failed = [], []
+        for number in range(count):
+            requests.append(await comm.Isend(bytes([number]) * 40, 1, 7))
+            await node.sleep(gap)
+        for number, request in enumerate(requests):
+            try:
+                await request.Wait()
+            except MPIError as error:
+                failed.append(number if error.Get_error_class() == ERR_PROC_FAILED else -1)
+        while True:
+            with suppress(MPIError):
+                await comm.Ssend(bytes([LAST]) * 40, 1, 7)
+                return failed
+            await node.sleep(gap)
+    buffer, received = bytearray(40), []
+    while LAST not in received:
+        await comm.Recv(buffer, 0, 7)
+        received.append(buffer[0])
+    return received
+
+
+async def forgets(comm: Comm, node: Node) -> None:
+    """Rank 0 makes no further call after a message of which it is not told yet that it is lost."""
+    if comm.rank == 0:
+        for _ in range(2):
+            await comm.Isend(b"hello", 1, 7)
+            await node.sleep(10 * MILLISECOND)
+    elif node.starts == 1:
+        await comm.Recv(bytearray(5), 0, 7)
+        await node.sleep(1_000 * MILLISECOND)
+
+
+async def stream(comm: Comm, node: Node, *, size: int = 40, gap: int = 0, span: int = 20 * MILLISECOND) -> None:
+    """As many messages as go in that time; who is started again does nothing."""
+    if comm.rank == 1:
+        while True:
+            await comm.Recv(bytearray(size), 0)
+    while node.starts == 1 and node.now() < span:
+        await comm.Send(bytes(size), 1)
+        await node.sleep(gap)
+
+
+def play(
+    tmp_path: Path,
+    workload: object,
+    protocol: str,
+    *faults: Fault,
+    mode: Mode = "sim",
+    nics: Nics = "inline",
+    cluster: Cluster | None = None,
+    timeout: float = 30,
+    **settings: object,
+) -> testbed.RunResult:
+    return testbed.run(
+        cluster or Cluster.star(2), workload, protocol=protocol, mode=mode, nics=nics, timeout=timeout,
+        settings=settings, scenario=Scenario(name="storm", faults=faults), output=tmp_path / "run", check=True,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def told(tmp_path: Path, node: str, number: int) -> list[str]:
+    """What the history says of a transfer, in its order."""
+    return [one["what"] for one in read(tmp_path / "run" / "history" / f"{node}.jsonl") if one["n"] == number]
+
+
+def report(tmp_path: Path) -> Report:
+    (found,) = written_reports(recorded(tmp_path / "run"))
+    assert found.passed, found.in_words()
+    return found
+
+
+def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
+    """It is under way, or waits for whoever is started, when the receiver has forgotten all."""
+    reset, settings = Reset(on="n2", at="5ms"), {}
+    if mode == "live":  # where a process takes longer to start again
+        reset, settings = Reset(on="n2", at="105ms"), {"gap": 20 * MILLISECOND}
+    result = play(tmp_path, isends, protocol, reset, mode=mode, nics=nics, **settings)
+    failed, received = result.results["n1"], result.results["n2"]
+    assert received == [*(number for number in range(received[0], 20) if number not in failed), LAST]
+    for number in range(20):
+        ends = told(tmp_path, "n1", number + 1)[1:]
+        if number in failed:
+            assert ends == (["failed"] if ends[0] == "failed" else ["buffered", "undelivered"])
+        else:
+            assert ends == (["sent"] if protocol == "emp" else ["buffered", "sent"])
+    doubtful = {one.message.split(" of ")[0] for one in report(tmp_path).ambiguities}
+    assert doubtful >= {f"message {number + 1}" for number in failed}
+    if mode == "sim":
+        assert failed == [8]
+        assert {one.truth for one in report(tmp_path).ambiguities} == {"not delivered"}
+
+
+@BOTH
+def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_checkers(
+    tmp_path: Path, protocol: str
+) -> None:
+    message_nine_is_told(tmp_path, protocol)
+
+
+@BOTH
+def test_what_no_call_could_tell_is_a_line_of_the_run(tmp_path: Path, protocol: str) -> None:
+    result = play(tmp_path, forgets, protocol, Reset(on="n2", at="5ms"), Reset(on="n2", at="10ms"))
+    (line,) = [note for note in result.verdict.notes if "reported done" in note]
+    assert line.startswith("n1: a send to rank 1, tag 7, 5 bytes, was reported done, and has failed since: node 1 has ")
+    assert report(tmp_path).ambiguities
+
+
+@BOTH
+@pytest.mark.parametrize("away", ["0s", "30ms"], ids=["for ever", "for a while"])
+def test_who_crashes_behind_its_sends_takes_them_with_it_and_nobody_is_accused(
+    tmp_path: Path, protocol: str, away: str
+) -> None:
+    cut = Down(on="n1", at="8ms", for_="7ms")  # so that its NIC has messages that it cannot send
+    crash = Crash(on="n1", at="10ms") if away == "0s" else Crash(on="n1", at="10ms", for_=away)
+    with pytest.raises(StalledError):
+        play(tmp_path, stream, protocol, cut, crash, gap=300 * MICROSECOND)
+    doubts = report(tmp_path).ambiguities
+    assert doubts
+    if protocol == "am2":
+        assert any(one.told.startswith("done, and not known to have arrived when") for one in doubts)
+        assert {one.truth for one in doubts if one.told.startswith("done")} == {"not delivered"}
+
+
+@BOTH
+def test_a_message_to_a_node_that_is_down_is_told_when_it_is_given_up(tmp_path: Path, protocol: str) -> None:
+    if protocol == "am2":  # EMP never gives up, if it is not told to
+        with pytest.raises(ProgramError, match=r"a send to rank 1, tag 0, 40 bytes, was reported done|acknowledged"):
+            play(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND, span=10_000 * MILLISECOND)
+        assert told(tmp_path, "n1", 2) == ["send", "buffered", "undelivered"]
+    else:
+        with pytest.raises(StalledError):
+            play(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND)
+        assert told(tmp_path, "n1", 2) == ["send"]
+    assert report(tmp_path).ambiguities
+
+
+@BOTH
+def test_a_run_that_is_broken_off_with_a_long_message_under_way_says_that_it_was(tmp_path: Path, protocol: str) -> None:
+    slow = Cluster.star(2, rate="200kbit")
+    with pytest.raises(StalledError):
+        play(
+            tmp_path, stream, protocol, cluster=slow, size=20_000, span=10_000 * MILLISECOND, timeout=5
+        )  # each takes 0.8 s
+    begun = [one["n"] for one in read(tmp_path / "run" / "history" / "n1.jsonl") if one["what"] == "send"]
+    doubts = report(tmp_path).ambiguities  # AM-II's sender may be one message ahead
+    assert doubts[-1].message.startswith(f"message {begun[-1]} of n1 to n2")
+    assert len(doubts) <= (2 if protocol == "am2" else 1)
+    assert {one.truth for one in doubts} == {"not delivered"}
+
+
+SCRIPT = """
+import sys
+from testbed.mpi import MPI
+
+comm = MPI.COMM_WORLD
+
+
+def pass_time():
+    comm.send(None, 2)
+    comm.recv(source=2)
+
+
+if comm.rank == 0:
+    while MPI.Wtime() < 0.0085:
+        comm.send("work", 1)
+        pass_time()
+    comm.send("the last", 1, 9)
+    for _ in range(5):
+        pass_time()
+    comm.send("stop", 2)
+    if sys.argv[1] == "Finalize":
+        try:
+            MPI.Finalize()
+        except MPI.Exception as error:
+            print("told:", error)
+elif comm.rank == 1 and MPI.Wtime() < 0.01:
+    while True:
+        comm.recv()
+elif comm.rank == 2:
+    while comm.recv() != "stop":
+        comm.send(None, 0)
+"""
+
+
+@BOTH
+@pytest.mark.parametrize("end", ["its end", "Finalize"])
+def test_the_end_of_a_script_tells_it_as_mpi_finalize_would(tmp_path: Path, protocol: str, end: str) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    cluster, reset = Cluster.star(3, delay="500us"), Reset(on="n2", at="10ms")
+    if end == "Finalize":
+        play(tmp_path, str(tmp_path / "script.py"), protocol, reset, cluster=cluster, args=end)
+        said = (tmp_path / "run" / "logs" / "n1.log").read_text()
+        assert said.startswith("told: a send to rank 1, tag 9, ")
+    else:
+        with pytest.raises(
+            ProgramError, match=r"(?s)n1: .*a send to rank 1, tag 9, .* was reported done, and has failed"
+        ):
+            play(tmp_path, str(tmp_path / "script.py"), protocol, reset, cluster=cluster, args="'its end'")

@@ -1,0 +1,32 @@
+"""docs/internals/message.md names the files that a message passes now."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def sections(text: str) -> dict[str, str]:
+    """What stands below each heading, by heading."""
+    found = (part.partition("\n\n") for part in text.split("\n## ")[1:])
+    return {heading: body.strip() for heading, _, body in found}
+
+
+def test_the_files_that_are_documented_are_those_that_a_message_passes() -> None:
+    printed = subprocess.run(
+        [sys.executable, ROOT / "ci" / "message_path.py"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    documented = sections((ROOT / "docs" / "internals" / "message.md").read_text())
+    recorded = sections(printed.stdout)
+    assert len(recorded) == 4
+    assert {heading: documented.get(heading) for heading in recorded} == recorded
+
+
+def test_a_message_passes_at_most_twelve_files_where_nothing_has_a_price() -> None:
+    documented = sections((ROOT / "docs" / "internals" / "message.md").read_text())
+    unpriced = {heading: body.splitlines() for heading, body in documented.items() if "prices" not in heading}
+    assert len(unpriced) == 4
+    assert {heading: files for heading, files in unpriced.items() if len(files) > 12} == {}

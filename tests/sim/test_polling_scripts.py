@@ -1,0 +1,124 @@
+"""Programs that poll, as people write them for mpi4py, in the simulation."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from mpi_script_files import ours, written
+
+import testbed
+from protocols.core.profile import IDEAL, Profile
+from protocols.emp.profile import EMP_2001
+from testbed import Cluster
+from testbed.engine.loop import POLL_TIME
+from testbed.runtime.nodes.node_run import ProgramError
+from testbed.sim.simulation import StalledError
+
+STAR = Cluster.star(2, delay="10us", seed=5)
+
+
+def log(folder: Path, node: str = "n1") -> str:
+    return (folder / "logs" / f"{node}.log").read_text()
+
+
+@pytest.mark.parametrize(("protocol", "profile"), [("emp", "ideal"), ("am2", "ideal"), ("am2", "now-1998")])
+def test_a_master_and_workers_that_probe_do_all_tasks(tmp_path: Path, protocol: str, profile: str) -> None:
+    script, folder = ours("master_worker.py", tmp_path), tmp_path / "run"
+    testbed.run(
+        Cluster.star(4, delay="5us"),
+        script,
+        protocol=protocol,
+        mode="sim",
+        profile=profile,
+        settings={"args": "6"},
+        output=folder,
+    )
+    assert log(folder) == "all tasks are done\n"
+
+
+@pytest.mark.parametrize("protocol", ["emp", "am2"])
+@pytest.mark.parametrize("pause", ["0", "0.0001"])
+def test_a_pipeline_of_requests_that_are_tested_passes_everything_on(tmp_path: Path, protocol: str, pause: str) -> None:
+    script, folder = ours("pipeline.py", tmp_path), tmp_path / "run"
+    testbed.run(
+        Cluster.star(3), script, protocol=protocol, mode="sim", settings={"args": pause}, check=True, output=folder
+    )
+    assert log(folder, "n3") == "12 items have come through\n"
+
+
+@pytest.mark.parametrize("polls", [3, 50])
+@pytest.mark.parametrize("profile", [IDEAL, EMP_2001], ids=lambda profile: str(profile.name))
+def test_a_few_vain_polls_before_the_first_send_take_a_moment(tmp_path: Path, polls: int, profile: Profile) -> None:
+    script = written(
+        tmp_path,
+        f"for _ in range({polls}):",
+        "    assert not comm.Iprobe()",
+        "    assert comm.improbe() is None",
+        "print(round(MPI.Wtime() * 1e9))",
+        "comm.send('x', 1 - comm.rank)",
+        "comm.recv()",
+    )
+    folder = tmp_path / "run"
+    testbed.run(STAR, script, mode="sim", profile=profile, output=folder)
+    took = int(log(folder))
+    assert 2 * polls * (profile.poll or POLL_TIME) <= took
+    assert took == 2 * polls * POLL_TIME if profile is IDEAL else took < 2 * polls * 20_000
+
+
+@pytest.mark.parametrize("look", ["comm.Iprobe()", "request.Test()", "MPI.Request.testall([request])"])
+def test_a_program_may_poll_until_a_time_has_come(tmp_path: Path, look: str) -> None:
+    script = written(
+        tmp_path,
+        "request = comm.Irecv(bytearray(4), 1 - comm.rank, 7)",
+        "begun = MPI.Wtime()",
+        "while MPI.Wtime() < begun + 2:",
+        f"    {look}",
+        "print(MPI.Wtime() - begun)",
+        "request.Cancel()",
+        "request.Wait()",
+    )
+    folder, begun = tmp_path / "run", time.monotonic()
+    testbed.run(STAR, script, mode="sim", output=folder)
+    assert 2 <= float(log(folder)) < 2.01
+    assert time.monotonic() - begun < 20
+
+
+def test_a_message_is_found_within_one_poll_of_when_one_that_waits_has_it(tmp_path: Path) -> None:
+    times = []
+    for look in ("comm.Probe()", "while not comm.Iprobe(): pass"):
+        script = written(
+            tmp_path,
+            "if comm.rank == 0:",
+            "    comm.Recv(bytearray(1), 1)",
+            "    comm.Send(b'x', 1)",
+            "else:",
+            "    request = comm.Isend(b'x', 0)",
+            f"    {look}",
+            "    print(round(MPI.Wtime() * 1e9))",
+            "    comm.Recv(bytearray(1), 0)",
+            "    request.Wait()",
+        )
+        testbed.run(STAR, script, mode="sim", output=tmp_path / f"run-{len(times)}")
+        times.append(int(log(tmp_path / f"run-{len(times)}", "n2")))
+    waits, polls = times
+    assert waits <= polls <= waits + POLL_TIME
+
+
+def test_who_polls_for_ever_ends_with_the_runs_time_and_soon(tmp_path: Path) -> None:
+    script, begun = written(tmp_path, "while not comm.iprobe(): pass"), time.monotonic()
+    with pytest.raises(StalledError, match=r"on n1 polls, at .*script\.py:3"):
+        testbed.run(STAR, script, mode="sim", timeout=60)
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it ends by that
+def test_a_progress_thread_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match=r"only the thread in which the program began may call it .*let that one"):
+        testbed.run(STAR, ours("progress_thread.py", tmp_path), mode="sim", timeout=20)
+    for thread in threading.enumerate():
+        if thread.name.endswith("(progress)"):  # it may be told of its refusal after the run has ended
+            thread.join(20)
+            assert not thread.is_alive()

@@ -1,0 +1,114 @@
+"""Runs in the simulation that do not end, or whose firmware goes wrong: who is named, at which line, and since when."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import stalling
+
+import testbed
+from protocols.core.profile import IDEAL
+from protocols.emp.profile import EMP_2001
+from testbed import Cluster
+from testbed.controller.runs.execution import TimeIsUpError
+from testbed.errors import FirmwareError
+from testbed.sim.simulation import StalledError
+
+STAR = Cluster.star(2, delay="10us")
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [
+        *[(name, "emp") for name in stalling.SCRIPTS if name not in stalling.BUSY],
+        ("another tag", "am2"),
+        ("test", "am2"),
+    ],
+)
+def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str, protocol: str, tmp_path: Path) -> None:
+    script, sentence = stalling.written(tmp_path, name)
+    with pytest.raises((StalledError, TimeIsUpError)) as raised:  # polls may take more of this machine's time
+        testbed.run(STAR, script, protocol=protocol, mode="sim", timeout=1)
+    said = str(raised.value)
+    if isinstance(raised.value, TimeIsUpError):
+        assert "it polled last at" in said
+        sentence = sentence.replace("polls,", "(polls|runs),")
+    assert re.search("rank on " + sentence, said), said
+    assert re.search(r"not ended; (no transfer has ended|the last transfer ended at \d+ ns, on n[12])\n", said)
+    assert said.endswith("\nwhat was printed until then:\n  n1: rank 0 begins\n  n2: rank 1 begins")
+    assert "<string>" not in said
+    assert "lambda" not in said
+
+
+@pytest.mark.parametrize("name", stalling.BUSY)
+def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: Path) -> None:
+    script, sentence = stalling.written(tmp_path, name)
+    with pytest.raises(TimeIsUpError) as raised:
+        testbed.run(STAR, script, mode="sim", timeout=0.3)
+    said = str(raised.value)
+    assert re.search("rank on " + sentence, said), said
+    assert "has not ended within 0.3 s on this machine" in said
+    assert "\nwhat was printed until then:\n  n1: rank 0 begins" in said
+
+
+@pytest.mark.parametrize("name", stalling.AWAITED)
+def test_an_awaited_workload_that_stalls_is_named_with_its_line(name: str) -> None:
+    program, sentence = stalling.AWAITED[name]
+    with pytest.raises(StalledError, match=rf"rank on n2 {sentence}"):
+        testbed.run(STAR, program, mode="sim", timeout=1)
+
+
+def test_the_time_and_the_node_of_the_last_transfer_are_told(tmp_path: Path) -> None:
+    script = tmp_path / "stalls.py"
+    script.write_text(
+        "from testbed.mpi import MPI\ncomm = MPI.COMM_WORLD\n"
+        "if comm.rank == 0:\n    comm.Send(b'x', 1)\nelse:\n    comm.Recv(bytearray(1), 0)\n"
+        "comm.recv()\n"
+    )
+    with pytest.raises(StalledError) as raised:
+        testbed.run(STAR, str(script), mode="sim", timeout=1)
+    found = re.search(r"the last transfer ended at (\d+) ns, on n1", str(raised.value))
+    assert found, "of rank 0, whose send is acknowledged"
+    assert int(found[1]) == 40_000, "a frame over two links of 10 us, and its acknowledgement"
+
+
+@pytest.mark.parametrize("profile", ["ideal", "priced"])
+@pytest.mark.parametrize("tag", stalling.FAULTS)
+def test_what_firmware_must_not_do_ends_the_run_with_node_and_time_whatever_the_program_catches(
+    tag: int, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(stalling.OUTSIDE)
+    node, sentence = stalling.FAULTS[tag]
+    prices = IDEAL if profile == "ideal" else EMP_2001
+    with pytest.raises(FirmwareError, match=rf"^{node}: at (\d+) ns: (.|\n)*{sentence}") as raised:
+        testbed.run(
+            STAR,
+            stalling.send_a_letter,
+            protocol="unruly",
+            mode="sim",
+            settings={"tag": tag},
+            profile=prices,
+            timeout=0.5,
+        )
+    if node == "n2" and profile == "ideal":
+        assert raised.value.when == 20_000, "when the letter has come"
+
+
+def test_firmware_may_look_at_many_timers_one_a_call() -> None:
+    from testbed.engine.failures import MAX_TICKS, DeadlineError, TickCount
+
+    class Timers:
+        deadline: int | None = 5
+
+    count, timers = TickCount(), Timers()
+    for _ in range(MAX_TICKS - 1):
+        count.check(timers, 5)  # type: ignore[arg-type]
+    timers.deadline = 6
+    count.check(timers, 5)  # type: ignore[arg-type]
+    timers.deadline = 5
+    for _ in range(MAX_TICKS - 1):
+        count.check(timers, 6)  # type: ignore[arg-type]
+    with pytest.raises(DeadlineError, match="in the past, 1 ns before now"):
+        count.check(timers, 6)  # type: ignore[arg-type]

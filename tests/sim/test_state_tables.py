@@ -1,0 +1,132 @@
+"""The state tables of EMP and AM-II against the firmware: each transition is a row, and what is none is seen.
+
+That the swarm takes every row is asserted where it runs (`test_swarm`, `test_am2_swarm`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import am2_walks
+import pytest
+from am2_card import Card
+from am2_residency_watch import watch_residency
+from am2_state_watch import watch_channels
+from emp_receive_watch import watch_receptions
+from emp_state_watch import watch_messages
+from emp_talk import TIMEOUT, nics
+from peer_state_watch import watch_peers
+from state_watch import Watch, coverage, label
+
+from protocols.am2.endpoint_frames import Resident
+from protocols.am2.settings import Settings as ChannelSettings
+from protocols.am2.states import AWAITING, AWAY, ENDPOINT, FREE, REFUSED, SEND_CHANNEL
+from protocols.am2.transport import Outgoing, Sending
+from protocols.core.peers import KNOWN, PEER, UNKNOWN, Peers
+from protocols.core.states import Row, StateTable
+from protocols.emp.counters import Counters
+from protocols.emp.receiver import Receiver
+from protocols.emp.states import ACTIVE, ENDED, EXPECTED, PARKED, RECEIVE_MESSAGE, SEND_MESSAGE
+
+ROOT = Path(__file__).parents[2]
+MIN = 100
+"""How often random walks take each row, at least."""
+
+
+def test_random_walks_take_every_row_of_am2s_tables() -> None:
+    watch = am2_walks.walked()
+    assert not watch.unknown
+    assert {row: count for row, count in am2_walks.rows(watch).items() if count < MIN} == {}
+
+
+def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resend that forgets that the channel is not refused any more."""
+
+    def keeps_refused(_table: Outgoing[int], now: int, row: Sending[int], patience: int) -> None:
+        row.due = now + patience
+
+    monkeypatch.setattr(Outgoing, "_sent", keeps_refused)
+    watch = Watch()
+    watch_channels(monkeypatch, watch)
+    table: Outgoing[int] = Outgoing(ChannelSettings(channels=1))
+    row = table.begin(0, 1)
+    assert row is not None
+    table.refused(1, 0, 0, 0, row.stamp)
+    table.again(2, row)
+    assert list(watch.unknown) == [(SEND_CHANNEL.name, REFUSED, "timeout", REFUSED)]
+
+
+def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that does nothing about what has come before."""
+    monkeypatch.setattr(Receiver, "_again", lambda *_: None)
+    watch = Watch()
+    watch_receptions(monkeypatch, watch)
+    wires, (sender, receiver) = nics()
+    receiver.post_receive(0, 0, bytearray(3))
+    sender.post_send(1, 0, b"one")
+    (frame,) = wires.take(0)
+    wires.give(frame)
+    wires.give(frame)
+    assert watch.row_counts[RECEIVE_MESSAGE.row(EXPECTED, "message and receive")] == 1
+    assert list(watch.unknown) == [(RECEIVE_MESSAGE.name, ENDED, "frame that raises []", ENDED)]
+
+
+def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that is loaded has no frame."""
+    monkeypatch.setattr(Resident, "load", lambda *_: None)
+    watch = Watch()
+    watch_residency(monkeypatch, watch)
+    Card().create(4)
+    assert list(watch.unknown) == [(ENDPOINT.name, AWAITING, "frame", AWAY)]
+
+
+def test_a_transition_of_a_peer_that_the_table_does_not_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a peer says of itself is forgotten."""
+    monkeypatch.setattr(Peers, "hear", lambda *_: True)
+    watch = Watch()
+    watch_peers(monkeypatch, watch)
+    Card(peer=7)
+    assert list(watch.unknown) == [(PEER.name, UNKNOWN, "incarnation", UNKNOWN)]
+
+
+def test_a_counter_that_does_not_count_all_of_its_rows_is_seen() -> None:
+    counts = Counter({label(PEER, PEER.row(KNOWN, "later incarnation")): 3, "restarts": 3, "frames_received": 7})
+    covered = coverage([PEER], Counters, counts)
+    assert covered["frames_received"] == 7
+    assert "restarts" not in covered, "its row stands for it"
+    with pytest.raises(AssertionError, match="restarts"):
+        coverage([PEER], Counters, counts - Counter(restarts=1))
+
+
+def test_a_host_that_posts_when_its_send_fails_keeps_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender begins the new message while it still handles the peer's restart."""
+    watch = Watch()
+    watch_messages(monkeypatch, watch)
+    wires, (sender, _) = nics()
+    sender.post_send(1, 0, b"one").add_callback(lambda _: sender.post_send(1, 0, b"two"))
+    wires.exchange()
+    wires.restart(1)
+    wires.elapse(TIMEOUT)
+    assert (
+        watch.row_counts[SEND_MESSAGE.row(ACTIVE, "peer restarted")]
+        or watch.row_counts[SEND_MESSAGE.row(PARKED, "peer restarted")]
+    )
+    assert not watch.unknown
+
+
+def test_the_documentation_shows_the_tables() -> None:
+    script = subprocess.run(
+        [sys.executable, ROOT / "ci" / "state_tables.py"], capture_output=True, text=True, check=True
+    )
+    assert script.stdout == (ROOT / "docs" / "state-tables.md").read_text()
+
+
+def test_a_table_has_one_row_for_a_state_and_event() -> None:
+    row = Row(FREE, "answer", "ignore", FREE)
+    with pytest.raises(ValueError, match="same state and event"):
+        StateTable("twice", FREE, (row, row))
+    with pytest.raises(ValueError, match="cannot be reached"):
+        StateTable("apart", FREE, (row, Row(REFUSED, "answer", "ignore", FREE)))

@@ -1,0 +1,37 @@
+"""Storms of restarts beside programs whose messages repeat: no false failure. Fixed seeds in CI; with TESTBED_LONG=1 300
+fresh ones, whose first is printed."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+import storms
+from storms import PROGRAMS
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
+CASES = 300 if LONG else 16  # each program twice over each protocol
+
+
+@pytest.mark.timeout(3600 if LONG else 300)
+def test_no_storm_has_a_checker_accuse_a_protocol(record_property: Callable[[str, object], None]) -> None:
+    tally = storms.SWARM.many(range(FIRST, FIRST + CASES), chunk=4)
+    failures = [f"{storms.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+    assert not failures, "\n".join(failures[:10])
+    record_property("note", f"storms: {CASES} cases from seed {FIRST} on; {dict(tally.rows)}")
+    assert tally.rows["nothing lost"] > 100 * CASES
+
+
+def test_storms_are_as_hard_as_they_are_meant_to_be() -> None:
+    cases = [storms.draw(seed) for seed in range(200)]
+    assert {(case.protocol, case.program) for case in cases} == {
+        (protocol, program) for protocol in ("emp", "am2") for program in PROGRAMS
+    }
+    kinds = {fault.kind for case in cases for fault in case.faults}
+    assert kinds >= {"crash", "restart", "reset", "impair", "flap", "partition", "pause"}
+    restarts = sum(any(fault.kind in storms.RESTARTS for fault in case.faults) for case in cases)
+    assert restarts > 180
+    assert cases == [storms.draw(seed) for seed in range(200)]

@@ -1,0 +1,84 @@
+"""Commands that are called in a process that goes on leave Python's garbage collector as they have found it."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from testbed.cli.collector import collector_off, imports_frozen
+from testbed.cli.main import testbed as command
+from testbed.cluster.records import state
+
+
+def collector() -> tuple[bool, tuple[int, int, int], int]:
+    return gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "default_root", lambda: tmp_path / "clusters")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["validate", "ring-8"],
+        ["validate", "no-such"],
+        ["graph", "star-3", "--dot"],
+        ["up", "star-3", "--dry-run"],
+        ["up", "star-3000"],
+        ["run", "star-2", "pingpong", "--mode", "sim", "--set", "sizes=8", "--set", "count=10", "--output", "run"],
+        ["run", "star-2", "pingpong", "--mode", "sim", "--set", "nothing=8", "--output", "run"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_leaves_the_collector_as_it_was(
+    arguments: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = collector()
+    CliRunner().invoke(command, list(arguments))
+    assert collector() == before
+
+
+def test_so_does_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    run = ["run", "star-2", "pingpong", "--mode", "sim", "--set", "count=10", "--output", "run"]
+    before = collector()
+    assert CliRunner().invoke(command, run).exit_code == 0
+    done = CliRunner().invoke(command, ["report", "run"])
+    assert done.exit_code == 0, done.output
+    assert collector() == before
+
+
+def test_who_had_it_off_or_something_frozen_still_has() -> None:
+    gc.disable()
+    gc.freeze()
+    try:
+        with collector_off(), imports_frozen():
+            pass
+        assert not gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_in_a_process_of_its_own_a_command_leaves_it_off() -> None:
+    """What it has made would only be looked through once more before it is gone."""
+    program = (
+        "import gc, sys; from testbed.cli.main import main\n"
+        "try: main()\n"
+        "finally: sys.stderr.write(f'collecting: {gc.isenabled()}')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "validate", "star-3"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "collecting: False"

@@ -1,0 +1,41 @@
+"""Signals to a full-screen view are not lost where Python can raise nothing."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+from types import FrameType
+
+import pytest
+
+from testbed.cli.screen.terminal import take_over
+
+
+class Abandoned:
+    """Sends a signal to its own process when it is freed, where exceptions are ignored."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), self._number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_where_nothing_can_be_raised_ends_the_view(number: signal.Signals) -> None:
+    def ended(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    keyboard, behind = pty.openpty()
+    before = signal.signal(number, ended)
+    try:
+        with take_over(behind) as terminal:
+            Abandoned(number)
+            assert terminal.wait(10).ended_by == number
+        with pytest.raises(SystemExit):
+            signal.raise_signal(number)  # as before
+    finally:
+        signal.signal(number, before)
+        os.close(keyboard)
+        os.close(behind)

@@ -1,0 +1,492 @@
+"""The plan, as the pure function that it is: exactly which operations lead from what exists to what is wanted.
+
+What exists is made by carrying out plans in a model of the kernel, which knows as much as a plan has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_model import Kernel
+from strategies import descriptions, edits
+
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.operations import (
+    AddForwarding,
+    MakeCable,
+    Operation,
+    RemoveNamespace,
+    SetLimits,
+    SetPort,
+    SetUp,
+)
+from testbed.cluster.plan.planner import FIRST_DIRECT_INDEX, FIRST_NODE_INDEX, FIRST_WIRE_INDEX, Existing, plan
+from testbed.kernel.rtnl_dump import Interface
+from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
+from testbed.spec.resolver import resolve
+
+
+def built(description: Description) -> Kernel:
+    kernel = Kernel()
+    kernel.converge(resolve(description))
+    return kernel
+
+
+def lines(operations: Sequence[Operation]) -> list[str]:
+    return [str(operation) for operation in operations]
+
+
+def described(links: Sequence[Link], nodes: int = 3, switches: int = 2, **more: object) -> Description:
+    return Description(
+        name="test",
+        nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
+        switches=[Switch(name=f"s{number}") for number in range(1, switches + 1)],
+        links=links,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def linked(*ends: str, nodes: int = 3, switches: int = 2, datapath: str = "auto") -> Description:
+    """``linked("n1 s1", "n2 s1")``"""
+    return described([Link(ends=pair.split(), datapath=datapath) for pair in ends], nodes, switches)
+
+
+def changed(before: Description, after: Description) -> list[str]:
+    """What a change takes; it leads where it should, so that nothing is left to do then."""
+    kernel = built(before)
+    operations = kernel.converge(resolve(after))
+    assert kernel.converge(resolve(after)) == []
+    return lines(operations)
+
+
+def test_a_fresh_star_is_made_in_this_order() -> None:
+    assert lines(plan(resolve(Description.star(2)), Existing())) == [
+        "make the wire namespace",
+        "make node n1",
+        "make node n2",
+        "make switch s1",
+        "make link n1:eth0--s1:1",
+        "make link n2:eth0--s1:2",
+        "add address 10.0.0.1/16 to n1:eth0",
+        "set eth0 in n1 up",
+        "add address 10.0.0.2/16 to n2:eth0",
+        "set eth0 in n2 up",
+    ]
+
+
+SHAPES = [
+    Description.star(5),
+    Description.line(4),
+    Description.ring(4),
+    Description.full_mesh(4),
+    Description.fat_tree(4),
+    Description.dumbbell(2, 2),
+    Description.back_to_back(),
+    Description.now(kind="ethernet"),
+    linked("n1 n2", "n2 n3", datapath="direct"),
+    linked("n1 s1", "n2 s1", "n2 s2", "n3 s2"),
+]
+
+
+@pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
+def test_when_all_is_there_nothing_is_to_be_done(description: Description) -> None:
+    assert built(description).converge(resolve(description)) == []
+
+
+def test_another_mtu_is_set_at_both_ends_of_the_cables_and_nowhere_else() -> None:
+    nodes = [Node(name="n1", nics=[Nic(name="eth0", mtu=9000)]), Node(name="n2"), Node(name="n3")]
+    after = Description(
+        name="test", nodes=nodes, switches=[Switch(name="s1")], links=[Link(ends=[f"n{n}", "s1"]) for n in (1, 2, 3)]
+    )
+    before = linked("n1 s1", "n2 s1", "n3 s1", switches=1)
+    assert changed(before, after) == ["set n1.eth0 to MTU 9000", "set eth0 in n1 to MTU 9000"]
+
+
+def test_another_mac_is_set_on_the_nic_alone() -> None:
+    before = linked("n1 s1", "n2 s1", nodes=2, switches=1)
+    nodes = [Node(name="n1", nics=[Nic(name="eth0", mac="02:00:00:00:00:aa")]), Node(name="n2")]
+    after = Description(name="test", nodes=nodes, switches=before.switches, links=before.links)
+    assert changed(before, after) == ["set eth0 in n1 to MAC 02:00:00:00:00:aa"]
+
+
+def test_a_node_more_disturbs_nobody() -> None:
+    assert changed(Description.star(3, name="star"), Description.star(4, name="star")) == [
+        "make node n4",
+        "make link n4:eth0--s1:4",
+        "add address 10.0.0.4/16 to n4:eth0",
+        "set eth0 in n4 up",
+    ]
+
+
+def test_a_node_less_disturbs_nobody() -> None:
+    assert changed(Description.star(4, name="star"), Description.star(3, name="star")) == [
+        "remove n4.eth0",
+        "remove node n4",
+    ]
+
+
+def test_a_node_more_on_a_switch_does_not_disturb_its_trunk_whose_port_moves() -> None:
+    before, after = Description.dumbbell(2, 2, name="x"), Description.dumbbell(3, 2, name="x")
+    assert resolve(before).links[-1].name != resolve(after).links[-1].name
+    assert not any("s1.s2" in line or line.startswith(("make link s", "remove s")) for line in changed(before, after))
+
+
+def test_one_of_two_parallel_trunks_less_is_one_trunk_less() -> None:
+    before = linked("n1 s1", "n2 s2", "s1 s2", "s1 s2", nodes=2)
+    after = linked("n1 s1", "n2 s2", "s1 s2", nodes=2)
+    assert [line for line in changed(before, after) if "remove" in line] == ["remove s1.s2.2", "remove s2.s1.2"]
+
+
+def test_a_link_less_takes_its_nic_with_it() -> None:
+    before = linked("n1 s1", "n2 s1", "n3 s1", "n3 s2")
+    after = linked("n1 s1", "n2 s1", "n3 s1")
+    assert changed(before, after)[:1] == ["remove n3.eth1"]
+
+
+def test_a_link_to_another_switch_is_plugged_there_with_the_same_nic() -> None:
+    before = linked("n1 s1", "n2 s1", "n3 s2", "s1 s2")
+    after = linked("n1 s2", "n2 s1", "n3 s2", "s1 s2")
+    assert changed(before, after) == [
+        f"set n1.eth0 to switch index {FIRST_WIRE_INDEX + 1}",
+        "forget what s1 learned",
+        "forget what s2 learned",
+    ]
+
+
+def test_two_cables_that_were_plugged_into_switches_become_one() -> None:
+    before = linked("n1 s1", "n2 s1", nodes=2, switches=1)
+    after = linked("n1 n2", nodes=2, switches=1)
+    assert changed(before, after) == [
+        "set n1.eth0 to switch index 0",
+        "set n2.eth0 to switch index 0",
+        "join n1:eth0--n2:eth0",
+        "forget what s1 learned",
+    ]
+
+
+def test_a_cable_between_nodes_is_parted_before_its_ends_are_plugged_in() -> None:
+    before = linked("n1 n2", nodes=2, switches=1)
+    after = linked("n1 s1", "n2 s1", nodes=2, switches=1)
+    kernel = built(before)
+    operations = lines(kernel.converge(resolve(after)))
+    switch = by_name(kernel, "", "s1").index
+    assert operations == [
+        "part n1.eth0",
+        "part n2.eth0",
+        f"set n1.eth0 to switch index {switch}",
+        "add a hook to n1.eth0",
+        f"set n2.eth0 to switch index {switch}",
+        "add a hook to n2.eth0",
+        "forget what s1 learned",
+    ]
+
+
+def test_cables_between_nodes_change_partners_without_new_nics() -> None:
+    before = linked("n1 n2", "n3 n4", nodes=4, switches=0)
+    after = linked("n1 n3", "n2 n4", nodes=4, switches=0)
+    operations = changed(before, after)
+    assert {line for line in operations if "address" not in line} == {
+        "part n1.eth0", "part n2.eth0", "part n3.eth0", "part n4.eth0",
+        "join n1:eth0--n3:eth0", "join n2:eth0--n4:eth0",
+    }  # fmt: skip
+
+
+def test_direct_links_that_change_partners_are_made_anew() -> None:
+    """Both pairs look alike but for their indexes, which is why no index occurs in two of them."""
+    before = linked("n1 n2", "n3 n4", nodes=4, switches=0, datapath="direct")
+    after = linked("n1 n3", "n2 n4", nodes=4, switches=0, datapath="direct")
+    assert [line for line in changed(before, after) if line.startswith("make")] == [
+        "make link n1:eth0--n3:eth0",
+        "make link n2:eth0--n4:eth0",
+    ]
+
+
+def test_a_link_becomes_direct_and_back() -> None:
+    joined, direct = linked("n1 n2", "n2 n3", switches=0), linked("n1 n2", "n2 n3", switches=0, datapath="direct")
+    assert "make link n1:eth0--n2:eth0" in changed(joined, direct)
+    assert "join n1:eth0--n2:eth0" in changed(direct, joined)
+    kernel = built(direct)
+    indexes = [i for key, found in kernel.interfaces.items() for i in found if key and i != 1]
+    assert len(indexes) == len(set(indexes)) == 4
+    assert min(indexes) >= FIRST_DIRECT_INDEX
+
+
+def test_the_first_indexes_are_left_to_the_kernel() -> None:
+    """Where tunnel modules are loaded, every new namespace has interfaces of the kernel's own."""
+    for operation in plan(resolve(Description.star(3)), Existing()):
+        if isinstance(operation, MakeCable):
+            assert operation.peer_index >= FIRST_NODE_INDEX > 20
+
+
+def test_the_kernels_own_interfaces_are_left_alone() -> None:
+    kernel = built(Description.star(2))
+    for key in kernel.interfaces:
+        kernel.make(key, 2, "tunl0", "ipip", "00:00:00:00", 1480)
+        kernel.make(key, 3, "sit0", "sit", "00:00:00:00", 1480)
+    assert kernel.converge(resolve(Description.star(2))) == []
+
+
+def test_what_else_is_in_the_wire_namespace_goes() -> None:
+    kernel = built(Description.star(2))
+    kernel.make(namespace_names.WIRE, 2, "stray", "veth", "02:00:00:00:00:01", 1500)
+    assert lines(kernel.converge(resolve(Description.star(2)))) == ["remove stray"]
+
+
+def test_what_users_add_to_a_node_stays() -> None:
+    kernel = built(Description.star(2))
+    kernel.make("n1", 2, "dummy0", "dummy", "02:00:00:00:00:01", 1500)
+    kernel.addresses["n1"][2] = {"192.168.0.1/24"}
+    assert kernel.converge(resolve(Description.star(2))) == []
+
+
+def test_routing_that_a_namespace_inherited_does_not_matter_to_a_node_with_one_nic() -> None:
+    kernel = built(Description.star(2))
+    kernel.routing["n1"] = {4, 6}
+    assert kernel.converge(resolve(Description.star(2))) == []
+
+
+def test_a_router_is_told_to_route_before_it_has_its_nics() -> None:
+    operations = lines(plan(resolve(linked("n1 s1", "n2 s1", "n2 s2", "n3 s2")), Existing()))
+    assert operations.index("let n2 route IPv4 between its NICs") < operations.index("make link n2:eth0--s1:2")
+    assert operations[-1] == "add route 10.0.0.0/16 via 10.1.0.2 to n3"
+
+
+def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() -> None:
+    links = [Link(ends=ends.split()) for ends in ("n1 s1", "n2 s1", "n2 s2", "n3 s2")]
+    kernel = built(described(links))
+    with_ipv6 = resolve(described(links, network6="fd00::/48"))
+    operations = lines(kernel.converge(with_ipv6))
+    assert "let n2 route IPv6 between its NICs" in operations
+    local = [line for line in operations if "add address fe80::" in line]
+    assert len(local) == 2
+    assert all(":" in line and " to n2:eth" in line for line in local)
+    assert kernel.converge(with_ipv6) == []
+    assert len([line for line in lines(kernel.converge(resolve(described(links)))) if "remove address" in line]) == 6
+
+
+def test_routes_follow_the_router() -> None:
+    before = linked("n1 s1", "n2 s1", "n2 s2", "n3 s2", nodes=4)
+    after = linked("n1 s1", "n4 s1", "n4 s2", "n3 s2", nodes=4)
+    operations = changed(before, after)
+    assert "remove route 10.1.0.0/16 via 10.0.0.2 from n1" in operations
+    assert "add route 10.1.0.0/16 via 10.0.0.4 to n1" in operations
+    assert not any("stop n2" in line for line in operations)  # it has no NIC left to route between
+
+
+# Cyclic segments
+
+
+def test_in_a_ring_no_port_comes_up_before_its_settings() -> None:
+    operations = plan(resolve(Description.ring(3)), Existing())
+    up = {operation.device: at for at, operation in enumerate(operations) if isinstance(operation, SetUp)}
+    for at, operation in enumerate(operations):
+        if isinstance(operation, MakeCable):
+            assert not operation.up
+        if isinstance(operation, SetPort | AddForwarding):
+            assert at < up[operation.device]
+    ports = [operation for operation in operations if isinstance(operation, SetPort)]
+    assert len(ports) == 9
+    assert not any(port.learning for port in ports)
+    assert sum(not port.flooding for port in ports) == 2  # the one trunk that is not in the tree, at both ends
+
+
+def test_a_trunk_that_closes_a_ring_comes_up_when_all_switches_have_stopped_learning() -> None:
+    before, after = Description.line(4, name="x"), Description.ring(4, name="x")
+    kernel = built(before)
+    operations = kernel.converge(resolve(after))
+    assert [str(operation) for operation in operations if isinstance(operation, MakeCable)] == ["make link s4:3--s1:3"]
+    first_up = next(at for at, operation in enumerate(operations) if isinstance(operation, SetUp))
+    assert not any(isinstance(operation, SetPort | AddForwarding) for operation in operations[first_up:])
+    assert kernel.converge(resolve(after)) == []
+
+
+def test_a_ring_that_is_opened_learns_again() -> None:
+    before, after = Description.ring(4, name="x"), Description.line(4, name="x")
+    operations = changed(before, after)
+    assert sorted(operations[:2]) == ["remove s1.s4", "remove s4.s1"]
+    assert "set port n1.eth0 learning, flooding" in operations
+    assert sum(line.startswith("forget ") and line.endswith("learned") for line in operations) == 4
+    assert not any("make" in line for line in operations)
+
+
+def test_flooding_moves_to_another_tree_without_a_cycle_on_the_way() -> None:
+    """Ports stop flooding before others begin: at no moment do all trunks of a ring flood."""
+    trunks = ["s1 s2", "s2 s3", "s3 s4", "s4 s1"]
+    nodes = [f"n{number} s{number}" for number in range(1, 5)]
+    before = linked(*nodes, *trunks, nodes=4, switches=4)
+    after = linked(*nodes, *trunks[2:], *trunks[:2], nodes=4, switches=4)
+    kernel = built(before)
+    operations = plan(resolve(after), kernel.existing())
+    assert [operation for operation in operations if isinstance(operation, SetPort) and operation.flooding]
+    for operation in operations:
+        kernel.carry_out(operation)
+        wire = kernel.interfaces[namespace_names.WIRE]
+        ends = [found for found in wire.values() if found.kind == "veth" and found.peer in wire and found.master]
+        assert len(ends) == 8
+        assert not all(end.flooding and end.up for end in ends)
+
+
+def test_a_node_more_on_a_ring_changes_tables_only_by_its_own_entry() -> None:
+    nodes = [f"n{number} s{number}" for number in (1, 2, 3)]
+    trunks = ["s1 s2", "s2 s3", "s3 s1"]
+    before = linked(*nodes, *trunks, nodes=3, switches=3)
+    after = linked(*nodes, *trunks, "n4 s1", nodes=4, switches=3)
+    operations = changed(before, after)
+    mac = resolve(after).nodes[3].nics[0].mac
+    assert operations[:2] == ["make node n4", "make link n4:eth0--s1:4"]
+    assert len([line for line in operations if line.startswith(f"forward {mac}")]) == 3
+    assert len(operations) == 2 + 1 + 3 + 1 + 2  # its port's settings; up, address, up
+
+
+# What was done by hand, or left half-way
+
+
+def test_a_namespace_removed_by_hand_is_made_again() -> None:
+    kernel = built(Description.star(3))
+    kernel.carry_out(RemoveNamespace("n2"))
+    assert lines(kernel.converge(resolve(Description.star(3)))) == [
+        "make node n2",
+        "make link n2:eth0--s1:2",
+        "add address 10.0.0.2/16 to n2:eth0",
+        "set eth0 in n2 up",
+    ]
+
+
+def test_a_namespace_whose_other_cable_ends_are_still_being_freed_is_made_again() -> None:
+    """The kernel frees a namespace later than its name."""
+    kernel = built(Description.star(3))
+    for table in (kernel.interfaces, kernel.addresses, kernel.routes, kernel.routing):
+        del table["n2"]
+    operations = lines(kernel.converge(resolve(Description.star(3))))
+    assert operations[0] == "remove n2.eth0"
+    assert kernel.converge(resolve(Description.star(3))) == []
+
+
+def by_name(kernel: Kernel, key: str, name: str) -> Interface:
+    return next(found for found in kernel.interfaces[key].values() if found.name == name)
+
+
+BY_HAND: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
+    ("a NIC set down", lambda k: k.change("n1", by_name(k, "n1", "eth0").index, up=False), ["set eth0 in n1 up"]),
+    (
+        "a wire end set down",
+        lambda k: k.change("", by_name(k, "", "n1.eth0").index, up=False),
+        ["set n1.eth0 in the wire namespace up"],
+    ),
+    (
+        "a switch set down",
+        lambda k: k.change("", by_name(k, "", "s1").index, up=False),
+        ["set s1 in the wire namespace up"],
+    ),
+    (
+        "a port taken out of its switch",
+        lambda k: k.change("", by_name(k, "", "n1.eth0").index, master=0),
+        [f"set n1.eth0 to switch index {FIRST_WIRE_INDEX}", "forget what s1 learned"],
+    ),
+    (
+        "an address removed",
+        lambda k: k.addresses["n1"].clear(),
+        ["add address 10.0.0.1/16 to n1:eth0"],
+    ),
+    (
+        "a port that does not learn",
+        lambda k: k.change("", by_name(k, "", "n1.eth0").index, learning=False),
+        ["set port n1.eth0 learning, flooding"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "mended"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
+def test_what_was_changed_by_hand_is_mended(change: Callable[[Kernel], None], mended: list[str]) -> None:
+    kernel = built(Description.star(2))
+    change(kernel)
+    assert lines(kernel.converge(resolve(Description.star(2)))) == mended
+
+
+def test_a_switch_removed_by_hand_gets_its_ports_back() -> None:
+    kernel = built(Description.star(2))
+    bridge = by_name(kernel, "", "s1").index
+    kernel.remove("", bridge)
+    for name in ("n1.eth0", "n2.eth0"):
+        kernel.change("", by_name(kernel, "", name).index, master=0)
+    operations = lines(kernel.converge(resolve(Description.star(2))))
+    bridge = by_name(kernel, "", "s1").index
+    assert operations == [
+        "make switch s1",
+        f"set n1.eth0 to switch index {bridge}",
+        f"set n2.eth0 to switch index {bridge}",
+    ]
+
+
+def test_a_half_made_join_is_parted_first() -> None:
+    kernel = built(Description.back_to_back())
+    del kernel.redirections[by_name(kernel, "", "n2.eth0").index]
+    assert lines(kernel.converge(resolve(Description.back_to_back()))) == ["part n1.eth0", "join n1:eth0--n2:eth0"]
+
+
+def test_when_an_ipv4_address_goes_the_others_of_its_nic_are_added_again() -> None:
+    """The kernel takes those that came later in the same network (secondaries) away with it."""
+
+    def star(*addresses: str) -> Description:
+        nodes = [Node(name="n1", nics=[Nic(name="eth0", addresses=addresses)]), Node(name="n2")]
+        links = [Link(ends=[name, "s1"]) for name in ("n1", "n2")]
+        return Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links)
+
+    before, after = star("10.0.0.1/16", "10.0.0.9/16"), star("10.0.0.9/16")
+    assert changed(before, after) == [
+        "remove address 10.0.0.1/16 from n1:eth0",
+        "add address 10.0.0.9/16 to n1:eth0",
+    ]
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_from_anything_to_anything_and_then_nothing_is_left_to_do(data: st.DataObject) -> None:
+    """Random clusters and edits, some of whose links between nodes are direct."""
+    kernel = Kernel()
+    description = data.draw(descriptions())
+    for _ in range(3):
+        wanted = resolve(description)
+        nodes = {node.name for node in wanted.nodes}
+        links = tuple(
+            replace(link, datapath="direct")
+            if {link.a.owner, link.b.owner} <= nodes and data.draw(st.booleans())
+            else link
+            for link in wanted.links
+        )
+        wanted = replace(wanted, links=links)
+        kernel.converge(wanted)
+        assert kernel.converge(wanted) == []
+        for switch in wanted.switches:
+            bridge = by_name(kernel, namespace_names.WIRE, namespace_names.switch(switch.name)).index
+            assert {mac for at, mac in kernel.forwarding if at == bridge} == switch.forwarding.keys()
+        for link in links:
+            if link.datapath == "direct":
+                one, other = (by_name(kernel, end.owner, end.port) for end in (link.a, link.b))
+                assert (one.peer, other.peer) == (other.index, one.index)
+        description = data.draw(st.one_of(edits(description), descriptions()))
+
+
+# Limits
+
+
+def test_limits_are_set_when_they_are_wanted_changed_and_lifted() -> None:
+    def limited(**limits: object) -> Description:
+        return Description(name="x", nodes=[Node(name="n1", **limits)])  # type: ignore[arg-type]
+
+    kernel = built(limited(cpu_share=0.5, memory="64MiB"))
+    assert kernel.limits == {"n1": (0.5, 64 << 20)}
+    assert kernel.converge(resolve(limited(cpu_share=0.5, memory="64MiB"))) == []
+    assert kernel.converge(resolve(limited(memory="64MiB"))) == [SetLimits("n1", 0.0, 64 << 20)]
+    assert kernel.converge(resolve(limited())) == [SetLimits("n1", 0.0, 0)]
+
+
+def test_a_default_mtu_for_all_changes_every_cable_and_makes_none() -> None:
+    links = [Link(ends=["n1", "s1"]), Link(ends=["n2", "s2"]), Link(ends=["s1", "s2"])]
+    operations = changed(described(links, 2), described(links, 2, defaults=Defaults(mtu=9000)))
+    assert len(operations) == 6
+    assert all(line.startswith("set ") and line.endswith("MTU 9000") for line in operations)

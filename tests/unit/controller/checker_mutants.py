@@ -1,0 +1,114 @@
+"""Checkers with one mistake, which the stories must find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from mutants import Mutant
+
+from testbed.controller.checkers import alignment, lanes
+from testbed.controller.checkers.histories import Receive, Send
+from testbed.controller.checkers.promises import Ending, _HistoryCheck
+from testbed.controller.checkers.unreceived import Restarts, Spare
+
+
+def paired_by_first_come(patch: pytest.MonkeyPatch) -> None:
+    def greedy(sends: Sequence[Send], receives: Sequence[Receive], _costs: Sequence[int]) -> list[int] | None:
+        places, at = [], 0
+        for receive in receives:
+            while at < len(sends) and not alignment.fits(sends[at], receive):
+                at += 1
+            if at == len(sends):
+                return None
+            places.append(at)
+            at += 1
+        return places
+
+    patch.setattr(lanes, "align", greedy)
+
+
+def _quiet_if(patch: pytest.MonkeyPatch, is_quiet: str) -> None:
+    look = _HistoryCheck._not_received
+
+    def not_received(self: _HistoryCheck, *rest: object) -> None:
+        transfers = [one for some in (*self._histories.sends, *self._histories.receives) for one in some]
+        if not (any(one.error for one in transfers) if is_quiet == "error" else self._how.ending is Ending.BROKEN_OFF):
+            look(self, *rest)  # type: ignore[arg-type]  # as they came
+
+    patch.setattr(_HistoryCheck, "_not_received", not_received)
+
+
+def quiet_after_an_error(patch: pytest.MonkeyPatch) -> None:
+    _quiet_if(patch, "error")
+
+
+def quiet_where_broken_off(patch: pytest.MonkeyPatch) -> None:
+    _quiet_if(patch, "broken off")
+
+
+def excused_by_any_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Restarts, "forgot", lambda self, node, *_: bool(self._spans[node]))
+
+
+def excused_by_no_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Restarts, "forgot", lambda *_: False)
+
+
+def senders_keep_nothing(patch: pytest.MonkeyPatch) -> None:
+    forgot = Restarts.forgot
+    patch.setattr(Restarts, "forgot", lambda self, node, *span: node != "n1" and forgot(self, node, *span))
+
+
+def explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Spare, "take", lambda self, send, before: next(self._fitting(send, before), None))
+
+
+def explained_by_the_first_that_fits(patch: pytest.MonkeyPatch) -> None:
+    def take(self: Spare, send: Send, before: Receive | None) -> Receive | None:
+        found = next((one for one in self._fitting(send, before) if one not in self._taken), None)
+        if found is not None:
+            self._taken[found] = send, before
+        return found
+
+    patch.setattr(Spare, "take", take)
+
+
+def explained_by_what_fails_for_no_reason(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_HistoryCheck, "_is_allowed", lambda _, receive: bool(receive.error))
+
+
+def waits_in_any_case(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_HistoryCheck, "_has_waited", lambda *_: True)
+
+
+def waits_in_no_case(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_HistoryCheck, "_has_waited", lambda *_: False)
+
+
+def lives_are_one(patch: pytest.MonkeyPatch) -> None:
+    def pair(*given: object) -> None:
+        sends = given[0]
+        assert isinstance(sends, list)
+        for send in sends:
+            send.life = 0
+        original(*given)  # type: ignore[arg-type]  # as they came
+
+    original = lanes._pair
+    patch.setattr(lanes, "_pair", pair)
+
+
+MUTANTS = (
+    Mutant("paired by first come", "a receive is paired with the first message that was sent", paired_by_first_come),
+    Mutant("quiet after an error", "a lost message is not told where a transfer has failed", quiet_after_an_error),
+    Mutant("quiet where broken off", "a lost message is not told where the run was broken off", quiet_where_broken_off),
+    Mutant("excused by any restart", "a restart explains what was lost at other times", excused_by_any_restart),
+    Mutant("excused by no restart", "a restart explains nothing", excused_by_no_restart),
+    Mutant("senders keep nothing", "the end of a sender explains nothing", senders_keep_nothing),
+    Mutant("explained again and again", "one failed receive explains all", explained_again_and_again),
+    Mutant("explained by the first", "a receive that another message needs is taken", explained_by_the_first_that_fits),
+    Mutant("explained by any failure", "an error that no fault allows explains", explained_by_what_fails_for_no_reason),
+    Mutant("waits in any case", "a receive that was left behind proves a loss", waits_in_any_case),
+    Mutant("waits in no case", "a receive that waits proves nothing", waits_in_no_case),
+    Mutant("lives are one", "a message of the next life proves that one of the last was lost", lives_are_one),
+)

@@ -1,0 +1,59 @@
+"""What a cluster's events say of spans in which a process of the tool was not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.controller.verdict.outages import InvalidRunError, outages
+from testbed.controller.verdict.verdicts import Grade, verdict_of
+
+MS = 1_000_000
+
+
+def event(what: str, clock: int, **facts: Any) -> dict[str, Any]:
+    return {"event": what, "clock": clock, **facts}
+
+
+RELAY = [
+    event("relay died", 5, pid=7, code=-9),
+    event("relay restarted", 9, pid=8, gap=[100 * MS, 140 * MS], lost=3, also_lost="what it held"),
+]
+
+
+def test_a_death_and_what_came_after_it_are_one_outage() -> None:
+    (found,) = outages(RELAY)
+    assert (found.what, found.begin, found.gap) == ("relay", 5, 40 * MS)
+    assert found.reason.startswith(
+        "the relay (process 7) died by signal 9 and was started again 40 ms later; 3 frames were lost"
+    )
+    assert "rules (nth, first, every) and chance count on" in found.reason
+    finding = found.finding()
+    assert (finding.what, finding.measured, finding.grade) == ("relay gap", 40 * MS, Grade.INVALID)
+    assert found.disturbance().touches("n1", "n2")
+
+
+def test_what_died_and_is_not_back_is_an_outage_without_an_end() -> None:
+    (found,) = outages(RELAY[:1])
+    assert (found.gap, found.finding().measured) == (0, None)
+
+
+def test_an_agents_outage_is_that_of_its_node() -> None:
+    told = [event("NIC agent died", 1, node="n1", pid=5), event("NIC agent died", 2, node="n2", pid=6)]
+    first, second = outages([*told, event("NIC agent restarted", 3, node="n2", pid=9, gap=[0, 5])])
+    assert (first.node, first.gap) == ("n1", 0)
+    assert (second.node, second.gap) == ("n2", 5)
+    assert second.reason == "the NIC agent of n2 (process 6) died and was started again 5e-06 ms later"
+    assert not second.disturbance().touches("n1")
+
+
+def test_what_happened_before_and_what_concerns_nobody_is_none() -> None:
+    assert outages(RELAY, since=10) == []
+    assert outages([event("relay behind", 1), event("inject", 2), event("node process died", 3, pid=4)]) == []
+
+
+def test_an_invalid_run_says_why_and_then_how_it_ended_once() -> None:
+    verdict = verdict_of([one.finding() for one in outages(RELAY)])
+    assert str(InvalidRunError(verdict, ValueError("no more"))).endswith("\nit ended with: no more")
+    reason = verdict.findings[0].reason
+    assert str(InvalidRunError(verdict, ValueError(reason))) == f"the run is invalid: {reason}"
+    assert InvalidRunError(verdict, ValueError()).exit_code == 9

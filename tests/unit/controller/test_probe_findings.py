@@ -1,0 +1,264 @@
+"""What probes found against what was expected: each situation, and the grade it must have."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from testbed.controller.probing.expectations import expect
+from testbed.controller.probing.probe_findings import Subject, judge, judge_down, rate_of_queued
+from testbed.controller.probing.probe_plan import plan_for
+from testbed.controller.probing.probes import Probed, TrainResult
+from testbed.controller.verdict.thresholds import TABLE
+from testbed.controller.verdict.verdicts import Finding, Grade
+from testbed.spec.layout import Impairment
+
+MILLISECOND = 1_000_000
+DELAYED = Impairment(delay=10 * MILLISECOND)
+LATE = tuple(10 * MILLISECOND + 20_000 + place for place in range(2_000))
+QUIET = Probed(2_000, 2_000, LATE, 0, 0, 0, 0, 0, 0, 0, 2.0)
+
+
+def subject(impairment: Impairment, **more: object) -> Subject:
+    expectation = expect(impairment, {})
+    return replace(
+        Subject("l", "forward", expectation, plan_for(impairment, expectation, 2, 1500)),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def graded(impairment: Impairment, probed: Probed, **more: object) -> dict[str, Finding]:
+    return {finding.what: finding for finding in judge(subject(impairment, **more), probed, TABLE)}
+
+
+def grades(found: dict[str, Finding]) -> set[Grade]:
+    return {finding.grade for finding in found.values()}
+
+
+def test_a_direction_that_does_what_was_asked_is_trusted() -> None:
+    found = graded(DELAYED, QUIET)
+    assert grades(found) == {Grade.TRUSTED}
+    assert found["delay p50"].asked == 10 * MILLISECOND
+    assert found["delay p50"].measured == LATE[999]
+    assert set(found) == {"delay min", "delay p50", "delay p99", "jitter", "loss", "duplicate", "order"}
+
+
+def moved(by: int) -> Probed:
+    return replace(QUIET, delays=tuple(delay + by for delay in LATE))
+
+
+def test_a_wrong_delay_is_degraded_then_invalid_late_and_early() -> None:
+    assert graded(DELAYED, moved(MILLISECOND))["delay p50"].grade is Grade.DEGRADED
+    assert graded(DELAYED, moved(6 * MILLISECOND))["delay p50"].grade is Grade.INVALID
+    early = graded(DELAYED, moved(-6 * MILLISECOND))
+    assert early["delay p50"].grade is Grade.INVALID
+    assert early["delay min"].grade is Grade.INVALID
+    assert "early" in early["delay min"].reason
+
+
+def test_a_late_hundredth_degrades_the_percentile_alone() -> None:
+    delays = (*LATE[:1_900], *(delay + 8 * MILLISECOND for delay in LATE[1_900:]))
+    found = graded(DELAYED, replace(QUIET, delays=delays))
+    assert found["delay p99"].grade is Grade.DEGRADED
+    assert found["delay p50"].grade is Grade.TRUSTED
+
+
+def test_few_timed_probes_decide_nothing() -> None:
+    found = graded(DELAYED, replace(QUIET, delays=LATE[:50]))
+    assert found["delay p50"].grade is Grade.TRUSTED
+    assert found["delay p99"].grade is Grade.UNDECIDED
+    found = graded(DELAYED, replace(QUIET, delays=()))
+    assert found["delay p50"].grade is Grade.UNDECIDED
+    assert found["delay p50"].measured is None
+
+
+def test_a_loss_that_nobody_asked_for_invalidates_even_one() -> None:
+    found = graded(DELAYED, replace(QUIET, arrived=1_999))
+    assert found["loss"].grade is Grade.INVALID
+    assert found["loss"].interval is not None
+
+
+LOSSY = Impairment(loss=0.05)
+
+
+def lost(sent: int, arrived: int) -> Probed:
+    return replace(QUIET, sent=sent, arrived=arrived, delays=tuple(range(1_000, 3_000)))
+
+
+def test_an_asked_loss_within_its_interval_is_trusted_if_enough_was_sent() -> None:
+    assert graded(LOSSY, lost(30_000, 28_530))["loss"].grade is Grade.TRUSTED
+    few = graded(LOSSY, lost(3_000, 2_850))["loss"]
+    assert few.grade is Grade.UNDECIDED
+    assert "would see 20%" in few.reason
+
+
+def test_another_loss_than_asked_invalidates_even_with_few_probes() -> None:
+    for arrived in (2_400, 3_000):
+        assert graded(LOSSY, lost(3_000, arrived))["loss"].grade is Grade.INVALID
+    assert graded(Impairment(loss=1.0), lost(3_000, 1))["loss"].grade is Grade.INVALID
+    assert graded(Impairment(loss=1.0), lost(3_000, 0))["loss"].grade is Grade.TRUSTED
+
+
+def test_what_explains_a_loss_keeps_it_undecided() -> None:
+    wrong = lost(3_000, 2_400)
+    for more in ({"ruled": True}, {"overflowed": 5}):
+        assert graded(LOSSY, wrong, **more)["loss"].grade is Grade.UNDECIDED
+    assert graded(LOSSY, replace(wrong, overrun=1))["loss"].grade is Grade.UNDECIDED
+    approximate = graded(LOSSY, wrong, approximate="duplicate with loss")["loss"]
+    assert approximate.grade is Grade.DEGRADED
+    assert "approximate" in approximate.reason
+
+
+def test_copies_flips_and_upset_order_that_nobody_asked_for_are_found() -> None:
+    assert graded(DELAYED, replace(QUIET, twice=1))["duplicate"].grade is Grade.INVALID
+    assert graded(DELAYED, replace(QUIET, corrupted=1))["corrupt"].grade is Grade.INVALID
+    assert graded(DELAYED, replace(QUIET, overtaken=1))["order"].grade is Grade.DEGRADED
+    assert graded(DELAYED, replace(QUIET, overtaken=50))["order"].grade is Grade.INVALID
+
+
+def test_asked_copies_flips_and_skips_are_trusted() -> None:
+    impairment = replace(DELAYED, duplicate=0.1, corrupt=0.1, reorder=0.1)
+    probed = replace(QUIET, sent=20_000, arrived=20_000, twice=2_010, corrupted=1_985, skipped=2_040, overtaken=1_500)
+    found = graded(impairment, probed)
+    assert {found[what].grade for what in ("duplicate", "corrupt", "reorder")} == {Grade.TRUSTED}
+    assert "order" not in found
+    assert graded(impairment, replace(probed, skipped=0))["reorder"].grade is Grade.INVALID
+
+
+def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_little() -> None:
+    reordered = replace(DELAYED, reorder=0.1)
+    stalled = tuple(delay + (6 * MILLISECOND if place < 40 else 0) for place, delay in enumerate(LATE))
+    for early, rest, grade in (
+        (3, LATE, Grade.UNDECIDED),
+        (8, LATE, Grade.INVALID),
+        (8, stalled, Grade.UNDECIDED),  # as large a share of the others has been held up as long
+        (60, stalled, Grade.INVALID),
+    ):
+        delays = tuple(sorted((*[7 * MILLISECOND] * early, *rest)))
+        found = graded(reordered, replace(QUIET, delays=delays, skipped=222, overtaken=200))["delay min"]
+        assert found.grade is grade
+        assert ("may have skipped" in found.reason) is (grade is Grade.UNDECIDED)
+    assert graded(DELAYED, replace(QUIET, delays=(7 * MILLISECOND, *LATE)))["delay min"].grade is Grade.INVALID
+
+
+JITTERY = Impairment(delay=50 * MILLISECOND, jitter=10 * MILLISECOND, distribution="uniform")
+
+
+def drawn(low: int, high: int) -> Probed:
+    source = random.Random(1)
+    return replace(QUIET, delays=tuple(sorted(source.randrange(low, high) for _ in range(3_000))))
+
+
+def test_jitter_as_asked_is_trusted_and_none_or_another_is_not() -> None:
+    sound = graded(JITTERY, drawn(40 * MILLISECOND, 60 * MILLISECOND))
+    assert grades(sound) == {Grade.TRUSTED}
+    none = graded(JITTERY, drawn(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
+    assert none["jitter"].grade is Grade.INVALID
+    assert none["jitter distribution"].grade is Grade.INVALID
+    wide = graded(JITTERY, drawn(20 * MILLISECOND, 80 * MILLISECOND))
+    assert wide["jitter"].grade is Grade.INVALID
+
+
+def test_a_small_jitter_that_is_missing_is_found() -> None:
+    small = replace(JITTERY, jitter=300_000)
+    none = drawn(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
+    assert {graded(small, none)[what].grade for what in ("jitter", "jitter distribution")} <= {
+        Grade.DEGRADED,
+        Grade.INVALID,
+    }
+
+
+def test_jitter_that_nobody_asked_for_is_found() -> None:
+    found = graded(DELAYED, drawn(10 * MILLISECOND, 30 * MILLISECOND))
+    assert found["jitter"].grade is Grade.INVALID
+
+
+def test_other_frames_that_are_in_the_way_keep_delays_undecided() -> None:
+    behind = replace(drawn(40 * MILLISECOND, 60 * MILLISECOND), others=1_000)
+    assert graded(JITTERY, behind)["delay p50"].grade is Grade.UNDECIDED
+    shaped = Impairment(rate=1_000_000)
+    assert graded(shaped, replace(QUIET, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED
+
+
+def test_rules_excuse_a_deviation_and_nothing_else() -> None:
+    assert grades(graded(DELAYED, QUIET, ruled=True)) == {Grade.TRUSTED}
+    assert graded(DELAYED, moved(6 * MILLISECOND), ruled=True)["delay p50"].grade is Grade.UNDECIDED
+
+
+# Rate
+
+SHAPED = Impairment(rate=10_000_000)
+SHORT = tuple(48_000 + place for place in range(2_000))  # 60 bytes at 10 Mbit/s
+
+
+def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> Probed:
+    """Frames through a wire of that rate. stop: a pause of the sender's in the middle, in nanoseconds."""
+    plan = subject(SHAPED).plan.train
+    assert plan is not None
+    frames = []
+    free = 0
+    for place in range(plan.count):
+        left = int(place * plan.bits * 1e9 / offered) + (stop if place > plan.count // 2 else 0)
+        free = int(max(free, left) + plan.bits * 1e9 / rate)
+        frames.append((left, free))
+    return replace(QUIET, delays=SHORT, train=TrainResult(offered, tuple(frames), 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("rate", "grade"),
+    [
+        (1e7, Grade.TRUSTED),
+        (0.9e7, Grade.DEGRADED),
+        (0.7e7, Grade.INVALID),
+        (1.1e7, Grade.DEGRADED),
+        (1e9, Grade.INVALID),
+    ],
+)
+def test_the_rate_is_measured(rate: float, grade: Grade) -> None:
+    found = graded(SHAPED, train(rate))["rate"]
+    assert found.grade is grade
+    assert found.measured == pytest.approx(min(rate, 1.3e7), rel=0.02)
+
+
+def test_a_sender_that_stops_for_a_while_changes_no_rate() -> None:
+    found = graded(SHAPED, train(1e7, stop=200 * MILLISECOND))["rate"]
+    assert found.measured == pytest.approx(1e7, rel=0.02)
+
+
+def test_a_train_below_the_rate_decides_nothing() -> None:
+    found = graded(SHAPED, train(1e7, offered=0.9e7))["rate"]
+    assert found.grade is Grade.UNDECIDED
+    assert "this machine sends no more" in found.reason
+
+
+def test_a_train_that_was_not_alone_or_not_read_decides_nothing() -> None:
+    probed = train(1e7)
+    assert probed.train is not None
+    for result in (
+        replace(probed.train, others=10**6),
+        replace(probed.train, overrun=1),
+        replace(probed.train, frames=()),
+    ):
+        assert graded(SHAPED, replace(probed, train=result))["rate"].grade is Grade.UNDECIDED
+
+
+def test_a_train_for_which_no_time_was_left_decides_nothing() -> None:
+    found = graded(SHAPED, replace(QUIET, delays=SHORT))["rate"]
+    assert found.grade is Grade.UNDECIDED
+    assert "alone" in found.reason
+
+
+def test_only_a_long_row_of_frames_that_waited_tells_a_rate() -> None:
+    assert rate_of_queued([(place * 10, place * 10 + 5) for place in range(500)], 8, 100) is None
+    waiting = [(place * 10, place * 20 + 200) for place in range(500)]
+    assert rate_of_queued(waiting, 8, 100) == pytest.approx(8e9 / 20)
+
+
+def test_nothing_may_pass_a_link_that_is_down() -> None:
+    down = replace(QUIET, arrived=0, delays=())
+    (finding,) = judge_down(subject(Impairment()), down, TABLE)
+    assert finding.grade is Grade.TRUSTED
+    (finding,) = judge_down(subject(Impairment()), replace(down, arrived=1), TABLE)
+    assert finding.grade is Grade.INVALID

@@ -1,0 +1,107 @@
+"""What checkers say where programs are started again, and where an error ends the run: nobody is accused who can be
+explained, and what is lost is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from checker_mutants import MUTANTS
+from hypothesis import given
+from hypothesis import strategies as st
+from mutants import Mutant, found
+from restart_stories import STORIES, Story
+
+from testbed.controller.checkers.alignment import EXCUSED, FINISHED, UNFINISHED, align, fits
+from testbed.controller.checkers.histories import Receive, Send, histories_of, read_histories
+from testbed.runtime.journal import Trail
+
+CONTENTS = st.sampled_from(["00", "01"])
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_story(story: Callable[[], None]) -> None:
+    story()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_a_mistake_in_the_checkers_is_found(mutant: Mutant) -> None:
+    found(mutant, lambda number: STORIES[number](), 0, len(STORIES))
+
+
+def a_send(at: int, content: str) -> Send:
+    return Send(0, "n1", at, 1, 0, 0, 8, at, "", 0, digest=content)
+
+
+def a_receive(at: int, content: str) -> Receive:
+    return Receive(1, "n2", at, 0, 0, 0, 8, at, "", 0, ended=1_000, source=0, came_tag=0, came_size=8, digest=content)
+
+
+def every_assignment(sends: list[Send], receives: list[Receive]) -> Iterator[tuple[int, ...]]:
+    for places in combinations(range(len(sends)), len(receives)):
+        if all(fits(sends[at], receive) for at, receive in zip(places, receives, strict=True)):
+            yield places
+
+
+@given(
+    st.lists(st.tuples(CONTENTS, st.sampled_from([UNFINISHED, EXCUSED, FINISHED])), max_size=9),
+    st.lists(CONTENTS, max_size=5),
+)
+def test_no_assignment_is_better_than_the_one_that_is_found(sent: list[tuple[str, int]], came: list[str]) -> None:
+    sends = [a_send(at, content) for at, (content, _) in enumerate(sent)]
+    receives = [a_receive(at, content) for at, content in enumerate(came)]
+    costs = [cost for _, cost in sent]
+
+    def left(places: tuple[int, ...] | list[int]) -> int:
+        return sum(costs) - sum(costs[at] for at in places)
+
+    places = align(sends, receives, costs)
+    others = list(every_assignment(sends, receives))
+    if places is None:
+        assert not others
+    else:
+        assert tuple(places) in others
+        assert left(places) == min(map(left, others))
+
+
+def test_many_messages_of_one_content_and_many_lives_take_no_long_time() -> None:
+    """Linear but for what was under way when a program ended: here a tenth of 20,000 messages, in 200 lives."""
+    sends = [a_send(at, "00") for at in range(20_000)]
+    costs = [UNFINISHED if at % 100 >= 90 else FINISHED for at in range(20_000)]
+    receives = [a_receive(at, "00") for at in range(18_000)]
+    for at, receive in enumerate(receives):
+        receive.ended = at * 10 // 9 + 12
+    places = align(sends, receives, costs)
+    assert places is not None
+    assert sum(costs) == sum(costs[at] for at in places)
+
+
+def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_the_next(tmp_path: Path) -> None:
+    told = Story()
+    receive = told.begin_receive(1)
+    told.begin_send(0, 1)
+    told.restart(0)
+    send = told.begin_send(0, 1)
+    told.received(1, receive, 0)
+    told.sent(0, send)
+    for name, events in told.events.items():
+        trail = Trail(tmp_path / f"{name}.jsonl")
+        for number, event in enumerate(events):
+            trail.write(event)
+            if name == "n1" and number == 0:
+                trail.close()
+                torn = (tmp_path / "n1.jsonl").read_bytes()[:-20]
+                (tmp_path / "n1.jsonl").write_bytes(torn)
+                trail = Trail(tmp_path / "n1.jsonl")
+        trail.close()
+    read = read_histories(tmp_path, ["n1", "n2"])
+    assert [(one.number, one.done) for one in read.sends[0]] == [(1, True)]
+
+
+def test_the_end_of_a_transfer_whose_beginning_is_not_told_is_passed_over() -> None:
+    told = Story()
+    told.deliver(0, 1, "0a")
+    del told.events["n1"][0]
+    assert histories_of(told.events).sends == [[], []]

@@ -1,0 +1,17 @@
+"""What Myrinet's switches have counted in a run."""
+
+from __future__ import annotations
+
+from testbed.controller.verdict.accounts import switch_counts_since
+
+
+def test_what_was_counted_before_a_run_is_none_of_it() -> None:
+    before = {"s1": {"no_port": 3, "stops": 1}}
+    now = {"s1": {"no_port": 5, "stops": 1}, "s2": {"no_port": 1, "stops": 0}}
+    assert switch_counts_since(before, now) == {"s1": {"no_port": 2, "stops": 0}, "s2": {"no_port": 1, "stops": 0}}
+
+
+def test_a_relay_that_has_begun_anew_counts_from_nothing() -> None:
+    assert switch_counts_since({"s1": {"no_port": 3, "stops": 1}}, {"s1": {"no_port": 2, "stops": 4}}) == {
+        "s1": {"no_port": 2, "stops": 4}
+    }

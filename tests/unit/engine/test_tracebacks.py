@@ -1,0 +1,57 @@
+"""Who is to blame for what a program has raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from testbed.engine.tracebacks import complete_traceback, program_traceback
+from testbed.errors import TestbedError
+from testbed.spec import units
+from testbed.spec.loader import parse
+
+
+def raised(program: str, path: str) -> BaseException:
+    """By a program in a file of this name, whichever line of ours has called it."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011  each has another
+        exec(compile(program, path, "exec"), {"parse": parse, "units": units})
+    # The first frame is this test's, which stands for what runs programs.
+    return caught.value.with_traceback(caught.value.__traceback__.tb_next if caught.value.__traceback__ else None)
+
+
+def test_a_programs_own_lines_and_what_they_call_are_shown() -> None:
+    said = program_traceback(raised("units.parse_rate('fast')", "/home/me/work.py"))
+    assert said.splitlines()[1] == '  File "/home/me/work.py", line 1, in <module>'
+    assert "units.py" in said
+    assert said.splitlines()[-1].startswith("testbed.spec.units.UnitError: found 'fast'")
+
+
+def test_what_runs_a_program_is_left_out_but_in_the_log() -> None:
+    names: dict[str, Callable[[], None]] = {}
+    exec(compile("def work():\n  return 1 / 0", "/home/me/work.py", "exec"), names)
+    exec(compile("def run():\n  work()", units.__file__, "exec"), names)
+    with pytest.raises(ZeroDivisionError) as caught:
+        names["run"]()
+    error = caught.value.with_traceback(caught.tb.tb_next)
+    assert program_traceback(error).splitlines()[1] == '  File "/home/me/work.py", line 2, in work'
+    assert units.__file__ in complete_traceback(error)
+
+
+def test_a_shipped_workload_is_a_program() -> None:
+    from testbed import workloads
+
+    path = f"{workloads.__file__.rpartition('/')[0]}/sort.py"
+    assert f'  File "{path}", line 1, in <module>' in program_traceback(raised("1 / 0", path))
+
+
+def test_an_error_of_ours_that_no_program_has_to_do_with_is_its_sentence() -> None:
+    error = raised("units.parse_rate('fast')", units.__file__)
+    assert isinstance(error, TestbedError)
+    assert program_traceback(error) == str(error)
+
+
+def test_a_mistake_of_ours_is_shown_whole() -> None:
+    said = program_traceback(raised("1 / 0", units.__file__))
+    assert said.startswith("Traceback (most recent call last):\n")
+    assert units.__file__ in said

@@ -1,0 +1,108 @@
+"""Networks of Myrinet switches for tests: cables by name, NICs that keep offering what they have, and what came where."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from testbed.fabric.interface import Plug
+from testbed.fabric.myrinet.channel import Channel
+from testbed.fabric.myrinet.network import Network
+from testbed.fabric.myrinet.route import closed, route_byte
+from testbed.fabric.myrinet.settings import Settings
+from testbed.fabric.myrinet.switch import WORDS
+from testbed.fates.records import Record
+from testbed.fates.rules import RuleSet
+from testbed.fates.stage import NOTHING, FateOptions
+from testbed.spec.layout import BOTH, Impairment
+
+CAUSES = {words: cause for cause, words in WORDS.items()}
+HEAD = bytes.fromhex("020000000002 020000000001 88b6")
+TYPE = b"\0\4"
+HOP = 300
+
+End = tuple[str, int]
+"""A switch and its port, or a NIC and 0."""
+
+
+class Net:
+    """cables: pairs of ends; the forward direction goes from the first to the second."""
+
+    def __init__(
+        self,
+        cables: Sequence[tuple[End, End]],
+        impairments: Mapping[str, Impairment] | None = None,
+        settings: Settings | None = None,
+        rules: RuleSet | None = None,
+        ports: int = 8,
+    ) -> None:
+        """impairments: of both directions, by the cable's name."""
+        settings = replace(settings or Settings(hop=HOP), ports=ports)
+        self.dropped: list[tuple[int, str, int, str]] = []
+        self.network = Network(settings, lambda *what: self.dropped.append((*what[:3], CAUSES[what[4]])))
+        self.log: list[Record] = []
+        self.came: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        self.channels: dict[tuple[End, End], Channel] = {}
+        self._leaving: dict[str, Channel] = {}
+        self._queues: dict[str, deque[bytes]] = defaultdict(deque)
+        for a, b in cables:
+            name = f"{a[0]}:{a[1]}--{b[0]}:{b[1]}"
+            impairment = (impairments or {}).get(name, NOTHING)
+            for direction, (source, end) in zip(BOTH, ((a, b), (b, a)), strict=True):
+                options = FateOptions(7, rules=rules, log=self.log.append)
+                start, until = (Plug(*one) if one[1] else None for one in (source, end))
+                channel = self.network.join(name, direction, impairment, options, start, until)
+                self.channels[source, end] = channel
+                if not source[1]:
+                    self._leaving[source[0]] = channel
+                    channel.on_space = lambda now, nic=source[0]: self._pump(now, nic)
+                if not end[1]:
+                    channel.receive = lambda now, frame, nic=end[0]: self.came[nic].append((now, frame))
+
+    def send(self, now: int, nic: str, *frames: bytes) -> None:
+        """They go as soon as the link takes them, in this order."""
+        was_empty = not self._queues[nic]
+        self._queues[nic].extend(frames)
+        if was_empty:
+            self._pump(now, nic)
+
+    def run(self, until: int | None = None) -> int:
+        """Let everything happen; when the last thing did."""
+        now = 0
+        while (when := self.network.deadline) is not None and (until is None or when <= until):
+            assert when >= now, "time goes back"
+            now = when
+            self.network.poll(now)
+        return now
+
+    def waiting(self, nic: str) -> int:
+        return len(self._queues[nic])
+
+    def counted(self, cause: str) -> int:
+        return sum(counters[cause] for counters in self.network.switches.values())
+
+    def _pump(self, now: int, nic: str) -> None:
+        queue = self._queues[nic]
+        while queue and self.network.offer(now, self._leaving[nic], queue[0]):
+            queue.popleft()
+
+
+def frame(steps: Sequence[int], size: int = 0, mark: int = 0) -> bytes:
+    """With this route; size: bytes of what it carries, the first four of which are the mark."""
+    return closed(HEAD, bytes(map(route_byte, steps)) + TYPE + mark.to_bytes(4, "big") + bytes(max(size - 4, 0)))
+
+
+def mark_of(arrived: bytes) -> int:
+    """Of one whose route is used up."""
+    return int.from_bytes(arrived[16:20], "big")
+
+
+def star(nics: int) -> list[tuple[End, End]]:
+    """NICs n1, n2, ... at ports 1, 2, ... of one switch."""
+    return [((f"n{number}", 0), ("s", number)) for number in range(1, nics + 1)]
+
+
+def wire_time(one: bytes, rate: int = 1_280_000_000) -> int:
+    """Nanoseconds that a frame takes."""
+    return -(-(len(one) - len(HEAD)) * 8_000_000_000 // rate)

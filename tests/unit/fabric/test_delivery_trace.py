@@ -1,0 +1,121 @@
+"""A trace of delivery opportunities in mahimahi's format is a rate that changes as recorded."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_frames import MILLISECOND, carry, direction, numbered
+
+from testbed.fabric.delivery_trace import OPPORTUNITY, parse_delivery_trace
+from testbed.fabric.direction import Direction
+from testbed.fates.fate_counters import Outcome
+from testbed.fates.text_files import BrokenFileError
+from testbed.spec.layout import Impairment
+
+TRACE = "1\n3\n3\n10\n"
+
+
+def traced(text: str = TRACE, **more: object) -> Direction:
+    more = {"delay": 0, **more}
+    return direction(Impairment(rate_trace="up.trace", **more), files={"up.trace": text})  # type: ignore[arg-type]
+
+
+def dues(wire: Direction, schedule: list[tuple[int, int]]) -> list[float]:
+    """In milliseconds, of frames offered at (milliseconds, size)."""
+    frames = [(at * MILLISECOND, numbered(place, size)) for place, (at, size) in enumerate(schedule)]
+    return [due / MILLISECOND for due, _ in carry(wire, frames)]
+
+
+def test_each_opportunity_takes_one_large_frame_and_the_trace_repeats() -> None:
+    assert dues(traced(), [(0, 1504)] * 9) == [1, 3, 3, 10, 11, 13, 13, 20, 21]
+
+
+def test_small_frames_share_an_opportunity_that_came_after_them() -> None:
+    assert dues(traced(), [(0, 700), (0, 700), (0, 104), (0, 700)]) == [1, 1, 1, 3]
+
+
+def test_a_large_frame_takes_several_opportunities() -> None:
+    # 4000 bytes take 1504 at 1 and at 3 ms and 992 more at 3 ms; 512 bytes are left there.
+    assert dues(traced(), [(0, 4000), (0, 512), (0, 1)]) == [3, 3, 10]
+
+
+def test_an_opportunity_that_nobody_waited_for_is_gone() -> None:
+    assert dues(traced(), [(3, 100), (11, 100), (12, 100), (13, 100)]) == [10, 13, 13, 20]
+
+
+def test_the_delay_comes_on_top() -> None:
+    assert dues(traced(delay=5 * MILLISECOND), [(0, 100)]) == [6]
+
+
+def test_the_queue_holds_what_waits_and_drops_the_rest() -> None:
+    wire = traced(queue=3008)
+    assert [wire.offer(0, numbered(n, 1504)) for n in range(3)] == [Outcome.ACCEPTED] * 2 + [Outcome.QUEUE]
+    assert wire.queued(0) == (3008, 2)
+    assert wire.queued(MILLISECOND) == (1504, 1)
+    assert wire.offer(MILLISECOND, numbered(3, 1504)) is Outcome.ACCEPTED
+
+
+def test_a_change_of_the_delay_does_not_begin_the_trace_anew_and_another_trace_waits_for_the_wire() -> None:
+    wire = traced()
+    files = {"up.trace": TRACE, "slow.trace": "2\n"}
+    wire.offer(0, numbered(0, 1504))
+    wire.change(2 * MILLISECOND, Impairment(rate_trace="up.trace", delay=1), files)
+    wire.offer(2 * MILLISECOND, numbered(1, 1504))
+    wire.offer(2 * MILLISECOND, numbered(2, 1504))
+    wire.offer(2 * MILLISECOND, numbered(3, 1504))
+    wire.change(4 * MILLISECOND, Impairment(rate_trace="slow.trace"), files)
+    wire.offer(4 * MILLISECOND, numbered(4, 1504))
+    delivered = [due for due, _ in carry(wire, [])]
+    assert delivered == [MILLISECOND, 3 * MILLISECOND + 1, 3 * MILLISECOND + 1, 10 * MILLISECOND + 1, 12 * MILLISECOND]
+
+
+def test_the_mean_rate_decides_the_queue() -> None:
+    text = "\n".join(str(place // 100 + 1) for place in range(1000))  # 100 frames per millisecond: 1.2 Gbit/s
+    assert parse_delivery_trace(text, "t").rate == 1_203_200_000
+    assert traced(text, delay=10 * MILLISECOND).queue == (3_008_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "found"),
+    [
+        ("1\n2\nx\n", 3, "'x'"),
+        ("1\n\n2\n", 2, "an empty line"),
+        ("5\n4\n", 2, "4 after 5"),
+        ("1\n-2\n", 2, "'-2'"),
+        ("1\n2.5\n", 2, "'2.5'"),
+        ("1\n" + "9" * 30, 2, "'9999"),
+        ("", 0, "no line"),
+        ("0\n0\n", 2, "a trace that ends at 0"),
+    ],
+)
+def test_a_broken_line_is_named_with_its_file(text: str, line: int, found: str) -> None:
+    with pytest.raises(BrokenFileError) as caught:
+        traced(text)
+    assert caught.value.line == line
+    where = f"up.trace, line {line}" if line else "up.trace"
+    assert str(caught.value).startswith(f"{where}: found {found}")
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=10).map(sorted).filter(lambda times: times[-1] > 0),
+    st.lists(st.tuples(st.integers(0, 15), st.integers(20, 5000)), min_size=1, max_size=30),
+)
+def test_no_opportunity_carries_more_than_its_bytes(times: list[int], frames: list[tuple[int, int]]) -> None:
+    wire = traced("\n".join(map(str, times)), queue=10**6)
+    now, schedule = 0, []
+    for gap, size in frames:
+        now += gap
+        schedule.append((now, size))
+    found = dues(wire, schedule)
+    assert all(later >= earlier for earlier, later in pairwise(found))
+    assert all(due > at for due, (at, _) in zip(found, schedule, strict=True))
+    for place, due in enumerate(found):
+        rounds, rest = divmod(round(due), times[-1])
+        assert rest in times or (rest == 0 and rounds)
+        # All that has been delivered by then fits into all opportunities until then.
+        opportunities = rounds * len(times) + sum(time <= rest for time in times)
+        assert sum(size for _, size in schedule[: place + 1]) <= opportunities * OPPORTUNITY

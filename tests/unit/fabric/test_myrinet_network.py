@@ -1,0 +1,467 @@
+"""Frames through Myrinet switches: when they come, what they hold while they wait, and that nothing is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from myrinet_nets import HEAD, HOP, TYPE, End, Net, frame, mark_of, star, wire_time
+
+from testbed.errors import UnsupportedError
+from testbed.fabric.direction import Direction
+from testbed.fabric.myrinet.route import closed, is_intact, onward, route_byte
+from testbed.fabric.myrinet.settings import Settings
+from testbed.fabric.myrinet.switch import WORDS
+from testbed.fabric.myrinet.worm import UNKNOWN, Hop, Worm, end_of, ends_of, pass_in
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import Record
+from testbed.fates.rules import RuleSet
+from testbed.fates.stage import FateOptions
+from testbed.spec.layout import Impairment
+
+TIMEOUT = Settings().timeout
+SLACK = Settings().slack
+
+
+def line(switches: int, cables: int = 1) -> list[tuple[End, End]]:
+    """Switches s1, s2, ... from port 8 to port 7 of the next; NICs n<switch><port> at their ports 1 to 4."""
+    along = [((f"s{one}", 8), (f"s{one + 1}", 7)) for one in range(1, switches)]
+    nics = [((f"n{one}{port}", 0), (f"s{one}", port)) for one in range(1, switches + 1) for port in range(1, 5)]
+    return nics + along[:cables] + along[cables:]
+
+
+def along(source: int, destination: int, switches: int) -> list[int]:
+    """The route from port `source` of the first switch to port `destination` of the last."""
+    if switches == 1:
+        return [destination - source]
+    return [8 - source, *[1] * (switches - 2), destination - 7]
+
+
+# Alone
+
+
+@pytest.mark.parametrize("switches", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", [4, 1000, 8192])
+def test_a_frame_is_cut_through_every_switch_adds_its_hop_and_not_the_frames_length(switches: int, size: int) -> None:
+    net = Net(line(switches))
+    sent = frame(along(1, 2, switches), size)
+    net.send(0, "n11", sent)
+    net.run()
+    ((when, _),) = net.came[f"n{switches}2"]
+    assert when == wire_time(sent) + switches * HOP
+
+
+def test_every_cable_adds_its_delay_and_the_slowest_link_its_rate() -> None:
+    slow = Impairment(delay=2_000, rate=100_000_000)
+    net = Net(line(3), {"s1:8--s2:7": slow})
+    sent = frame(along(1, 2, 3), 1000)
+    net.send(0, "n11", sent)
+    net.run()
+    ((when, _),) = net.came["n32"]
+    slowest = wire_time(sent[:-1], 100_000_000)  # one byte of the route is gone there
+    assert 0 <= when - (slowest + 2_000 + 3 * HOP) < wire_time(HEAD + b"1") + 3
+
+
+def test_a_switch_takes_one_byte_of_the_route_and_the_crc_is_right_on_every_link() -> None:
+    net = Net(line(3))
+    net.send(0, "n11", frame([7, 1, -6], 100, mark=9))
+    net.run()
+    ((_, came),) = net.came["n31"]
+    assert came == closed(HEAD, TYPE + bytes([0, 0, 0, 9]) + bytes(96))
+
+
+def test_a_route_of_step_0_sends_a_frame_back_where_it_came_from() -> None:
+    net = Net(line(2))
+    net.send(0, "n11", frame([7, 0, -7], mark=1), frame([0], mark=2))
+    net.run()
+    assert sorted(mark_of(came) for _, came in net.came["n11"]) == [1, 2]
+
+
+def test_a_route_that_is_not_used_up_is_left_to_the_nic() -> None:
+    net = Net(star(2))
+    net.send(0, "n1", frame([1, 3]))
+    net.run()
+    assert [came[14] for _, came in net.came["n2"]] == [route_byte(3)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "cause"), [([], "route_used_up"), ([7], "no_port"), ([-2], "no_port"), ([5], "no_cable")]
+)
+def test_a_frame_that_leads_nowhere_is_counted_and_holds_nothing(steps: list[int], cause: str) -> None:
+    net = Net(star(4)[1:])
+    net.send(0, "n2", frame(steps, 4000), frame([1], mark=1))
+    net.run()
+    assert [(name, port, why) for _, name, port, why in net.dropped] == [("s", 2, cause)]
+    assert net.network.switches["s"] == {**dict.fromkeys(WORDS, 0), cause: 1}
+    assert [mark_of(came) for _, came in net.came["n3"]] == [1]
+
+
+@pytest.mark.parametrize("size", range(len(HEAD) + 3))
+def test_a_frame_that_is_cut_short_anywhere_is_dropped(size: int) -> None:
+    net = Net(star(2))
+    net.send(0, "n1", frame([1])[:size])
+    net.run()
+    assert net.counted("route_used_up") == (size < 16)
+    assert len(net.came["n2"]) == (size >= 16)
+
+
+# Waiting
+
+
+@pytest.mark.parametrize(("size", "holds"), [(1000, True), (20, False)])
+def test_a_blocked_frame_holds_its_links_until_its_end_fits_into_the_inputs_ahead(size: int, holds: bool) -> None:
+    """It waits at s2 for the output to n21; what n11 sends next goes another way, from s1."""
+    net = Net(line(2))
+    first = frame([-1], 8000)
+    net.send(0, "n22", first)
+    net.send(1_000, "n11", frame(along(1, 1, 2), size, mark=1), frame([2], 20, mark=2))
+    net.run()
+    ((when, _),) = net.came["n13"]
+    assert (when > wire_time(first)) == holds
+    assert len(net.came["n21"]) == 2
+
+
+def test_a_link_takes_of_a_blocked_frame_what_the_input_and_the_cable_hold() -> None:
+    """A frame one byte longer than that holds the link, and one that just fits does not."""
+    delay = 1_000
+    window = SLACK + pass_in(2 * delay, 1_280_000_000)
+    overhead = 1 + len(TYPE) + 1
+    for size, is_free in ((window - overhead, True), (window - overhead + 1, False)):
+        net = Net(star(4), {"n1:0--s:1": Impairment(delay=delay)})
+        net.send(0, "n4", frame([-1], 60_000))
+        net.send(10_000, "n1", frame([2], size))
+        net.run(until=200_000)
+        channel = net.channels[("n1", 0), ("s", 1)]
+        assert (channel.free != UNKNOWN) == is_free
+        net.run()
+        assert len(net.came["n3"]) == 2
+
+
+def test_a_nic_is_told_that_its_link_is_held_and_when_there_is_space_again() -> None:
+    net = Net(star(2))
+    channel = net.channels[("n1", 0), ("s", 1)]
+    told: list[int] = []
+    channel.on_space = told.append
+    first = frame([1], 1000)
+    assert net.network.offer(0, channel, first)
+    assert not net.network.offer(10, channel, frame([1], 1000))
+    assert not net.network.offer(20, channel, frame([1], 1000))
+    net.run()
+    assert told == [wire_time(first)]
+    assert channel.entrance.counters.blocked == 2
+    assert channel.entrance.counters.offered == 1
+
+
+def test_four_senders_flood_one_output_and_share_it_one_by_one() -> None:
+    net = Net(star(5))
+    for nic in (1, 2, 3, 4):
+        net.send(0, f"n{nic}", *[frame([5 - nic], 1000, mark=nic)] * 50)
+    net.run()
+    order = [mark_of(came) for _, came in net.came["n5"]]
+    assert Counter(order) == dict.fromkeys((1, 2, 3, 4), 50)
+    assert order == [1, 2, 3, 4] * 50
+    assert not net.dropped
+    assert sum(channel.entrance.counters.dropped for channel in net.channels.values()) == 0
+    # And the output is never idle meanwhile: a frame a frame's time.
+    each = wire_time(frame([1], 1000)[:-1])
+    assert all(later - earlier <= each + 1 for (earlier, _), (later, _) in pairwise(net.came["n5"]))
+
+
+def test_senders_of_different_sizes_get_as_many_frames_each() -> None:
+    net = Net(star(3))
+    net.send(0, "n1", *[frame([2], 4000, mark=1)] * 20)
+    net.send(0, "n2", *[frame([1], 40, mark=2)] * 20)
+    net.run()
+    order = [mark_of(came) for _, came in net.came["n3"]]
+    assert all(abs(order[:seen].count(1) - order[:seen].count(2)) <= 1 for seen in range(40))
+
+
+def test_traffic_that_meets_nobody_is_not_held_up() -> None:
+    net = Net(star(4))
+    net.send(0, "n1", frame([1], 8000))
+    net.send(0, "n3", frame([1], 8000))
+    net.run()
+    assert net.came["n2"][0][0] == net.came["n4"][0][0] == wire_time(frame([1], 8000)) + HOP
+
+
+# Deadlock
+
+
+def ring(switches: int = 4) -> list[tuple[End, End]]:
+    """From port 2 of each to port 1 of the next; a NIC at port 3 of each."""
+    around = [((f"s{one}", 2), (f"s{one % switches + 1}", 1)) for one in range(1, switches + 1)]
+    return around + [((f"n{one}", 0), (f"s{one}", 3)) for one in range(1, switches + 1)]
+
+
+def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_network_goes_on() -> None:
+    """When three are truncated, the fourth finds its way free."""
+    net = Net(ring())
+    for nic in (1, 2, 3, 4):
+        net.send(0, f"n{nic}", frame([-1, 1, 2], 4000, mark=nic), frame([-1, 2], 1000, mark=10 + nic))
+    net.run(until=TIMEOUT)
+    assert not net.dropped
+    assert not any(net.came.values())
+    end = net.run()
+    assert [what[1:] for what in net.dropped] == [(f"s{number}", 1, "truncated") for number in (2, 3, 4)]
+    assert {when for when, *_ in net.dropped} == {TIMEOUT + 2 * HOP}
+    whole = {nic: [mark_of(came) for _, came in net.came[nic] if is_intact(came)] for nic in net.came}
+    assert whole == {"n1": [14], "n2": [4, 11], "n3": [12], "n4": [13]}
+    left = [came for nic in net.came for _, came in net.came[nic] if not is_intact(came)]
+    assert [len(came) for came in left] == [len(HEAD) + SLACK // 2 - 2] * 3  # two switches more have taken their bytes
+    assert end < TIMEOUT + 50_000
+    net.send(end, "n1", frame([-1, 1, 2], 4000, mark=99))
+    net.run()
+    assert mark_of(net.came["n3"][-1][1]) == 99
+
+
+def test_short_frames_that_fill_the_inputs_of_a_ring_are_swallowed() -> None:
+    """They hold no channel, so that truncating them would free nothing."""
+    net = Net(ring(), settings=Settings(hop=100, slack=20))
+    for nic in (1, 2, 3, 4):
+        net.send(0, f"n{nic}", *[frame([-1, 1, 1, 1, 1, 1, 1, 2], 4, mark=nic)] * 200)
+    net.run()
+    causes = Counter(why for *_, why in net.dropped)
+    delivered = sum(map(len, net.came.values()))
+    assert causes["swallowed"] > 0
+    # What is left of some ends within its route.
+    assert delivered + causes["swallowed"] + causes["route_used_up"] == 800
+
+
+# Impairments
+
+
+def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
+    net = Net(star(2), {"n2:0--s:2": Impairment(loss=0.3)})
+    net.send(0, "n1", *[frame([1], 500, mark=number) for number in range(100)])
+    net.run()
+    channel = net.channels[("s", 2), ("n2", 0)]
+    came = [mark_of(one) for _, one in net.came["n2"]]
+    assert came == [number for number in range(100) if number + 1 not in {record.n for record in net.log}]
+    assert channel.entrance.counters.loss == len(net.log) == 100 - len(came) > 10
+    plain: list[Record] = []
+    direction = Direction("n2:0--s:2", "backward", Impairment(loss=0.3), FateOptions(seed=7, log=plain.append))
+    for number in range(100):
+        direction.offer(number, onward(frame([1], 500, mark=number)))
+    assert net.log == plain
+
+
+def test_what_one_link_corrupts_is_still_corrupt_three_switches_on() -> None:
+    net = Net(line(4), {"s1:8--s2:7": Impairment(corrupt=1.0)})
+    net.send(0, "n11", *[frame(along(1, 1, 4), 500)] * 40)
+    net.run()
+    came = [one for _, one in net.came["n41"]]
+    behind = [one for one in came if one[: len(HEAD)] == HEAD]  # the CRC-8 covers no Ethernet header
+    assert len(behind) > 30
+    assert not any(map(is_intact, behind))
+    assert len(net.log) == 40
+
+
+def test_a_cut_cable_loses_what_enters_and_frees_what_is_behind_it() -> None:
+    net = Net(line(2))
+    net.channels[("s1", 8), ("s2", 7)].entrance.is_cut = True
+    net.send(0, "n11", frame(along(1, 1, 2), 4000), frame([1], 100, mark=5))
+    net.run()
+    assert net.channels[("s1", 8), ("s2", 7)].entrance.lost == 1
+    assert [mark_of(one) for _, one in net.came["n12"]] == [5]
+
+
+def test_a_rules_delay_lets_the_others_go_by_and_gives_the_frame_back_at_its_time() -> None:
+    rules = RuleSet(standard_fields())
+    net = Net(star(2), rules=rules)
+    rules.add(0, "delay 1ms nth(1)")
+    net.send(0, "n1", *[frame([1], 100, mark=number) for number in range(3)])
+    net.run()
+    marks = [mark_of(one) for _, one in net.came["n2"]]
+    assert sorted(marks) == [0, 1, 2]
+    assert marks[-1] == 0
+    assert net.came["n2"][-1][0] >= 1_000_000
+    assert all(channel.held == 0 for channel in net.channels.values())
+
+
+def test_a_frame_that_is_doubled_comes_twice_one_behind_the_other() -> None:
+    net = Net(star(2), {"n1:0--s:1": Impairment(duplicate=1.0)})
+    net.send(0, "n1", frame([1], 100, mark=1), frame([1], 100, mark=2))
+    net.run()
+    assert Counter(mark_of(one) for _, one in net.came["n2"]) == {1: 2, 2: 2}
+
+
+@pytest.mark.parametrize("key", ["reorder", "jitter", "queue", "overhead"])
+def test_a_link_without_a_queue_that_keeps_order_refuses_what_needs_another(key: str) -> None:
+    impairment = {"reorder": Impairment(delay=5, reorder=0.1), "jitter": Impairment(delay=5, jitter=1)}
+    with pytest.raises(UnsupportedError, match=key):
+        Net(star(2), {"n1:0--s:1": impairment.get(key) or Impairment(**{key: 9000})})
+
+
+# Anything
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[tuple[End, End]], dict[str, tuple[str, int]], dict[str, dict[str, int]]]:
+    """Cables; where each NIC is; and, switch by switch, by which port the others are reached."""
+    count = draw(st.integers(1, 5))
+    used: Counter[str] = Counter()
+    cables: list[tuple[End, End]] = []
+    links: list[tuple[End, End]] = []
+
+    def port(switch: int) -> End:
+        used[f"s{switch}"] += 1
+        return f"s{switch}", used[f"s{switch}"]
+
+    for switch in range(1, count):
+        links.append((port(draw(st.integers(0, switch - 1))), port(switch)))
+    cables += links
+    places: dict[str, tuple[str, int]] = {}
+    for nic in range(draw(st.integers(2, 6))):
+        end = port(draw(st.integers(0, count - 1)))
+        places[f"n{nic}"] = end
+        cables.append(((f"n{nic}", 0), end))
+    return cables, places, _ways(links, count)
+
+
+def _ways(links: list[tuple[End, End]], count: int) -> dict[str, dict[str, int]]:
+    ways: dict[str, dict[str, int]] = {f"s{number}": {} for number in range(count)}
+    for _ in range(count):
+        for a, b in [*links, *[(b, a) for a, b in links]]:
+            for goal in (b[0], *ways[b[0]]):
+                if goal != a[0]:
+                    ways[a[0]].setdefault(goal, a[1])
+    return ways
+
+
+Sending = list[tuple[int, int, int, int]]
+"""When, from which NIC, to which, bytes."""
+sendings = st.lists(
+    st.tuples(st.integers(0, 20_000), st.integers(0, 5), st.integers(0, 5), st.sampled_from([4, 30, 90, 300, 2000])),
+    max_size=40,
+)
+delays = st.sampled_from([0, 0, 50, 3_000])
+
+
+@settings(max_examples=150, deadline=None)
+@given(trees(), sendings, delays, st.sampled_from([1_280_000_000, 100_000_000]), st.sampled_from([20, 80, 500]))
+def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
+    tree: tuple[list[tuple[End, End]], dict[str, tuple[str, int]], dict[str, dict[str, int]]],
+    sending: Sending,
+    delay: int,
+    rate: int,
+    slack: int,
+) -> None:
+    cables, places, ways = tree
+    a, b = cables[0]
+    odd = {f"{a[0]}:{a[1]}--{b[0]}:{b[1]}": Impairment(delay=delay, rate=rate)}
+    net = Net(cables, odd, Settings(slack=slack, hop=HOP))
+    names = list(places)
+    expected: dict[tuple[str, str], list[int]] = {}
+    sent_bytes = 0
+    for number, (when, source, destination, size) in enumerate(sorted(sending), 1):
+        one, other = names[source % len(names)], names[destination % len(names)]
+        at, route = places[one], []
+        while at[0] != places[other][0]:
+            out = ways[at[0]][places[other][0]]
+            route.append(out - at[1])
+            (at,) = [b if a == (at[0], out) else a for a, b in cables if (at[0], out) in (a, b)]
+        route.append(places[other][1] - at[1])
+        net.run(until=when)
+        net.send(when, one, frame(route, size, mark=number))
+        expected.setdefault((one, other), []).append(number)
+        sent_bytes += size
+    net.run()
+    assert not net.dropped
+    came: dict[str, list[int]] = {nic: [mark_of(one) for _, one in net.came[nic]] for nic in names}
+    assert all(is_intact(one) for nic in names for _, one in net.came[nic])
+    assert sum(len(one) - len(HEAD) - 3 for nic in names for _, one in net.came[nic]) == sent_bytes
+    for (_, other), numbers in expected.items():
+        assert [number for number in came[other] if number in set(numbers)] == numbers
+    assert sum(map(len, came.values())) == len(sending)
+    assert all(channel.held == 0 and not channel.asking for channel in net.channels.values())
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(3, 5),
+    st.lists(
+        st.tuples(st.integers(0, 5_000), st.integers(1, 5), st.integers(0, 6), st.sampled_from([4, 60, 700])),
+        max_size=40,
+    ),
+)
+def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switches: int, sending: Sending) -> None:
+    """Routes that turn through the whole ring deadlock now and then."""
+    net = Net(ring(switches))
+    for number, (when, nic, turns, size) in enumerate(sorted(sending), 1):
+        net.run(until=when)
+        net.send(when, f"n{(nic - 1) % switches + 1}", frame([-1, *[1] * turns, 2], size, mark=number))
+    net.run()
+    came = sum(map(len, net.came.values()))
+    # What is left of a truncated frame may end within its route.
+    assert came + net.counted("swallowed") + net.counted("route_used_up") == len(sending)
+    whole = sum(is_intact(one) for arrived in net.came.values() for _, one in arrived)
+    assert whole >= len(sending) - net.counted("swallowed") - net.counted("truncated")
+    assert all(channel.held == 0 and not channel.asking for channel in net.channels.values())
+    for channel in net.channels.values():
+        counters = channel.entrance.counters
+        assert counters.offered == counters.delivered
+
+
+# The schedule of the bytes
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_channel_is_free_when_the_last_byte_has_passed_byte_by_byte(data: st.DataObject) -> None:
+    """The inequalities at the head of `worm`, solved for every single byte, against the sums."""
+    count = data.draw(st.integers(1, 4))
+    size = data.draw(st.integers(2, 400))
+    hop = data.draw(st.sampled_from([0, 100, 400]))
+    slack = data.draw(st.integers(1, 120))
+    some = st.sampled_from([1_280_000_000, 320_000_000, 10_000_000_000])
+    rates = data.draw(st.one_of(some.map(lambda rate: [rate] * count), st.lists(some, min_size=count, max_size=count)))
+    delays = [data.draw(st.sampled_from([0, 40, 900])) for _ in range(count)]
+    windows = [
+        max(slack, pass_in(hop, rate)) + pass_in(2 * delay, rate) for rate, delay in zip(rates, delays, strict=True)
+    ]
+    starts = [0]
+    for place in range(1, count):
+        starts.append(starts[-1] + delays[place - 1] + hop + data.draw(st.sampled_from([0, 0, 500, 5_000])))
+    windows[-1] = 0  # the last one ends at a NIC
+    worm = Worm()
+    for place in range(count):
+        worm.add(Hop(worm, None, b"", size, starts[place], rates[place], delays[place], windows[place]))
+    at_once = ends_of(worm, hop)
+    found = []
+    for place in range(count):
+        found.append(end_of(worm, hop))
+        worm.hops[place].freed = found[-1]
+        worm.settled = place + 1
+    expected = _byte_by_byte(size, starts, [8e9 / rate for rate in rates], delays, windows, hop)
+    for one, other in zip(found, expected, strict=True):
+        assert abs(one - other) <= 8 * count + max(8e9 / rate for rate in rates) * count
+    if at_once is not None:
+        assert len(set(rates)) == 1
+        assert all(abs(one - other) <= count for one, other in zip(at_once, found, strict=True))
+
+
+def _byte_by_byte(
+    size: int, starts: list[int], times: list[float], delays: list[int], windows: list[int], hop: int
+) -> list[float]:
+    """When the last byte passes each channel: the least solution, found by going on until nothing changes."""
+    count = len(starts)
+    passed = [[starts[place] + times[place] * number for number in range(1, size + 1)] for place in range(count)]
+    changed = True
+    while changed:
+        changed = False
+        for place in range(count):
+            for number in range(size):
+                least = passed[place][number]
+                if number:
+                    least = max(least, passed[place][number - 1] + times[place])
+                if place:
+                    least = max(least, passed[place - 1][number] + delays[place - 1] + hop)
+                if place + 1 < count and number - windows[place] >= 0:
+                    least = max(least, passed[place + 1][number - windows[place]] + delays[place])
+                if least > passed[place][number] + 1e-6:
+                    passed[place][number] = least
+                    changed = True
+    return [passed[place][-1] for place in range(count)]

@@ -1,0 +1,76 @@
+"""Bytes of a route and the CRC-8, as a switch treats them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.fabric.myrinet.route import closed, crc8, delta, is_intact, onward, route_byte, truncated
+
+HEAD = bytes.fromhex("020000000002 020000000001 88b6")
+routes = st.lists(st.integers(-32, 31).map(route_byte), min_size=1, max_size=7).map(bytes)
+
+
+def crc_by_bits(data: bytes) -> int:
+    """As the polynomial says it."""
+    crc = 0
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc << 1 ^ (0x07 if crc & 0x80 else 0)) & 0xFF
+    return crc
+
+
+def test_the_crc_has_the_check_value_of_its_catalogue() -> None:
+    """CRC-8/SMBUS: the same polynomial and first value."""
+    assert crc8(b"123456789") == 0xF4
+
+
+@given(st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=600)))
+def test_the_crc_is_the_polynomials_however_long_the_packet(data: bytes) -> None:
+    assert crc8(data) == crc_by_bits(data)
+
+
+def test_every_step_that_a_byte_can_say_is_read_as_it_was_written() -> None:
+    assert [delta(route_byte(ports)) for ports in range(-32, 32)] == list(range(-32, 32))
+    assert route_byte(0) == 0x80
+    assert route_byte(-1) == 0xBF
+    for ports in (-33, 32):
+        with pytest.raises(ValueError, match="-32 to 31"):
+            route_byte(ports)
+
+
+@given(routes, st.binary(max_size=300))
+def test_a_switch_takes_one_byte_away_and_leaves_a_frame_whose_crc_is_right(route: bytes, rest: bytes) -> None:
+    frame = closed(HEAD, route + b"\0\4" + rest)
+    assert is_intact(frame)
+    for taken in range(1, len(route) + 1):
+        frame = onward(frame)
+        assert frame == closed(HEAD, route[taken:] + b"\0\4" + rest)
+
+
+@given(routes, st.binary(max_size=300), st.data())
+def test_a_frame_that_is_corrupt_stays_so_behind_every_switch(route: bytes, rest: bytes, data: st.DataObject) -> None:
+    frame = bytearray(closed(HEAD, route + b"\0\4" + rest))
+    bit = data.draw(st.integers(8 * len(HEAD), 8 * len(frame) - 1))
+    frame[bit // 8] ^= 0x80 >> bit % 8
+    broken = bytes(frame)
+    for _ in route:
+        assert not is_intact(broken)
+        broken = onward(broken)
+    assert not is_intact(broken)
+
+
+@given(routes, st.binary(max_size=100), st.data())
+def test_what_is_left_of_a_truncated_frame_is_never_taken_for_a_whole_one(
+    route: bytes, rest: bytes, data: st.DataObject
+) -> None:
+    frame = closed(HEAD, route + b"\0\4" + rest)
+    size = data.draw(st.integers(1, len(frame) - len(HEAD) - 1))
+    left = truncated(frame, size)
+    assert len(left) == len(HEAD) + size
+    assert left[:-1] == frame[: len(left) - 1]
+    assert not is_intact(left)
+    if size > 2:
+        assert not is_intact(onward(left))

@@ -1,0 +1,201 @@
+"""Losses, corruption, duplication and reordering happen as often as asked, to the frames they should."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from wire_frames import LINK, MICROSECOND, MILLISECOND, carried, carry, direction, fates_of, number_of, numbered
+from wire_statistics import COARSEST, TooSmallError, check_mean, check_share
+
+from testbed.fates import fate_hash
+from testbed.fates.fate_counters import Outcome
+from testbed.fates.loss_models import GilbertElliott
+from testbed.spec.layout import Impairment
+
+KEY = fate_hash.direction_key(1, LINK, "forward")
+
+
+@pytest.mark.parametrize(("probability", "samples"), [(0.01, 140_000), (0.3, 4_000), (0.9, 300)])
+def test_independent_losses_are_as_many_as_asked(probability: float, samples: int) -> None:
+    wire = direction(Impairment(loss=probability))
+    frame = numbered(1)
+    lost = sum(wire.offer(0, frame) is Outcome.LOSS for _ in range(samples))
+    assert wire.counters.loss == lost
+    assert check_share(lost, samples, probability, "frames lost") <= COARSEST
+
+
+def test_a_sample_that_cannot_see_a_fifth_is_refused() -> None:
+    with pytest.raises(TooSmallError, match="sees deviations from"):
+        check_share(100, 10_000, 0.01, "frames lost")
+    with pytest.raises(AssertionError, match=r"not 0\.01"):
+        check_share(1700, 140_000, 0.01, "frames lost")
+
+
+def test_a_share_of_0_loses_nothing_and_1_everything() -> None:
+    schedule = [(place, numbered(place)) for place in range(1000)]
+    assert len(carried(Impairment(delay=1, loss=0.0, duplicate=1e-300), schedule)) == 1000
+    assert carried(Impairment(loss=1.0), schedule) == []
+
+
+@pytest.mark.parametrize(("p", "r"), [(0.01, 0.3), (0.05, 0.5)])
+def test_gilbert_elliott_has_the_burst_lengths_and_gaps_of_its_parameters(p: float, r: float) -> None:
+    model = GilbertElliott((p, r, 1.0, 0.0), KEY)
+    fates = [model.step(n) for n in range(1, 200_001)]
+    bursts, gaps = run_lengths(fates)
+    for found, parameter, what in ((bursts, r, "bursts"), (gaps, p, "gaps")):
+        # Lengths are geometric: mean 1 / parameter, variance (1 - parameter) / parameter^2.
+        error = math.sqrt(1 - parameter) / parameter / math.sqrt(len(found))
+        check_mean(statistics.fmean(found), 1 / parameter, error, f"mean length of {what}")
+        ones = sum(length == 1 for length in found)
+        if smallest_share(parameter, len(found)) <= COARSEST:
+            check_share(ones, len(found), parameter, f"{what} of one frame")
+
+
+def smallest_share(share: float, samples: int) -> float:
+    return 7.3 * math.sqrt(share * (1 - share) / samples) / share
+
+
+def run_lengths(fates: list[bool]) -> tuple[list[int], list[int]]:
+    """Of losses and of what lies between them, without the first and last, which are cut off."""
+    runs: list[tuple[bool, int]] = []
+    for fate in fates:
+        if runs and runs[-1][0] is fate:
+            runs[-1] = (fate, runs[-1][1] + 1)
+        else:
+            runs.append((fate, 1))
+    inner = runs[1:-1]
+    return [length for lost, length in inner if lost], [length for lost, length in inner if not lost]
+
+
+def test_gilbert_elliott_uses_all_four_parameters() -> None:
+    p, r, bad, good = 0.05, 0.2, 0.7, 0.1
+    # Many short links, so that the losses of different ones are independent: their spread is the interval.
+    shares = []
+    for link in range(300):
+        model = GilbertElliott((p, r, bad, good), fate_hash.direction_key(1, str(link), "forward"))
+        fates = [model.step(n) for n in range(1, 401)]
+        shares.append(sum(fates[100:]) / 300)
+    asked = (p * bad + r * good) / (p + r)
+    check_mean(statistics.fmean(shares), asked, statistics.stdev(shares) / math.sqrt(len(shares)), "share lost")
+
+
+def test_gilbert_elliott_steps_with_the_direction_and_begins_in_the_good_state() -> None:
+    model = GilbertElliott((0.1, 0.3, 1.0, 0.0), KEY)
+    expected = [model.step(n) for n in range(1, 301)]
+    assert not expected[0]
+    wire = direction(Impairment(gemodel=(0.1, 0.3, 1.0, 0.0)))
+    frames = [numbered(1, source=0x020000000010 + place % 7) for place in range(300)]
+    assert [wire.offer(0, frame) is Outcome.GEMODEL for frame in frames] == expected
+    # What else is lost does not hold the states up.
+    faulty = direction(Impairment(gemodel=(0.1, 0.3, 1.0, 0.0), loss=0.3, rules=("drop every(3)",)))
+    outcomes = [faulty.offer(0, frame) for frame in frames]
+    assert all(outcome.dropped for outcome, lost in zip(outcomes, expected, strict=True) if lost)
+    assert {Outcome.RULE, Outcome.LOSS, Outcome.GEMODEL, Outcome.ACCEPTED} == set(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lost"),
+    [
+        ("5, 12, 24", {5, 12, 24}),
+        ("2-4,9", {2, 3, 4, 9}),
+        ("1, 3 every 10", {1, 3, 11, 13, 21, 23}),
+        ("10 every 10", {10, 20}),
+    ],
+)
+def test_a_pattern_loses_the_directions_frames_of_those_numbers(pattern: str, lost: set[int]) -> None:
+    schedule = [(place, numbered(place, source=0x020000000010 + place % 3)) for place in range(1, 26)]
+    delivered = carried(Impairment(loss_pattern=pattern), schedule)
+    assert {number for number, _ in schedule} - {number_of(frame) for _, frame in delivered} == lost
+
+
+@pytest.mark.parametrize("flips", [1, 3, 16])
+def test_corruption_flips_so_many_bits_anywhere_in_the_frame(flips: int) -> None:
+    sent, count = bytes(64), 4_000
+    delivered, log = fates_of(Impairment(corrupt=1.0, corrupt_bits=flips), [(place, sent) for place in range(count)])
+    assert all(int.from_bytes(frame, "big").bit_count() == flips for _, frame in delivered)
+    for (_, frame), record in zip(delivered, log, strict=True):
+        assert frame == changed(sent, record.fate.positions)
+    hits = [0] * 512
+    for record in log:
+        for position in record.fate.positions:
+            hits[position] += 1
+    expected = count * flips / 512
+    chi_square = sum((hit - expected) ** 2 / expected for hit in hits)
+    # 511 degrees of freedom: mean 511, standard deviation sqrt(2 * 511); 4.9 of them and some for the skewness.
+    assert chi_square < 511 + 6 * math.sqrt(2 * 511)
+
+
+def changed(frame: bytes, positions: tuple[int, ...]) -> bytes:
+    number = int.from_bytes(frame, "big")
+    for position in positions:
+        number ^= 1 << len(frame) * 8 - 1 - position
+    return number.to_bytes(len(frame), "big")
+
+
+def test_corruption_happens_as_often_as_asked_and_is_counted() -> None:
+    wire = direction(Impairment(corrupt=0.1))
+    delivered = carry(wire, [(place, numbered(0)) for place in range(14_000)])
+    hit = sum(frame != numbered(0) for _, frame in delivered)
+    assert hit == wire.counters.corrupted
+    check_share(hit, 14_000, 0.1, "frames corrupted")
+
+
+def test_a_copy_follows_its_original_over_the_wire_as_corrupt_as_it() -> None:
+    frame = numbered(7, 125)
+    delivered = carried(Impairment(duplicate=1.0, corrupt=1.0, rate=10**6, delay=5), [(0, frame)])
+    assert [due for due, _ in delivered] == [MILLISECOND + 5, 2 * MILLISECOND + 5]
+    assert delivered[0][1] == delivered[1][1] != frame
+
+
+def test_copies_are_as_many_as_asked_and_only_of_what_was_not_lost() -> None:
+    wire = direction(Impairment(duplicate=0.2, loss=0.5))
+    delivered = carry(wire, [(place, numbered(place)) for place in range(24_000)])
+    numbers = [number_of(frame) for _, frame in delivered]
+    kept = len(set(numbers))
+    assert len(numbers) - kept == wire.counters.duplicated
+    assert wire.counters.loss == 24_000 - kept
+    check_share(len(numbers) - kept, kept, 0.2, "frames duplicated")
+
+
+def test_a_copy_that_does_not_fit_is_a_drop_of_the_queue() -> None:
+    wire = direction(Impairment(duplicate=1.0, rate=10**6, queue_frames=1))
+    assert [wire.offer(0, numbered(n)) for n in range(2)] == [Outcome.ACCEPTED, Outcome.QUEUE]
+    assert (wire.counters.duplicated, wire.counters.queue) == (1, 1)
+    wire = direction(Impairment(duplicate=1.0, rate=10**6, queue_frames=2))
+    assert [wire.offer(0, numbered(n)) for n in range(2)] == [Outcome.ACCEPTED] * 2
+    assert (wire.counters.duplicated, wire.counters.queue, wire.held) == (2, 1, 3)
+
+
+def test_reordered_frames_skip_the_delay_and_no_other_does() -> None:
+    schedule = [(place * 10 * MICROSECOND, numbered(place)) for place in range(6_000)]
+    wire = direction(Impairment(delay=MILLISECOND, reorder=0.2))
+    log_of: list[int] = []
+    delivered = carry(wire, schedule)
+    for due, frame in delivered:
+        sent = number_of(frame) * 10 * MICROSECOND
+        assert due - sent in (0, MILLISECOND)
+        if due == sent:
+            log_of.append(number_of(frame))
+    assert wire.counters.reordered == len(log_of)
+    check_share(len(log_of), 6_000, 0.2, "frames reordered")
+    skipped = set(log_of)
+    rest = [number_of(frame) for _, frame in delivered if number_of(frame) not in skipped]
+    assert rest == sorted(rest)
+
+
+def test_what_is_in_order_and_what_is_not_come_out_by_time() -> None:
+    wire = direction(Impairment(delay=10, rules=("delay 5ns nth(1)", "delay 4ns nth(1)")))
+    for now in range(8):
+        wire.offer(now, numbered(now))
+    # Frame 0 is due at 15 like frame 5, frame 1 at 15 too: what is in order first, then in the order of offering.
+    found = [(due, number_of(frame)) for due, frame in wire.poll(100)]
+    assert found == [(12, 2), (13, 3), (14, 4), (15, 5), (15, 0), (15, 1), (16, 6), (17, 7)]
+
+
+def test_order_is_kept_under_jitter_however_large() -> None:
+    schedule = [(place * MICROSECOND, numbered(place)) for place in range(2_000)]
+    for distribution in ("uniform", "normal", "pareto"):
+        impairment = Impairment(delay=MILLISECOND, jitter=5 * MILLISECOND, distribution=distribution)
+        assert [number_of(frame) for _, frame in carried(impairment, schedule)] == list(range(2_000))

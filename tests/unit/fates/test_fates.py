@@ -1,0 +1,332 @@
+"""A fate hangs on seed, link, direction, flow and number, and on nothing else."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_frames import (
+    LINK,
+    MICROSECOND,
+    MILLISECOND,
+    A,
+    B,
+    C,
+    carry,
+    direction,
+    ethernet,
+    fates_of,
+    ipv4,
+    ipv6,
+    numbered,
+    ports,
+    tagged,
+    tcp,
+    udp,
+)
+
+from testbed.fabric.direction import Direction
+from testbed.fates import fate_hash
+from testbed.fates.flows import Classifier, Flow, Flows, flow_of
+from testbed.fates.header_fields import locate
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import Fate, Record
+from testbed.fates.rules import RuleSet
+from testbed.fates.stage import FateOptions, restarts
+from testbed.spec.layout import Impairment
+
+CHANCES = Impairment(
+    delay=MILLISECOND,
+    jitter=100 * MICROSECOND,
+    distribution="normal",
+    loss=0.2,
+    corrupt=0.2,
+    duplicate=0.2,
+    reorder=0.2,
+)
+KINDS = [
+    udp(destination=53),
+    udp(destination=5001),
+    udp(destination=5001, macs=(C, B)),
+    tcp(destination=5001),
+    ethernet(b"0123"),
+    ethernet(b"0123", ethertype=0x88B6),
+]
+
+
+def by_flow(log: list[Record]) -> dict[Flow, set[tuple[int, str, Fate]]]:
+    fates: dict[Flow, set[tuple[int, str, Fate]]] = defaultdict(set)
+    for record in log:
+        fates[record.flow].add((record.n, record.cause, record.fate))
+    return fates
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from(KINDS), min_size=30, max_size=80),
+    st.randoms(use_true_random=False),
+    st.lists(st.integers(0, 3 * MILLISECOND), min_size=80, max_size=80),
+    st.integers(0, 2**63 - 1),
+)
+def test_a_flow_has_the_same_fates_whatever_the_timing_and_the_other_flows(
+    frames: list[bytes], shuffle: object, gaps: list[int], seed: int
+) -> None:
+    regular = [(place * MILLISECOND, frame) for place, frame in enumerate(frames)]
+    _, expected = fates_of(CHANCES, regular, seed=seed)
+    shuffled = list(frames)
+    shuffle.shuffle(shuffled)  # type: ignore[attr-defined]
+    now, irregular = 0, []
+    for gap, frame in zip(gaps, shuffled, strict=False):
+        now += gap
+        irregular.append((now, frame))
+    _, found = fates_of(replace(CHANCES, rate=10**7, queue=3000), irregular, seed=seed)
+    assert by_flow(found) == by_flow(expected)
+    alone = [(place, frame) for place, frame in enumerate(frames) if frame is KINDS[0]]
+    _, own = fates_of(CHANCES, alone, seed=seed)
+    flow = flow_of(KINDS[0], {})
+    assert by_flow(own)[flow] == by_flow(expected)[flow]
+
+
+def test_other_nodes_links_and_directions_change_nothing() -> None:
+    schedule = [(place, frame) for place, frame in enumerate(KINDS * 40)]
+    rules = RuleSet(standard_fields())
+    log: list[Record] = []
+    wires = [
+        Direction(link, way, CHANCES, FateOptions(seed=5, rules=rules, log=log.append))
+        for link in (LINK, "n2:eth0--s1:2", "n10:eth0--s1:10")
+        for way in ("forward", "backward")
+    ]
+    for now, frame in schedule:
+        for wire in wires:
+            wire.offer(now, frame)
+    _, alone = fates_of(CHANCES, schedule, seed=5)
+    assert [record for record in log if (record.link, record.direction) == (LINK, "forward")] == alone
+    each = {(record.link, record.direction): set() for record in log}
+    for record in log:
+        each[record.link, record.direction].add((record.flow, record.n, record.cause))
+    assert len(each) == 6
+    assert len({frozenset(fates) for fates in each.values()}) == 6
+
+
+def test_what_a_frame_carries_never_enters_so_that_a_retransmission_has_another_chance() -> None:
+    same = [(place, numbered(1)) for place in range(200)]
+    different = [(place, numbered(place, 60 + place)) for place in range(200)]
+    losses = Impairment(loss=0.3)
+    _, one = fates_of(losses, same)
+    _, other = fates_of(losses, different)
+    assert one == other
+    assert 20 < len(one) < 100
+
+
+def test_another_seed_gives_other_fates() -> None:
+    schedule = [(place, numbered(1)) for place in range(200)]
+    assert fates_of(CHANCES, schedule, seed=1)[1] != fates_of(CHANCES, schedule, seed=2)[1]
+
+
+_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_fates import CHANCES, KINDS
+from wire_frames import fates_of
+delivered, log = fates_of(CHANCES, [(1000 * place, frame) for place, frame in enumerate(KINDS * 20)], seed=9)
+for record in log:
+    print(record.to_line())
+for due, frame in delivered:
+    print(due, frame.hex())
+"""
+
+
+def test_another_process_and_another_hash_seed_give_the_same_bytes() -> None:
+    here = os.path.dirname(__file__)
+    outputs = set()
+    for hash_seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", _PROGRAM, here]
+        outputs.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert len(outputs) == 1
+    assert len(outputs.pop().splitlines()) > 100
+
+
+def test_losses_are_those_of_the_published_hash() -> None:
+    schedule = [(place, tcp(destination=5001)) for place in range(500)]
+    _, log = fates_of(Impairment(loss=0.05), schedule, seed=1)
+    key = fate_hash.flow_key(fate_hash.direction_key(1, LINK, "forward"), 0x0800, B, A, (6, 5001))
+    start, limit = fate_hash.absorb(key, fate_hash.LOSS), fate_hash.threshold(0.05)
+    assert [record.n for record in log] == [n for n in range(1, 501) if fate_hash.draw(start, n) >> 11 < limit]
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        (ethernet(b"x"), Flow(0x88B5, B, A)),
+        (ethernet(b"x", source=C), Flow(0x88B5, B, C)),
+        (tcp(40_000, 5001), Flow(0x0800, B, A, (6, 5001))),
+        (tcp(5001, 40_000), Flow(0x0800, B, A, (6, 5001))),
+        (udp(40_000, 53), Flow(0x0800, B, A, (17, 53))),
+        (udp(40_000, 53, options=bytes(8)), Flow(0x0800, B, A, (17, 53))),
+        (udp(40_000, 53, offset=0x2000), Flow(0x0800, B, A, (17, 53))),
+        (udp(40_000, 53, offset=0x0001), Flow(0x0800, B, A, (17, 0))),
+        (ipv4(b"\x08\0abcd", 1), Flow(0x0800, B, A, (1, 0))),
+        (ipv4(b"", 17), Flow(0x0800, B, A, (17, 0))),
+        (ipv6(ports(40_000, 53), 17), Flow(0x86DD, B, A, (17, 53))),
+        (ipv6(ports(40_000, 53), 44), Flow(0x86DD, B, A, (44, 0))),
+        (tagged(udp(40_000, 53), 7), Flow(0x0800, B, A, (17, 53))),
+        (tagged(tagged(udp(40_000, 53), 7), 8, tag=0x88A8), Flow(0x0800, B, A, (17, 53))),
+        (ethernet(bytes(46), ethertype=46), Flow(0, B, A)),
+        (ethernet(b"", ethertype=0x0800), Flow(0x0800, B, A, (0, 0))),
+        (b"\x02\0\0\0\0\x02\x02", Flow(0, B, 0x020000000000)),
+        (b"", Flow(0, 0, 0)),
+    ],
+)
+def test_a_flow_is_ethertype_macs_and_what_the_protocol_names(frame: bytes, expected: Flow) -> None:
+    assert flow_of(frame, {}) == expected
+    # The shortcut from bytes to a flow says the same: what comes second is found by it.
+    _, log = fates_of(Impairment(loss=1.0), [(0, frame), (1, frame)])
+    assert [(record.flow, record.n) for record in log] == [(expected, 1), (expected, 2)]
+
+
+@given(st.lists(st.sampled_from([bytes(60), *KINDS]).flatmap(
+    lambda frame: st.tuples(st.just(frame), st.integers(0, 59), st.integers(0, 255))), max_size=40))  # fmt: skip
+def test_the_shortcut_to_a_flow_never_differs_from_the_long_way(edits: list[tuple[bytes, int, int]]) -> None:
+    frames = []
+    for frame, place, value in edits:
+        changed = bytearray(frame)
+        changed[min(place, len(frame) - 1)] = value
+        frames.append(bytes(changed[: value or None]))
+    _, log = fates_of(Impairment(loss=1.0), [(0, frame) for frame in frames * 2])
+    assert [record.flow for record in log] == [flow_of(frame, {}) for frame in frames * 2]
+
+
+def test_a_protocol_names_the_fields_that_tell_its_flows_apart() -> None:
+    fields = standard_fields()
+    fields.register("emp", 0x88B5, {"type": (0, 1), "id": (2, 2, 0, [("type", 3)])}, flow=["type", "id"])
+    frames = [ethernet(bytes([kind, 0, 0, 9])) for kind in (3, 4, 3)]
+    _, log = fates_of(Impairment(loss=1.0), [(0, frame) for frame in frames], fields=fields)
+    assert [(record.flow.key, record.n) for record in log] == [((3, 9), 1), ((4, 0), 1), ((3, 9), 2)]
+
+
+def test_counting_begins_anew_where_what_decides_fates_is_set() -> None:
+    log: list[Record] = []
+    wire = direction(Impairment(loss=1.0), log=log.append)
+    carry(wire, [(0, numbered(1)), (0, numbered(2))])
+    wire.change(1, Impairment(loss=1.0, delay=MILLISECOND, rate=10**9, queue=10**6))
+    carry(wire, [(1, numbered(3))])
+    wire.change(2, Impairment(loss=0.999999999))
+    carry(wire, [(2, numbered(4))])
+    assert [(record.epoch, record.n) for record in log] == [(0, 1), (0, 2), (0, 3), (1, 1)]
+    assert not restarts(Impairment(loss=0.1), Impairment(loss=0.1, delay=5, rate=10**9))
+    assert restarts(Impairment(loss=0.1), Impairment(loss=0.1, gemodel=(0.1, 0.3, 1.0, 0.0)))
+
+
+def test_a_record_survives_writing_and_reading() -> None:
+    _, log = fates_of(CHANCES, [(place, frame) for place, frame in enumerate(KINDS * 20)])
+    assert {record.cause for record in log} == {"loss", "corrupt", "duplicate", "reorder"}
+    assert [Record.from_line(record.to_line()) for record in log] == log
+    for broken in ("", "{}", "[]", "null", log[0].to_line().replace('"n"', '"m"'), '{"flow": 3}'):
+        with pytest.raises(ValueError, match="not a record"):
+            Record.from_line(broken)
+
+
+def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> None:
+    """Bytes of the flow key tell flows apart; others, and a mask's other bits, do not; what is cut short counts as 0."""
+    fields = standard_fields()
+    fields.register("tiny", 0x88B5, {"kind": (1, 1), "way": (2, 2, 0x0FF0)}, ("kind", "way"))
+    readers = fields.flow_readers()
+    flows = Flows(1, Classifier(fields))
+    chance = random.Random("short and long ways")
+    for _ in range(2000):
+        ethertype = bytes.fromhex(chance.choice(("88b5", "8100000788b5", "88b6")))
+        rest = bytes(chance.choice((0, 1, 0x10, 0xFF)) for _ in range(chance.randrange(8)))
+        frame = bytes.fromhex("020000000002020000000001") + ethertype + rest
+        counted, located = flows.count(frame)
+        assert (counted.flow, located) == (flow_of(frame, readers), locate(frame))
+        assert flows.count(frame)[0] is flows.count(frame)[0]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(KINDS), max_size=120), st.integers(0, 2**63 - 1))
+def test_the_short_way_for_losses_says_the_same_as_the_long_one(frames: list[bytes], seed: int) -> None:
+    schedule = list(enumerate(frames))
+    _, short = fates_of(Impairment(loss=0.3), schedule, seed=seed)
+    assert fates_of(Impairment(loss=0.3, duplicate=1e-18), schedule, seed=seed)[1] == short
+    # The first frame of a flow is drawn without a start that is kept, the later ones with one.
+    expected = []
+    counts: dict[Flow, int] = defaultdict(int)
+    for frame in frames:
+        flow = flow_of(frame, {})
+        counts[flow] += 1
+        key = fate_hash.flow_key(fate_hash.direction_key(seed, LINK, "forward"), *flow)
+        if fate_hash.draw(fate_hash.absorb(key, fate_hash.LOSS), counts[flow]) >> 11 < fate_hash.threshold(0.3):
+            expected.append((flow, counts[flow]))
+    assert [(record.flow, record.n) for record in short] == expected
+
+
+def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
+    """With tags and without, with options and without: what is found by a shortcut says where this frame's headers are."""
+    fields = standard_fields()
+    fields.register("far", 0x88B5, {"kind": (30, 1)}, ("kind",))
+    readers = fields.flow_readers()
+    flows = Flows(1, Classifier(fields))
+    macs, tag = bytes.fromhex("020000000002020000000001"), bytes.fromhex("81000007")
+    ports = bytes.fromhex("0fa0c350")
+    plain = bytes.fromhex("0800") + b"\x45" + bytes(8) + b"\x11" + bytes(10) + ports + bytes(20)
+    options = bytes.fromhex("0800") + b"\x46" + bytes(8) + b"\x11" + bytes(14) + ports + bytes(20)
+    ours = [bytes.fromhex("88b5") + bytes(30) + bytes([kind]) for kind in (1, 2)]
+    counts: dict[Flow, int] = defaultdict(int)
+    for _ in range(3):
+        for rest in (plain, tag + plain, options, tag + options, *ours, tag + ours[0], tag + ours[1]):
+            counted, located = flows.count(macs + rest)
+            counts[counted.flow] += 1
+            assert (counted.flow, located) == (flow_of(macs + rest, readers), locate(macs + rest))
+            assert counted.n == counts[counted.flow]
+    assert sorted(counts.values()) == [6, 6, 12]
+
+
+def test_a_flow_is_one_whichever_of_its_frames_is_met_first() -> None:
+    """Behind a tag, bare, and with other bits beside its key: in any order the same flow, and no other."""
+    fields = standard_fields()
+    fields.register("near", 0x88B5, {"kind": (1, 1, 0x0F)}, ("kind",))
+    readers = fields.flow_readers()
+    pairs = [bytes.fromhex(text) for text in ("020000000002020000000001", "020000000001020000000002")]
+    rests = [bytes.fromhex(text) for text in ("8100000788b50003", "88b50003", "88b50193", "88b5")]
+    for order in permutations(rests):
+        classifier = Classifier(fields)
+        known = {
+            (pair, flow_of(pair + rest, readers)): classifier.find(pair + rest)[0] for pair in pairs for rest in order
+        }
+        assert len({id(one) for one in known.values()}) == len(known) == 4
+        for pair in pairs:
+            for rest in order:
+                flow = flow_of(pair + rest, readers)
+                assert classifier.find(pair + rest) == (known[pair, flow], locate(pair + rest))
+                assert known[pair, flow].flow == flow
+
+
+def test_directions_that_share_a_classifier_count_apart_and_draw_apart() -> None:
+    classifier = Classifier(standard_fields())
+    schedule = [(now, KINDS[now % len(KINDS)]) for now in range(200)]
+    alone = [fates_of(Impairment(loss=0.3), schedule, link=link)[1] for link in ("a--b", "b--c")]
+    together: list[list[Record]] = [[], []]
+    wires = [
+        direction(Impairment(loss=0.3), link=link, log=log.append, classifier=classifier)
+        for link, log in zip(("a--b", "b--c"), together, strict=True)
+    ]
+    for now, frame in schedule:
+        for wire in wires:
+            wire.offer(now, frame)
+    assert together == alone
+    assert alone[0] != alone[1]
+
+
+def test_flows_are_not_forgotten_when_the_shortcuts_to_them_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.fates.flows.MAX_CACHED", 2)
+    _, log = fates_of(Impairment(loss=1.0), list(enumerate(KINDS * 3)))
+    assert [record.n for record in log] == [n for n in (1, 2, 3) for _ in KINDS]

@@ -1,0 +1,135 @@
+"""Jitter is tested on the scheduled delays, of frames so far apart that none waits for another."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+
+import pytest
+from wire_frames import MILLISECOND, SECOND, direction, fates_of, numbered
+from wire_statistics import check_distribution, check_mean
+
+from testbed.fates.jitter import SCALE, normal_table, pareto_table, parse_table, parse_trace
+from testbed.fates.text_files import BrokenFileError
+from testbed.spec.layout import Impairment
+
+DELAY, SPREAD = 10 * MILLISECOND, MILLISECOND
+
+
+def deviations(distribution: str, count: int = 6_000, text: str = "") -> list[int]:
+    """What each frame had beyond the delay, in nanoseconds."""
+    file = "j.dist" if text else ""
+    impairment = Impairment(delay=DELAY, jitter=SPREAD, distribution=distribution, jitter_file=file)
+    schedule = [(place * SECOND, numbered(place)) for place in range(count)]
+    delivered, log = fates_of(impairment, schedule, files={file: text})
+    assert log == []  # every frame has jitter: it is no fate worth a line
+    return [due - place * SECOND - DELAY for place, (due, _) in enumerate(delivered)]
+
+
+def test_uniform_is_even_between_both_ends() -> None:
+    found = deviations("uniform")
+    assert -SPREAD <= min(found) < -SPREAD * 0.99
+    assert SPREAD >= max(found) > SPREAD * 0.99
+    check_distribution(found, lambda value: (value + SPREAD) / (2 * SPREAD), "uniform jitter")
+
+
+def test_normal_has_the_jitter_as_standard_deviation() -> None:
+    found = deviations("normal")
+    check_distribution(found, lambda value: statistics.NormalDist(0, SPREAD).cdf(value), "normal jitter")
+    # The standard error of a standard deviation of n normal values is sigma / sqrt(2n).
+    check_mean(statistics.stdev(found), SPREAD, SPREAD / math.sqrt(2 * len(found)), "its spread")
+
+
+def test_pareto_is_netems_table() -> None:
+    found = deviations("pareto")
+    table = sorted(pareto_table())
+    assert set(found) <= {(SPREAD * value + SCALE // 2) // SCALE for value in table}
+    check_distribution(
+        found,
+        lambda value: bisect_right(table, math.ceil((value + 0.5) * SCALE / SPREAD)) / len(table),
+        "pareto jitter",
+    )
+    # Shape 3, moved and stretched: the mean of (u^(-1/3) - 1.5) * 4/3 is 0; the cut at +4 takes a little off.
+    assert statistics.fmean(table) / SCALE == pytest.approx(-0.0335, abs=0.001)
+
+
+def test_a_table_is_drawn_from_evenly() -> None:
+    found = deviations("table", text="# two values\n -8192 4096\n 4096\n4096\n")
+    assert set(found) == {-SPREAD, SPREAD // 2}
+    check_mean(found.count(-SPREAD) / len(found), 0.25, math.sqrt(0.25 * 0.75 / len(found)), "share of the first entry")
+
+
+def test_the_normal_table_is_symmetric_and_exact() -> None:
+    table = normal_table()
+    assert len(table) == 4096
+    assert [-value for value in reversed(table)] == list(table) == sorted(table)
+    normal = statistics.NormalDist()
+    assert all(abs(value - normal.inv_cdf((place + 0.5) / 4096) * SCALE) <= 0.5001 for place, value in enumerate(table))
+
+
+def test_a_trace_gives_the_directions_frames_their_delays_in_turn() -> None:
+    impairment = Impairment(delay=DELAY, distribution="trace", jitter_file="j.txt")
+    schedule = [(place * SECOND, numbered(place, source=2 + place % 2 * 2)) for place in range(5)]
+    delivered, _ = fates_of(impairment, schedule, files={"j.txt": "0\n1.5ms\n7us\n"})
+    assert [due - DELAY - place * SECOND for place, (due, _) in enumerate(delivered)] == [
+        0,
+        1_500_000,
+        7_000,
+        0,
+        1_500_000,
+    ]
+
+
+def test_a_delay_never_becomes_negative() -> None:
+    impairment = Impairment(delay=1000, jitter=SPREAD, distribution="uniform")
+    delivered, _ = fates_of(impairment, [(place * SECOND, numbered(place)) for place in range(200)])
+    assert min(due - place * SECOND for place, (due, _) in enumerate(delivered)) == 0
+
+
+def test_jitter_is_a_function_of_flow_and_number_as_any_fate() -> None:
+    alone = deviations("normal", 50)
+    impairment = Impairment(delay=DELAY, jitter=SPREAD, distribution="normal")
+    schedule = [(place * SECOND, numbered(place, source=2 + place % 2 * 2)) for place in range(100)]
+    delivered, _ = fates_of(impairment, schedule)
+    mixed = [due - place * SECOND - DELAY for place, (due, _) in enumerate(delivered)]
+    assert len({*mixed[::2], *mixed[1::2]}) > 90
+    schedule = [(place * SECOND, frame) for place, (_, frame) in enumerate(schedule[::2])]
+    delivered, _ = fates_of(impairment, schedule)
+    assert [due - place * SECOND - DELAY for place, (due, _) in enumerate(delivered)] == mixed[::2] != alone
+
+
+def test_uniform_reaches_every_nanosecond() -> None:
+    impairment = Impairment(delay=100, jitter=2, distribution="uniform")
+    delivered, _ = fates_of(impairment, [(place * 1000, numbered(place)) for place in range(500)])
+    found = [due - place * 1000 - 100 for place, (due, _) in enumerate(delivered)]
+    assert sorted(set(found)) == [-2, -1, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "found"),
+    [
+        ("1 2\n3 x\n", 2, "'x'"),
+        ("1\n\n40000", 3, "'40000'"),
+        ("1.5", 1, "'1.5'"),
+        ("", 0, "no entry"),
+        ("# nothing\n", 0, "no entry"),
+    ],
+)
+def test_a_broken_table_names_file_and_line(text: str, line: int, found: str) -> None:
+    with pytest.raises(BrokenFileError) as caught:
+        parse_table(text, "my.dist")
+    assert caught.value.line == line
+    assert str(caught.value).startswith(f"my.dist, line {line}: found {found}" if line else f"my.dist: found {found}")
+
+
+@pytest.mark.parametrize(("text", "line"), [("1ms\n5\n", 2), ("1ms\n\n2ms", 2), ("-1ms", 1), ("", 0)])
+def test_a_broken_trace_names_file_and_line(text: str, line: int) -> None:
+    with pytest.raises(BrokenFileError, match=r"my\.txt") as caught:
+        parse_trace(text, "my.txt")
+    assert caught.value.line == line
+
+
+def test_a_file_whose_text_was_not_given_is_named() -> None:
+    with pytest.raises(Exception, match=r"the file j\.txt was not given"):
+        direction(Impairment(distribution="trace", jitter_file="j.txt"))

@@ -1,0 +1,117 @@
+"""Protocols that share an EtherType, told apart by what their headers begin with."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.fabric.direction import Direction
+from testbed.fates.flows import Classifier, Flows, flow_of
+from testbed.fates.header_fields import Fields, locate
+from testbed.fates.headers import standard_fields
+from testbed.fates.rules import Rule, RuleSet
+from testbed.fates.stage import NOTHING, FateOptions
+from testbed.fates.tokens import RuleError
+
+ETHERTYPE = 0x88B7
+HEAD = bytes.fromhex("020000000002020000000001") + ETHERTYPE.to_bytes(2, "big")
+KINDS = {"kind": {1: "DATA", 2: "ACK"}}
+
+
+def shared(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
+    """Two protocols of which each has its own packets, and one for all."""
+    fields = standard_fields()
+    places = {"kind": (2, 1), "channel": (3, 1)}
+    flow = ["kind", "channel"]
+    fields.register("mine", ETHERTYPE, places, flow, routed=routed, begins=b"\0\4", names=KINDS)
+    fields.register("other", ETHERTYPE, {"kind": (2, 1)}, ["kind"], routed=routed, begins=b"\0\5")
+    fields.register("all", ETHERTYPE, {"type": (0, 2)}, common, routed=routed)
+    return fields
+
+
+@pytest.mark.parametrize("route", [b"", b"\x81", b"\xbf\x80\x81"])
+def test_a_header_is_there_only_where_it_begins_as_its_protocol_says(route: bytes) -> None:
+    fields = shared()
+    found = {}
+    for begins in (b"\0\4", b"\0\5", b"\0\6", b"\0"):
+        frame = HEAD + route + begins + b"\2\7"
+        located = locate(frame)
+        names = ("mine", "other", "all")
+        found[begins] = [name for name in names if fields.presence(name)(frame, located) >= 0]
+        values = [fields.reader(f"{name}.kind")(frame, located) for name in ("mine", "other")]
+        assert values == [2 if name in found[begins] else -1 for name in ("mine", "other")]
+        if begins != b"\0":
+            assert fields.reader("all.type")(frame, located) == begins[1]
+    assert found == {b"\0\4": ["mine", "all"], b"\0\5": ["other", "all"], b"\0\6": ["all"], b"\0": ["all"]}
+
+
+@pytest.mark.parametrize(("common", "unclaimed"), [((), ()), (("type",), (6,))])
+def test_flows_are_told_apart_by_what_begins_the_header_and_then_by_its_protocols_key(
+    common: tuple[str, ...], unclaimed: tuple[int, ...]
+) -> None:
+    readers = shared(common=common).flow_readers()
+    keys = [flow_of(HEAD + b"\x81" + begins + b"\2\7", readers).key for begins in (b"\0\4", b"\0\5", b"\0\6")]
+    assert keys == [(4, 2, 7), (5, 2), unclaimed]
+    assert flow_of(HEAD + b"\x81\0\4", readers).key == (4, 0, 0)  # the frame ends there
+
+
+@given(
+    st.booleans(),
+    st.sampled_from([(), ("type",)]),
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0x80, 0xFF), max_size=3).map(bytes),
+            st.sampled_from([b"\0\4", b"\0\5", b"\0\6", b"\0", b""]),
+            st.binary(max_size=3).map(lambda rest: bytes(byte & 3 for byte in rest)),
+        )
+    ),
+)
+def test_the_shortcuts_find_the_flow_that_the_fields_say(
+    routed: bool, common: tuple[str, ...], frames: list[tuple[bytes, bytes, bytes]]
+) -> None:
+    fields = shared(routed, common)
+    flows, readers = Flows(1, Classifier(fields)), fields.flow_readers()
+    for route, begins, rest in frames:
+        frame = HEAD + route + begins + rest
+        for _ in range(2):  # the second finds the shortcut
+            counted, located = flows.count(frame)
+            assert (counted.flow, located) == (flow_of(frame, readers), locate(frame))
+
+
+def test_a_rule_may_call_values_as_their_protocol_does_and_hits_no_other_protocols_frames() -> None:
+    rules = RuleSet(shared())
+    wire = Direction("l", "forward", NOTHING, FateOptions(seed=1, rules=rules))
+    rules.add(0, "drop mine.kind == ACK and nth(2)")
+    frames = [b"\0\4\2", b"\0\5\2", b"\0\4\1", b"\0\4\2"]
+    said = [wire.offer(now, HEAD + b"\x81" + frame + bytes(20)).value for now, frame in enumerate(frames)]
+    assert said == ["accepted", "accepted", "accepted", "rule"]
+
+
+def test_a_value_that_has_no_such_name_is_an_error_with_the_names_that_there_are() -> None:
+    fields = shared()
+    assert Rule.parse("drop mine.kind in (ACK, 1)", fields) is not None
+    with pytest.raises(RuleError, match=re.escape("a number (mine.kind), or one of DATA, ACK — did you mean 'ACK'?")):
+        Rule.parse("drop mine.kind == akc", fields)
+    with pytest.raises(RuleError, match=re.escape("expected a number (mine.channel)\n")):
+        Rule.parse("drop mine.channel == ACK", fields)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"begins": b"\0\4"}, "it: mine has the number 0x88b7, too: both begin with 0x0004"),
+        ({}, "it: all has the number 0x88b7, too: neither has BEGINS"),
+        ({"begins": b"\4"}, "it: mine has the number 0x88b7, too: they begin with 1 and 2 bytes, and not with as many"),
+        ({"begins": b"\0\7", "routed": False}, "one stands behind a source route, and one does not"),
+    ],
+)
+def test_protocols_that_could_not_be_told_apart_are_refused(more: dict[str, object], why: str) -> None:
+    fields = shared()
+    with pytest.raises(ValueError, match=re.escape(why)):
+        fields.register("it", ETHERTYPE, {"a": (2, 1)}, **{"routed": True, **more})
+    assert "it" not in fields.headers()
+    fields.register("it", ETHERTYPE, {"a": (2, 1)}, ["a"], routed=True, begins=b"\0\7")
+    assert flow_of(HEAD + b"\0\7\3", fields.flow_readers()).key == (7, 3)

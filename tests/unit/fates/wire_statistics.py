@@ -1,0 +1,44 @@
+"""Statistical checks at a level of one in a million, which say what they could see and refuse to look at too little.
+
+A check compares a sample with what was asked for. It fails beyond 4.89 standard deviations (a sound sample does so once
+in a million), and a deviation that it would miss in more than one case of a hundred must be below 20 % of what was asked:
+otherwise the sample is too small to mean anything, which fails as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from testbed.controller.verdict.statistics import COARSEST, LEVEL_Z, distance, distance_bound, smallest_visible
+
+
+class TooSmallError(AssertionError):
+    """The sample cannot see a deviation of 20 %."""
+
+
+def check_mean(found: float, asked: float, standard_error: float, what: str) -> float:
+    """Returns the smallest deviation that the sample can see."""
+    visible = smallest_visible(asked, standard_error)
+    if visible > COARSEST:
+        raise TooSmallError(
+            f"{what}: the sample sees deviations from {visible:.0%} on only; {COARSEST:.0%} is asked for"
+        )
+    assert abs(found - asked) <= LEVEL_Z * standard_error, f"{what}: {found:.6g}, not {asked:.6g} (sees {visible:.1%})"
+    return visible
+
+
+def check_share(hits: int, samples: int, asked: float, what: str) -> float:
+    """A binomial share. Returns the smallest relative deviation that the sample can see."""
+    return check_mean(hits / samples, asked, math.sqrt(asked * (1 - asked) / samples), what)
+
+
+def check_distribution(sample: Sequence[float], cumulative: Callable[[float], float], what: str) -> None:
+    """Kolmogorov and Smirnov's test; its bound is the limit for large samples, which is on the safe side."""
+    ordered = sorted(sample)
+    count = len(ordered)
+    bound = distance_bound(count)
+    if bound > COARSEST / 4:
+        raise TooSmallError(f"{what}: {count} values see a difference of {bound:.1%} at best")
+    worst = distance(ordered, cumulative)
+    assert worst <= bound, f"{what}: differs by {worst:.4f}, more than {bound:.4f}"

@@ -1,0 +1,173 @@
+"""Frames are taken aside, and put back, in the moment of the request."""
+
+from __future__ import annotations
+
+import errno
+import select
+from collections.abc import Callable
+
+import pytest
+
+from testbed.kernel import diversion, netlink_messages, rtnl_dump, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.diversion import EGRESS, INGRESS, Diversion, diversions
+from testbed.kernel.namespaces import open_path
+from testbed.kernel.netlink import RequestError, RouteSocket
+from testbed.kernel.packet_socket import Arena, PacketSocket
+from testbed.kernel.taps import Tap, any_of
+from testbed.kernel.tpacket import Ring
+
+pytestmark = pytest.mark.requires("root")
+
+SENDER, PORT, TAP, BACK = 101, 102, 103, 104
+MARK = 7
+HERE = "/proc/thread-self/ns/net"
+BUFFER = 1 << 20
+
+
+def story(test: Callable[[RouteSocket], None]) -> None:
+    """Run a test in a namespace with the pairs sender - port and tap - back, and hooks on port and tap."""
+
+    def inside() -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        here = open_path(HERE)
+        with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
+            setting.write("1")
+        here.route.execute(
+            [
+                netlink_messages.make_veth("sender", SENDER, 1500, here.descriptor, "port", PORT, 1500),
+                netlink_messages.make_veth("tap", TAP, 1500, here.descriptor, "back", BACK, 1500),
+                netlink_messages.add_clsact(PORT),
+                netlink_messages.add_clsact(TAP),
+                *[netlink_messages.set_up(index) for index in (SENDER, PORT, TAP, BACK)],
+            ]
+        )
+        while not all(rtnl_dump.interface(here.route, index).sends for index in (SENDER, PORT, TAP, BACK)):
+            pass
+        test(here.route)
+
+    in_child(inside)
+
+
+def opened(device: str, mark: int = 0) -> PacketSocket:
+    return PacketSocket(device, Arena(), BUFFER, mark=mark)
+
+
+def frame(number: int) -> bytes:
+    return bytes.fromhex("ffffffffffff 020000000001 88b5") + number.to_bytes(4, "big") + bytes(46)
+
+
+def numbers(found: PacketSocket) -> list[int]:
+    """A frame is there when the call that has sent it returns: veth hands it over at once."""
+    return [int.from_bytes(one[14:18], "big") for _, one in found.receive(0)]
+
+
+def test_what_comes_in_is_taken_from_request_to_request() -> None:
+    def test(route: RouteSocket) -> None:
+        sender, tap = opened("sender"), opened("tap")
+        sender.send([frame(1)])
+        route.execute([diversion.divert(PORT, INGRESS, TAP, MARK)])
+        sender.send([frame(2)])
+        route.execute([diversion.remove(PORT, INGRESS)])
+        sender.send([frame(3)])
+        assert numbers(tap) == [2]
+
+    story(test)
+
+
+def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
+    def test(route: RouteSocket) -> None:
+        sender, back, port, marked = opened("sender"), opened("back"), opened("port"), opened("port", MARK)
+        route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, leaving=True)])
+        port.send([frame(1)])
+        marked.send([frame(2)])
+        assert numbers(back) == [1]
+        assert numbers(sender) == [2]
+
+    story(test)
+
+
+def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> None:
+    """And are not taken there again."""
+
+    def test(route: RouteSocket) -> None:
+        port, tap, back, marked = opened("port"), opened("tap", MARK), opened("back"), opened("back", MARK)
+        route.execute([diversion.put_back(TAP, PORT, MARK), diversion.divert(PORT, INGRESS, TAP, MARK)])
+        back.send([frame(1)])
+        marked.send([frame(2)])
+        assert numbers(port) == [2]
+        assert numbers(tap) == [1]
+
+    story(test)
+
+
+def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
+    def test(route: RouteSocket) -> None:
+        ring = Ring(HERE, "port", 1 << 20)
+        sender, back, port = opened("sender"), opened("back", PORT), opened("port", PORT)
+        tap = opened("tap", PORT)
+        route.execute([diversion.put_back(TAP, PORT, PORT), diversion.divert(PORT, INGRESS, TAP, PORT)])
+        sender.send([frame(1)])
+        back.send([frame for _, frame in tap.receive(0)])
+        port.send([frame(2)])
+        found: list[tuple[bool, int]] = []
+        while len(found) < 2:
+            assert select.select([ring], [], [], 30)[0]
+            found += [(left, int.from_bytes(one[14:18], "big")) for _, left, one in ring.read()]
+        assert found == [(False, 1), (True, 2)]
+
+    story(test)
+
+
+def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends() -> None:
+    def test(route: RouteSocket) -> None:
+        heard = Tap(HERE, "tap", any_of([(12, 2, 0x88B5)]), BUFFER, "port")
+        sender, back, port = opened("sender"), opened("back", PORT), opened("port")
+        route.execute(
+            [
+                diversion.put_back(TAP, PORT, PORT),
+                diversion.divert(PORT, INGRESS, TAP, PORT),
+                diversion.divert(PORT, EGRESS, TAP, PORT, leaving=True),
+            ]
+        )
+        sender.send([frame(1)])
+        back.send([frame(2)])
+        port.send([frame(3)])
+        assert [(left, int.from_bytes(head[14:18], "big")) for left, _, _, head in heard.read(10)] == [
+            (False, 2), (True, 3),
+        ]  # fmt: skip
+
+    story(test)
+
+
+def test_what_is_diverted_is_read_back() -> None:
+    def test(route: RouteSocket) -> None:
+        assert diversions(route, [PORT, TAP]) == {}
+        route.execute([diversion.divert(PORT, INGRESS, TAP, MARK)])
+        assert diversions(route, [PORT, TAP]) == {PORT: Diversion(TAP)}
+        route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, leaving=True), diversion.put_back(TAP, PORT, MARK)])
+        assert diversions(route, [PORT, TAP]) == {PORT: Diversion(TAP, TAP), TAP: Diversion(PORT)}
+        assert rtnl_dump.wire_contents(route).diversions == diversions(route, [PORT, TAP])
+        route.execute([netlink_messages.remove_link(TAP)])
+        assert diversions(route, [PORT]) == {PORT: Diversion(-1, -1)}
+
+    story(test)
+
+
+def test_other_filters_are_no_diversions() -> None:
+    def test(route: RouteSocket) -> None:
+        route.execute([netlink_messages.redirect_incoming(PORT, TAP)])
+        assert diversions(route, [PORT, TAP]) == {}
+        assert rtnl_dump.wire_contents(route).redirections == {PORT: TAP}
+
+    story(test)
+
+
+@pytest.mark.parametrize(("index", "reason"), [(PORT, errno.ENOENT), (SENDER, errno.EINVAL)])
+def test_what_is_not_diverted_cannot_be_let_go(index: int, reason: int) -> None:
+    def test(route: RouteSocket) -> None:
+        with pytest.raises(RequestError) as refused:
+            route.execute([diversion.remove(index, INGRESS)])
+        assert [refusal.errno for refusal in refused.value.refusals] == [reason]
+
+    story(test)

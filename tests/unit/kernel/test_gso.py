@@ -1,0 +1,151 @@
+"""Finishing what a sender's kernel left to do: every frame is byte for byte the one that Scapy builds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Packet, Raw
+
+from testbed.kernel import gso
+from testbed.kernel.gso import HEADER, GsoFrame
+
+ADDRESSES = {4: IP(src="10.0.0.1", dst="10.0.0.2", id=0xFFFE, flags="DF"), 6: IPv6(src="fd00::1", dst="fd00::2")}
+ETHERNET = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+OPTIONS = [("NOP", None), ("NOP", None), ("Timestamp", (1_234_567, 7_654_321))]
+KINDS = {4: gso.TCP_OVER_IPV4, 6: gso.TCP_OVER_IPV6}
+
+
+def left(whole: Packet, layer: type[Packet], kind: int = 0, size: int = 0, tag: bytes = b"") -> GsoFrame:
+    """The frame as a kernel leaves it: its checksum holds the sum of the pseudo-header alone."""
+    frame = bytearray(bytes(whole))
+    start = len(frame) - len(bytes(whole[layer]))
+    place = start + (16 if layer is TCP else 6)
+    network = whole[IP] if IP in whole else whole[IPv6]
+    addresses = bytes(network)[12:20] if IP in whole else bytes(network)[8:40]
+    pseudo = int.from_bytes(addresses, "big") + (6 if layer is TCP else 17) + len(frame) - start
+    frame[place : place + 2] = (pseudo % 0xFFFF).to_bytes(2, "big")
+    header = HEADER.pack(gso.NEEDS_CHECKSUM, kind, 0, size, start, place - start)
+    found = gso.gso_frame(header, bytes(frame), tag)
+    assert found is not None
+    return found
+
+
+def built(packet: Packet) -> Packet:
+    """With its lengths and checksums."""
+    return Ether(bytes(packet))
+
+
+data = st.binary(min_size=1, max_size=4000)
+sizes = st.integers(1, 1500)
+
+
+@given(version=st.sampled_from([4, 6]), data=data, layer=st.sampled_from([TCP, UDP]), tags=st.integers(0, 2))
+@example(version=4, data=b"\0", layer=UDP, tags=0)
+def test_a_checksum_that_was_left_to_hardware(version: int, data: bytes, layer: type[Packet], tags: int) -> None:
+    whole = ETHERNET / (Dot1Q(vlan=5) / Dot1Q(vlan=6) if tags == 2 else Dot1Q(vlan=5) if tags else ADDRESSES[version])
+    whole = built(whole / ADDRESSES[version] / layer() / data if tags else whole / layer() / data)
+    found = left(whole, layer)
+    assert (found.segments, found.beyond, found.largest) == (1, 0, len(whole))
+    assert found.segment() == [bytes(whole)]
+
+
+def test_a_checksum_that_comes_to_nothing_is_all_ones() -> None:
+    """0 would say that there is none."""
+    base = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / b"\0\0")
+    sum_but_data = 0xFFFF - base[UDP].chksum
+    whole = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / (0xFFFF - sum_but_data).to_bytes(2, "big"))
+    assert left(whole, UDP).segment() == [bytes(whole)]
+    assert whole[UDP].chksum == 0xFFFF
+
+
+@given(version=st.sampled_from([4, 6]), data=data, size=sizes, tagged=st.booleans(), seq=st.integers(0, 2**32 - 1))
+@example(version=4, data=bytes(3000), size=1500, tagged=False, seq=2**32 - 1)
+@example(version=6, data=bytes(3001), size=1500, tagged=True, seq=0)
+def test_tcp_in_one_piece(version: int, data: bytes, size: int, tagged: bool, seq: int) -> None:
+    head = ETHERNET / Dot1Q(vlan=7, prio=3) / ADDRESSES[version] if tagged else ETHERNET / ADDRESSES[version]
+
+    def segment(begin: int, payload: bytes, flags: str) -> bytes:
+        made = head / TCP(sport=5001, dport=40_000, seq=(seq + begin) % 2**32, ack=9, flags=flags, options=OPTIONS)
+        if version == 4:
+            made[IP].id = (0xFFFE + begin // size) & 0xFFFF
+        return bytes(made / Raw(payload))
+
+    whole = Ether(segment(0, data, "FPACE"))
+    found = left(whole, TCP, KINDS[version], size)
+    begins = range(0, len(data), size)
+    expected = [
+        segment(begin, data[begin : begin + size],
+                ("FP" if begin + size >= len(data) else "") + "AE" + ("C" if not begin else ""))
+        for begin in begins
+    ]  # fmt: skip
+    assert found.segment() == expected
+    assert found.segments == len(expected)
+    assert len(found) + found.beyond == sum(map(len, expected))
+    assert found.largest == max(map(len, expected))
+
+
+@given(version=st.sampled_from([4, 6]), data=data, size=sizes)
+def test_udp_in_one_piece(version: int, data: bytes, size: int) -> None:
+    def datagram(number: int, payload: bytes) -> bytes:
+        made = ETHERNET / ADDRESSES[version] / UDP(sport=5001, dport=40_000) / Raw(payload)
+        if version == 4:
+            made[IP].id = (0xFFFE + number) & 0xFFFF
+        return bytes(made)
+
+    found = left(Ether(datagram(0, data)), UDP, gso.UDP, size)
+    expected = [datagram(number, data[begin : begin + size]) for number, begin in enumerate(range(0, len(data), size))]
+    assert found.segment() == expected
+    assert len(found) + found.beyond == sum(map(len, expected))
+
+
+def test_headers_between_the_network_and_the_transport_count_in_every_length() -> None:
+    head = ETHERNET / ADDRESSES[6] / IPv6ExtHdrDestOpt()
+    whole = Ether(bytes(head / TCP(seq=1, flags="A") / Raw(bytes(100))))
+    found = left(whole, TCP, gso.TCP_OVER_IPV6, 60).segment()
+    expected = [bytes(head / TCP(seq=1 + begin, flags="A") / Raw(bytes(size))) for begin, size in ((0, 60), (60, 40))]
+    assert found == expected
+
+
+def test_the_tag_that_the_kernel_took_out_is_back_and_what_is_left_to_do_is_behind_it() -> None:
+    plain = ETHERNET / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
+    tagged = ETHERNET / Dot1Q(vlan=7, prio=3) / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
+    assert left(built(plain), TCP, tag=b"\x81\x00\x60\x07").segment() == [bytes(tagged)]
+    found = left(built(plain), TCP, gso.TCP_OVER_IPV4, 150, tag=b"\x81\x00\x60\x07")
+    assert [frame[12:18] for frame in found.segment()] == [b"\x81\x00\x60\x07\x08\x00"] * 2
+    assert found.largest == 18 + 20 + 20 + 150
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        HEADER.pack(0, gso.TCP_OVER_IPV4, 54, 100, 34, 16),  # no checksum to be made
+        HEADER.pack(gso.NEEDS_CHECKSUM, 3, 54, 100, 34, 6),  # UDP in fragments, which kernels have given up
+        HEADER.pack(gso.NEEDS_CHECKSUM, gso.TCP_OVER_IPV4, 54, 0, 34, 16),
+        HEADER.pack(gso.NEEDS_CHECKSUM, gso.TCP_OVER_IPV4, 54, 100, 250, 16),  # beyond the end
+        HEADER.pack(gso.NEEDS_CHECKSUM, 0, 54, 0, 253, 0),
+    ],
+)
+def test_what_nobody_can_finish_is_nothing(header: bytes) -> None:
+    frame = bytes(ETHERNET / ADDRESSES[4] / TCP() / Raw(bytes(200)))
+    assert gso.gso_frame(header, frame) is None
+
+
+@given(
+    frame=st.binary(min_size=14, max_size=300), kind=st.sampled_from([0, 1, 4, 5, 0x81, 0x84, 2]),
+    size=st.integers(0, 400), start=st.integers(0, 400), offset=st.integers(0, 400),
+)  # fmt: skip
+def test_nothing_that_a_node_can_say_of_a_frame_is_an_error(
+    frame: bytes, kind: int, size: int, start: int, offset: int
+) -> None:
+    found = gso.gso_frame(HEADER.pack(gso.NEEDS_CHECKSUM, kind, 0, size, start, offset), frame)
+    if found is not None:
+        assert len(found.segment()) == found.segments
+
+
+def test_a_header_that_says_it_is_longer_than_the_frame_is_not_believed() -> None:
+    frame = bytes(ETHERNET / ADDRESSES[4] / TCP(dataofs=15) / Raw(b""))
+    assert gso.gso_frame(HEADER.pack(1, gso.TCP_OVER_IPV4, 54, 100, 34, 16), frame) is None

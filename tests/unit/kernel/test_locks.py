@@ -1,0 +1,69 @@
+"""Locks that processes hold for their lives: one holder, who is known; what the last one left says whether it died."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from testbed.kernel import daemons, locks, processes
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    locks.make(tmp_path / "lock")
+    return tmp_path / "lock"
+
+
+def holding(path: Path, *, note: str = "") -> processes.Identity:
+    """Another process that holds the lock until it is killed."""
+
+    def take() -> None:
+        locks.Lock(path).note(note)
+
+    return daemons.start("holding", (), take, signal.pause)
+
+
+def test_one_process_holds_a_lock_and_everybody_knows_who(path: Path) -> None:
+    assert locks.holder(path) == 0
+    assert locks.handle_of_holder(path) is None
+    held = holding(path)
+    assert locks.holder(path) == held.pid
+    found = locks.handle_of_holder(path)
+    assert found is not None
+    assert found[0] == held.pid
+    os.close(found[1])
+    with pytest.raises(locks.TakenError, match=f"is locked by process {held.pid}"):
+        locks.Lock(path)
+    with pytest.raises(locks.TakenError):
+        holding(path)
+    processes.end(held)
+    assert locks.holder(path) == 0
+
+
+def test_what_a_holder_that_died_had_noted_is_left_to_the_next_and_what_one_that_ended_had_is_not(path: Path) -> None:
+    processes.end(holding(path, note="somebody"))
+    assert locks.noted(path) == "somebody"
+    lock = locks.Lock(path)
+    assert lock.left == "somebody"
+    lock.note("we")
+    lock.release()
+    assert locks.Lock(path).left == ""
+
+
+def test_a_process_that_a_holder_forks_does_not_hold_the_lock(path: Path) -> None:
+    lock = locks.Lock(path)
+    child = daemons.start("child", (), lambda: None, signal.pause)
+    lock.release()
+    assert locks.holder(path) == 0
+    processes.end(child)
+
+
+def test_there_is_no_lock_without_its_file_and_none_on_a_file_that_another_has_replaced(path: Path) -> None:
+    path.unlink()
+    assert (locks.holder(path), locks.noted(path)) == (0, "")
+    locks.clear(path)
+    with pytest.raises(FileNotFoundError):
+        locks.Lock(path)

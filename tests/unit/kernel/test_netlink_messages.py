@@ -1,0 +1,79 @@
+"""Patching a shape's bytes gives what pyroute2 encodes, for every request that we send and any values."""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.kernel import netlink_messages
+
+SHAPED: dict[str, Callable[..., bytes]] = {
+    name: function for name, function in vars(netlink_messages).items() if inspect.unwrap(function) is not function
+}
+
+VALUES: dict[str, st.SearchStrategy[object]] = {
+    "Text": st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=15),
+    "Mac": st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":")),
+    "U32": st.one_of(st.integers(1, 2**31 - 1), st.sampled_from([1, 2, 1500, 65_536])),
+    "Ip4": st.integers(0, 2**32 - 1).map(lambda number: str(ipaddress.IPv4Address(number))),
+    "Ip6": st.integers(0, 2**128 - 1).map(lambda number: str(ipaddress.IPv6Address(number))),
+    "Fixed": st.integers(0, 1),
+}
+PREFIX = st.integers(1, 32)
+
+
+def arguments(function: Callable[..., bytes]) -> st.SearchStrategy[dict[str, object]]:
+    """Random arguments; each optional one may be left out."""
+    chosen = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = str(parameter.annotation)
+        values = PREFIX if name == "prefix" else VALUES[kind.removesuffix(" | None")]
+        chosen[name] = st.one_of(st.none(), values) if kind.endswith("None") else values
+    return st.fixed_dictionaries(chosen)
+
+
+def encoded_directly(function: Callable[..., bytes], values: dict[str, object]) -> bytes:
+    message = inspect.unwrap(function)(**values)
+    message.encode()
+    return bytes(message.data)
+
+
+def test_every_request_is_tested() -> None:
+    assert {"make_bridge", "make_veth", "redirect_incoming", "add_route6", "forget_learned"} <= SHAPED.keys()
+
+
+@pytest.mark.parametrize("name", sorted(SHAPED))
+def test_patched_bytes_are_those_that_are_encoded(name: str) -> None:
+    function = SHAPED[name]
+
+    @settings(max_examples=15, deadline=None, derandomize=True)
+    @given(arguments(function))
+    def equal(values: dict[str, object]) -> None:
+        assert function(**values) == encoded_directly(function, values)
+        in_order = [values[name] for name in inspect.signature(function).parameters]
+        assert function(*in_order) == encoded_directly(function, values)
+
+    equal()
+
+
+def test_a_value_that_equals_a_place_holder_is_no_trouble() -> None:
+    """The place holders are ordinary values, and the second message of a shape is patched all the same."""
+    for index in (0x3D5B_9700, 0x3D5B_9701, 5):
+        values: dict[str, object] = {"index": index, "out": 0x3D5B_9700}
+        assert netlink_messages.redirect_incoming(index, 0x3D5B_9700) == encoded_directly(
+            netlink_messages.redirect_incoming, values
+        )
+
+
+def test_an_address_is_written_with_its_prefix_length() -> None:
+    assert netlink_messages.add_address(7, "10.0.0.1/16") == netlink_messages.add_ip4(7, "10.0.0.1", 16)
+    assert netlink_messages.remove_address(7, "fd00::1/64") == netlink_messages.remove_ip6(7, "fd00::1", 64)
+    assert netlink_messages.add_route("fd00::/48", "fd01::1") == netlink_messages.add_route6("fd00::", 48, "fd01::1")
+    assert netlink_messages.remove_route("10.1.0.0/16", "10.0.0.9") == netlink_messages.remove_route4(
+        "10.1.0.0", 16, "10.0.0.9"
+    )

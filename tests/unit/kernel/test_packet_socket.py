@@ -1,0 +1,375 @@
+"""Packet sockets in batches, on a veth pair of their own: every frame with its time, its tag and its place in the order."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+from wire_frames import number_of, numbered, tagged
+
+from testbed.kernel import gso, netlink_messages, offloads, packet_socket, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.gso import GsoFrame
+from testbed.kernel.namespaces import open_path
+from testbed.kernel.offloads import Offloads
+from testbed.kernel.packet_socket import BATCH, PIECES, Arena, PacketSocket, Statistics
+
+pytestmark = pytest.mark.requires("root")
+
+BUFFER = 8 << 20
+Ends = tuple[PacketSocket, PacketSocket]
+
+
+def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500) -> None:
+    """Run a test in a namespace of its own, with sockets on the two ends of a pair."""
+
+    def inside() -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        here = open_path("/proc/thread-self/ns/net")
+        with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
+            setting.write("1")
+        here.route.execute([netlink_messages.make_veth("a", 101, mtu, here.descriptor, "b", 102, mtu)])
+        here.route.execute([netlink_messages.set_up(101), netlink_messages.set_up(102)])
+        arena = Arena()
+        a, b = PacketSocket("a", arena, BUFFER), PacketSocket("b", arena, BUFFER)
+        for sender, receiver in ((a, b), (b, a)):  # the kernel gives an interface its carrier some time after it is up
+            while not select.select([receiver], [], [], 0.01)[0]:
+                sender.send([numbered(0)])
+            while select.select([receiver], [], [], 0.01)[0]:
+                receiver.receive(0)
+            sender.statistics = Statistics()
+        test(a, b)
+
+    in_child(inside)
+
+
+def taken(found: PacketSocket, count: int, earliest: int = 0) -> list[tuple[int, bytes]]:
+    """So many frames; the kernel may hand them over a little after they were sent."""
+    got: list[tuple[int, bytes]] = []
+    while len(got) < count:
+        assert select.select([found], [], [], 30)[0], f"{count - len(got)} frames do not come"
+        got += found.receive(earliest)
+    return got
+
+
+def contents(found: PacketSocket, count: int) -> list[bytes]:
+    return [frame for _, frame in taken(found, count)]
+
+
+def test_frames_come_in_batches_in_their_order_and_whole() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        sent = [numbered(number, 64 + number * 7) for number in range(2 * BATCH + 10)]
+        a.send(sent)
+        got: list[bytes] = []
+        while len(got) < len(sent):
+            batch = taken(b, 1)
+            assert b.filled is (len(batch) == BATCH)
+            got += [frame for _, frame in batch]
+        assert got == sent
+        assert b.receive(0) == []
+        assert not b.filled
+        assert not b.look().lost
+        assert a.receive(0) == [], "what it sends itself does not come back"
+
+    between(story)
+
+
+def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_was_read() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        while True:  # the kernel begins to stamp some time after it was first asked to
+            a.send([numbered(0)])
+            assert select.select([b], [], [], 30)[0]
+            reading = time.monotonic_ns()
+            if all(when < reading for when, _ in b.receive(0)):
+                break
+        before = time.monotonic_ns()
+        for number in range(10):
+            a.send([numbered(number)])
+        after = time.monotonic_ns()
+        while time.monotonic_ns() < after + 5_000_000:
+            pass
+        times = [when for when, _ in taken(b, 10)]
+        assert times == sorted(times)
+        assert before - 10_000 <= times[0]
+        assert times[0] <= after + 10_000
+
+    between(story)
+
+
+def test_no_frame_is_older_than_the_caller_says_nor_than_the_one_before_it() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        a.send([numbered(number) for number in range(5)])
+        later = time.monotonic_ns() + 10**9
+        assert [when for when, _ in taken(b, 5, later)] == [later] * 5
+
+    between(story)
+
+
+def test_the_two_clocks_are_read_again_when_something_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = 10**18
+    readings = iter([0, 5_000_000, 5_000_300])
+    walls = iter([wall + 4_999_000, wall + 5_000_200])
+    monkeypatch.setattr(packet_socket.time, "monotonic_ns", lambda: next(readings))
+    monkeypatch.setattr(packet_socket.time, "time_ns", lambda: next(walls))
+    now, behind = packet_socket._clocks()
+    assert now == 5_000_300
+    assert behind == wall + 200
+
+
+def test_tags_are_put_back_into_their_frames() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        plain = numbered(1)
+        sent = [tagged(plain, 7, 3), tagged(plain, 0), tagged(tagged(plain, 5), 6, tag=0x88A8), plain]
+        a.send(sent)
+        assert contents(b, 4) == sent
+
+    between(story)
+
+
+def test_frames_of_the_mtu_pass_with_a_tag_and_none_is_taken_for_too_long() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        longest = [numbered(1, 9014), tagged(numbered(2, 9014), 5)]
+        a.send(longest)
+        assert contents(b, 2) == longest
+        assert b.look().oversized == 0
+
+    between(story, mtu=9000)
+
+
+# What is left unfinished
+
+TAG = b"\x81\x00\x60\x07"
+NETWORKS = {4: IP(src="10.0.0.1", dst="10.0.0.2", id=7), 6: IPv6(src="fd00::1", dst="fd00::2")}
+
+
+def piece(version: int, size: int, segment: int = 1400, flags: str = "PA", tag: bytes = b"") -> GsoFrame:
+    """TCP with so many bytes, in frames of so many; where it is one frame, without its checksum."""
+    head: Packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / NETWORKS[version]
+    options = [("NOP", None), ("NOP", None), ("Timestamp", (1, 2))]
+    data = (bytes(range(256)) * 256)[:size]
+    frame = bytearray(bytes(head / TCP(sport=1, dport=2, seq=3, flags=flags, options=options) / Raw(data)))
+    start = 34 if version == 4 else 54
+    addresses = frame[26:34] if version == 4 else frame[22:54]
+    pseudo = int.from_bytes(addresses, "big") + 6 + len(frame) - start
+    frame[start + 16 : start + 18] = (pseudo % 0xFFFF).to_bytes(2, "big")
+    kind = (gso.TCP_OVER_IPV4 if version == 4 else gso.TCP_OVER_IPV6) if size > segment else 0
+    header = gso.HEADER.pack(gso.NEEDS_CHECKSUM, kind, start + 32, segment if kind else 0, start, 16)
+    found = gso.gso_frame(header, bytes(frame), tag)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_is_unfinished_is_passed_on_as_it_came(version: int) -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        sent = [piece(version, 60_000), numbered(1), piece(version, 100), piece(version, 1401), numbered(2)]
+        a.send_unfinished(list(sent))
+        got = contents(b, len(sent))
+        assert got == sent
+        assert [type(frame) for frame in got] == [GsoFrame, bytes, GsoFrame, GsoFrame, bytes]
+        assert [frame.segments for frame in got if isinstance(frame, GsoFrame)] == [43, 1, 2]
+        b.send_unfinished(got)
+        again = contents(a, len(sent))
+        assert again == sent
+        assert [frame.segment() for frame in again if isinstance(frame, GsoFrame)] == [
+            frame.segment() for frame in sent if isinstance(frame, GsoFrame)
+        ]
+        assert (a.look().lost, b.look().lost) == (0, 0)
+
+    between(story)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("flags", ["A", "FPA", "PACE"])
+@pytest.mark.parametrize("tag", [b"", TAG], ids=["plain", "tagged"])
+def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: bytes) -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        offloads.allow("a", Offloads.NONE)
+        sent = [
+            piece(version, 60_000, flags=flags, tag=tag),
+            piece(version, 100, flags=flags, tag=tag),
+            piece(version, 1401, 1000, flags, tag),
+        ]
+        a.send_unfinished(list(sent))
+        wanted = [frame for one in sent for frame in one.segment()]
+        assert contents(b, len(wanted)) == wanted
+        assert not b.unfinished
+
+    between(story)
+
+
+def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        pieces = [piece(4, 60_000)] * (2 * PIECES)
+        small = [numbered(number) for number in range(2 * BATCH)]
+        for frames in (pieces, pieces, small, small):
+            a.send_unfinished(list(frames))
+        other = PacketSocket("b", Arena(), BUFFER)
+        a.send([numbered(0)])
+        assert contents(other, 1) == [numbered(0)]  # what was sent before is through, too
+        got = []
+        while batch := b.receive(0):
+            got.append(len(batch))
+        assert got[:3] == [BATCH, PIECES, BATCH]  # the first did not know, the second knew that there had been pieces
+
+    between(story)
+
+
+def test_an_unfinished_frame_gets_its_tag_back() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        sent = [piece(4, 60_000, tag=TAG), piece(4, 100, tag=TAG)]
+        a.send_unfinished(list(sent))
+        got = contents(b, 2)
+        assert got == sent
+        assert [frame.segment() for frame in got if isinstance(frame, GsoFrame)] == [frame.segment() for frame in sent]
+
+    between(story)
+
+
+def test_pieces_of_frames_that_are_too_long_for_the_wire_are_counted_as_frames() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        a.send_unfinished([piece(4, 20_000, 2000), numbered(1)])
+        assert contents(b, 1) == [numbered(1)]
+        assert b.look().oversized == 10
+        assert b.look().lost == 10
+
+    between(story)
+
+
+def test_a_socket_may_send_by_another_interface_than_it_listens_on() -> None:
+    def story(_: PacketSocket, b: PacketSocket) -> None:
+        other = PacketSocket("b", Arena(), BUFFER, out="a")
+        other.send([numbered(1)])
+        assert contents(b, 1) == [numbered(1)]
+        open_path("/proc/thread-self/ns/net").route.execute([netlink_messages.remove_link(101)])
+        assert not other.still_there()
+        other.send([numbered(2)])
+        assert other.statistics.down == 1
+
+    between(story)
+
+
+def test_a_socket_does_not_hear_frames_with_its_own_mark() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        marked, other = PacketSocket("a", Arena(), BUFFER, mark=7), PacketSocket("b", Arena(), BUFFER, mark=7)
+        marked.send([numbered(1)])
+        a.send([numbered(2)])
+        assert [number_of(frame) for frame in contents(b, 2)] == [1, 2]
+        assert [number_of(frame) for frame in contents(other, 1)] == [2]
+        assert other.receive(0) == []
+
+    between(story)
+
+
+def test_an_interface_takes_what_it_is_allowed() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        usual = offloads.active(a.fileno(), "a")
+        for wanted in (Offloads.NONE, Offloads.TCP, Offloads.ALL, Offloads.TCP, Offloads.NONE):
+            offloads.allow("a", wanted)
+            assert offloads.taken(a.fileno(), "a") is wanted
+            assert offloads.taken(b.fileno(), "b") is Offloads.ALL
+        assert not offloads.on(a.fileno(), "a")
+        offloads.allow("a", Offloads.ALL)
+        assert offloads.active(a.fileno(), "a") == usual
+        offloads.allow("a", Offloads.TCP)
+        on = offloads.active(a.fileno(), "a") & {name for name in usual if name.startswith("tx-")}
+        assert {"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"} <= on
+        assert not [name for name in on if "udp" in name or "sctp" in name or "gre" in name or name == "tx-gso-list"]
+
+    between(story)
+
+
+# What goes wrong
+
+
+def test_what_cannot_be_sent_is_counted_by_its_reason() -> None:
+    def story(a: PacketSocket, _: PacketSocket) -> None:
+        a.send([numbered(1), numbered(2, 3000), numbered(3)])
+        assert (a.statistics.unsent, a.statistics.down) == (1, 0)
+        route = open_path("/proc/thread-self/ns/net").route
+        route.execute([netlink_messages.set_down(101)])
+        a.send([numbered(4), numbered(5)])
+        assert a.statistics.down == 2
+        assert a.statistics.unsent == 1
+
+    between(story)
+
+
+def test_frames_for_a_port_whose_other_end_is_down_are_lost_by_that_and_not_inside_the_emulator() -> None:
+    """They are refused as if there were no buffers until the kernel's link watch has noticed, which mostly is at once."""
+
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        route = open_path("/proc/thread-self/ns/net").route
+        until = time.monotonic() + 30
+        while not a.statistics.down and time.monotonic() < until:
+            while not select.select([b], [], [], 0.01)[0]:  # until it is up
+                a.send([numbered(1)])
+            while select.select([b], [], [], 0)[0]:
+                b.receive(0)
+            route.execute(
+                [netlink_messages.set_down(102), netlink_messages.set_up(102), netlink_messages.set_down(102)]
+            )
+            a.send([numbered(2), numbered(3)])
+            route.execute([netlink_messages.set_up(102)])
+        assert a.statistics.unsent == 0
+        assert a.statistics.down > 0
+
+    between(story)
+
+
+def test_frames_for_which_there_was_no_room_are_counted() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        small = PacketSocket("b", Arena(), 4096)
+        a.send([numbered(number) for number in range(200)])
+        assert len(contents(b, 200)) == 200  # they are through
+        got = 0
+        while batch := small.receive(0):
+            got += len(batch)
+        assert got + small.look().overrun == 200
+        assert small.look().overrun > 0
+        assert small.look().lost == small.look().overrun
+
+    between(story)
+
+
+def test_a_socket_that_has_stopped_listening_gives_what_it_has_heard_and_still_sends() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        other = PacketSocket("b", Arena(), BUFFER)
+        a.send([numbered(1)])
+        assert len(contents(other, 1)) == 1
+        b.stop_listening()
+        a.send([numbered(2)])
+        assert len(contents(other, 1)) == 1
+        assert [number_of(frame) for frame in contents(b, 1)] == [1]
+        assert b.receive(0) == []
+        b.send([numbered(3)])
+        assert [number_of(frame) for frame in contents(a, 1)] == [3]
+
+    between(story)
+
+
+def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> None:
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        assert a.still_there()
+        here = open_path("/proc/thread-self/ns/net")
+        here.route.execute([netlink_messages.remove_link(101)])
+        assert not a.still_there()
+        assert not b.still_there()
+        here.route.execute([netlink_messages.make_veth("a", 103, 1500, here.descriptor, "b", 104, 1500)])
+        assert not a.still_there()
+        assert b.receive(0) == []
+
+    between(story)
+
+
+def test_where_there_is_no_such_interface_it_is_an_error() -> None:
+    with pytest.raises(OSError, match="no interface"):
+        PacketSocket("no-such-thing", Arena(), 4096)
+    assert socket.if_nameindex()

@@ -1,0 +1,34 @@
+"""Interruptions are not lost where Python itself can raise nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+INTERRUPTED_WHILE_FORKING = """
+import os, signal
+from testbed.kernel.children import in_child
+
+def interrupt():
+    if os.getpid() == me:
+        os.kill(me, signal.SIGINT)
+        for _ in range(1_000):  # it is raised here, if anywhere
+            pass
+
+me = os.getpid()
+os.register_at_fork({hook}=interrupt)
+try:
+    in_child(lambda: None)
+except KeyboardInterrupt:
+    print("interrupted")
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
+
+@pytest.mark.parametrize("hook", ["before", "after_in_parent"])
+def test_an_interruption_while_a_process_is_forked_is_raised_right_afterwards(hook: str) -> None:
+    script = INTERRUPTED_WHILE_FORKING.format(hook=hook)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "interrupted\nset()\n", done.stderr

@@ -1,0 +1,98 @@
+"""Waiting for descriptors and for a time: never early, and neither keeps the other waiting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from testbed.kernel.waiter import SPIN, Waiter
+
+MILLISECOND = 1_000_000
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.fixture(params=[SPIN, 0], ids=["spinning", "never spinning"])
+def waiter(request: pytest.FixtureRequest) -> Iterator[Waiter]:
+    waiter = Waiter(request.param)
+    yield waiter
+    waiter.close()
+
+
+def wait_for_ready(waiter: Waiter, reader: int) -> int:
+    """Wait for a descriptor that is ready, and return the deadline, whose alarm is still set.
+
+    A process that is held up for longer than the deadline is ahead finds that it has come first: then once more, with
+    a deadline twice as far ahead.
+    """
+    ahead = MILLISECOND
+    deadline = waiter.now() + ahead
+    while (ready := list(waiter.wait(deadline))) != [reader]:
+        assert not ready
+        assert waiter.now() >= deadline
+        assert ahead < 60_000 * MILLISECOND, "a descriptor that is ready is never told"
+        ahead *= 2
+        deadline = waiter.now() + ahead
+    return deadline
+
+
+@pytest.mark.parametrize("ahead", [0, 1_000, 10_000, 30_000, 100_000, MILLISECOND])
+def test_a_deadline_is_never_come_back_from_early(waiter: Waiter, ahead: int) -> None:
+    for _ in range(50):
+        deadline = waiter.now() + ahead
+        assert not waiter.wait(deadline)
+        assert waiter.now() >= deadline
+
+
+def test_what_is_ready_is_told_long_before_the_deadline(waiter: Waiter, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    waiter.watch(reader)
+    os.write(writer, b"x")
+    deadline = waiter.now() + 60_000 * MILLISECOND
+    assert list(waiter.wait(deadline)) == [reader]
+    assert waiter.now() < deadline
+
+
+@pytest.mark.parametrize("ahead", [-MILLISECOND, 0, 1_000])
+def test_deadlines_that_have_come_keep_no_descriptor_waiting(waiter: Waiter, pipe: tuple[int, int], ahead: int) -> None:
+    reader, writer = pipe
+    waiter.watch(reader)
+    os.write(writer, b"x")
+    assert list(waiter.wait(waiter.now() + ahead)) == [reader]
+
+
+def test_a_deadline_that_is_moved_takes_its_alarm_with_it(waiter: Waiter, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    waiter.watch(reader)
+    os.write(writer, b"x")
+    near = wait_for_ready(waiter, reader)
+    os.read(reader, 1)
+    far = near + 20 * MILLISECOND
+    assert not waiter.wait(far)
+    assert waiter.now() >= far
+
+
+def test_without_a_deadline_an_alarm_that_was_set_before_does_not_ring(waiter: Waiter, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    waiter.watch(reader)
+    os.write(writer, b"x")
+    near = wait_for_ready(waiter, reader)
+    while waiter.now() < near:
+        pass
+    assert list(waiter.wait(None)) == [reader]
+
+
+def test_a_descriptor_that_is_watched_no_more_is_not_told(waiter: Waiter, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    waiter.watch(reader)
+    os.write(writer, b"x")
+    waiter.unwatch(reader)
+    assert not waiter.wait(waiter.now() + MILLISECOND)

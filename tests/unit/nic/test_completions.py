@@ -1,0 +1,152 @@
+"""Firmware and host library call each other, whatever runs the firmware, and neither is entered from within itself."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from protocols.core.firmware import Agent
+from protocols.core.profile import Profile
+from testbed.engine.loop import Loop, VirtualClock
+from testbed.engine.server import Server
+from testbed.nic.immediate import ImmediateNic
+from testbed.nic.priced import PricedNic
+from testbed.runtime.nodes.dilated_nic import DilatedNic
+from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.veth_port import VethPort
+
+if TYPE_CHECKING:
+    from protocols.core.firmware import Firmware, Host, Nic
+    from testbed.kernel.frame_socket import FrameSocket
+    from testbed.nic.port import Port
+
+PRICES = Profile("round figures", ring=200, show=70, notice=30, doorbell=20)
+
+
+class Wire:
+    """Nothing comes from it, and nothing is sent on it."""
+
+    def __init__(self) -> None:
+        self._end, self._other = socket.socketpair()
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def stamp(self) -> None:
+        """Nothing comes."""
+
+    def send(self, _frame: bytes) -> None:
+        raise AssertionError("nothing is sent")
+
+    def close(self) -> None:
+        self._end.close()
+        self._other.close()
+
+
+class Card:
+    """Firmware and its host. gives: what the firmware gives back when a descriptor is rung for; rings: what the host rings
+    for when it sees one. done: all that happened, in its order."""
+
+    deadline = None
+
+    def __init__(self, gives: dict[int, list[int]], rings: dict[int, list[int]]) -> None:
+        self.done: list[tuple[str, int]] = []
+        self._gives = gives
+        self._rings = rings
+        self._inside: set[str] = set()
+        self.nic: Nic
+
+    @contextmanager
+    def entered(self, name: str) -> Iterator[None]:
+        assert name not in self._inside, f"the {name} is entered from within itself"
+        self._inside.add(name)
+        yield
+        self._inside.remove(name)
+
+    def ring(self, _now: int, index: int) -> None:
+        with self.entered("firmware"):
+            self.done.append(("rung", index))
+            for given in self._gives.get(index, ()):
+                self.nic.show(given)
+            self.done.append(("answered", index))
+
+    def completed(self, index: int) -> None:
+        with self.entered("host"):
+            self.done.append(("seen", index))
+            for rung in self._rings.get(index, ()):
+                self.nic.doorbell(rung, 0, 0)
+
+
+Executor = Callable[[Card, Wire], Callable[[], object]]
+"""Puts a card on a NIC; gives what lets its time pass."""
+
+
+def immediate(card: Card, _wire: Wire) -> Callable[[], object]:
+    clock = VirtualClock()
+    nic = ImmediateNic(clock, Loop(clock), cast("Port", None), 1_500)
+    card.nic = nic
+    nic.begin(0, Agent(cast("Firmware", card), cast("Host", card)))
+    return lambda: None
+
+
+def priced(card: Card, _wire: Wire) -> Callable[[], object]:
+    loop = Loop(clock := VirtualClock())
+    nic = PricedNic(clock, loop, "NIC", cast("Port", None), Server("core", loop), PRICES, 1_500)
+    card.nic = nic
+    nic.begin(0, Agent(cast("Firmware", card), cast("Host", card)))
+    return loop.run
+
+
+def inline(card: Card, wire: Wire) -> Callable[[], object]:
+    nic = InlineNic(VethPort(cast("FrameSocket", wire)))
+    card.nic = nic
+    nic.attach(Agent(cast("Firmware", card), cast("Host", card)))
+    return lambda: None
+
+
+def dilated(card: Card, wire: Wire) -> Callable[[], object]:
+    nic = DilatedNic(cast("FrameSocket", wire), 1_500, PRICES, 100)
+    card.nic = nic
+    nic.attach(Agent(cast("Firmware", card), cast("Host", card)))
+    nic.loop.end_at(1_000_000)
+    return nic.loop.run
+
+
+AT_ONCE = pytest.mark.parametrize("executor", [immediate, inline])
+ANY = pytest.mark.parametrize("executor", [immediate, priced, inline, dilated])
+
+
+def happened(executor: Executor, gives: dict[int, list[int]], rings: dict[int, list[int]]) -> list[tuple[str, int]]:
+    """All that a doorbell for descriptor 1 causes."""
+    card = Card(gives, rings)
+    with closing(Wire()) as wire:
+        pass_time = executor(card, wire)
+        card.nic.doorbell(1, 0, 0)
+        pass_time()
+    return card.done
+
+
+@ANY
+def test_the_host_sees_what_it_is_given_when_the_firmware_has_returned(executor: Executor) -> None:
+    assert happened(executor, {1: [10, 20]}, {}) == [("rung", 1), ("answered", 1), ("seen", 10), ("seen", 20)]
+
+
+@AT_ONCE
+def test_a_doorbell_within_a_completion_is_answered_at_once_and_what_it_gives_is_seen_last(executor: Executor) -> None:
+    assert happened(executor, {1: [10, 20], 2: [30]}, {10: [2]}) == [
+        ("rung", 1), ("answered", 1), ("seen", 10), ("rung", 2), ("answered", 2), ("seen", 20), ("seen", 30),
+    ]  # fmt: skip
+
+
+@ANY
+def test_a_host_may_answer_each_completion_with_doorbells_for_a_long_time(executor: Executor) -> None:
+    numbers = range(1, 1_001)
+    done = happened(
+        executor, {number: [number] for number in numbers}, {number: [number + 1] for number in numbers[:-1]}
+    )
+    expected = [[("rung", number), ("answered", number), ("seen", number)] for number in numbers]
+    assert done == [step for steps in expected for step in steps]

@@ -1,0 +1,78 @@
+"""Events in words, and files that grow while they are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.observe.format.event_format import Tail, format_event, kinds
+
+
+def test_an_injection_is_told_with_its_links_and_its_number() -> None:
+    event = {
+        "time": 5, "clock": 1, "event": "inject", "number": 2, "what": "loss 5% on n1", "links": ["a", "b", "c", "d", "e"],
+        "down": [], "until": 0, "took": 0.0891,
+    }  # fmt: skip
+    one = format_event(event)
+    assert (one.time, one.kind, one.where) == (5, "inject", "a, b, c and 2 more")
+    assert one.what == "2: loss 5% on n1, in 89 ms"
+
+
+def test_a_relay_that_is_behind_says_by_how_much() -> None:
+    event = {
+        "event": "relay behind", "link": "n1--s1", "direction": "forward", "late": 3, "limit": 1_000_000,
+        "worst": 2_400_000, "lost": 1,
+    }  # fmt: skip
+    assert format_event(event).where == "n1--s1"
+    assert format_event(event).what == "forward: 3 frames more than 1 ms late (worst 2.4 ms), 1 lost"
+
+
+def test_a_link_that_changes_hands_says_what_it_cost() -> None:
+    event = {"event": "replugged", "link": "n1--s1", "before": "direct", "after": "relay", "lost": 2, "early": 0}
+    assert format_event(event).what == "from direct to relay, 2 frames lost"
+
+
+def test_what_died_and_came_back_says_how_and_after_what_time() -> None:
+    assert format_event({"event": "relay died", "pid": 7}).what == "process 7"
+    assert (
+        format_event({"event": "node process died", "node": "n1", "pid": 7, "code": -9}).what == "process 7, signal 9"
+    )
+    parent = format_event({"event": "node parent died", "nodes": ["n1", "n2"], "pid": 7, "code": -9})
+    assert (parent.where, parent.what) == ("n1, n2", "process 7, signal 9")
+    back = {"event": "relay restarted", "pid": 8, "gap": [0, 12_000_000], "lost": 1}
+    assert format_event(back).what == "process 8, 12 ms after the other's end, 1 frame lost"
+
+
+def test_an_event_that_nobody_knows_is_told_fact_by_fact() -> None:
+    one = format_event({"time": 1, "event": "moon rises", "phase": "full", "over": ["n1", "n2"]})
+    assert (one.kind, one.where, one.what) == ("moon rises", "", "phase full, over n1, n2")
+
+
+@given(
+    st.sampled_from(kinds()),
+    st.dictionaries(
+        st.sampled_from(["link", "links", "what", "number", "took", "gap", "code", "lost", "time", "node", "late"]),
+        st.one_of(st.integers(), st.text(), st.lists(st.integers()), st.none(), st.booleans()),
+    ),
+)
+def test_another_versions_event_is_told_as_far_as_it_goes(kind: str, facts: dict[str, object]) -> None:
+    assert format_event({"event": kind, **facts}).kind == kind
+
+
+def test_a_file_is_read_as_it_grows_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    tail = Tail(path)
+    assert tail.read() == []
+    with path.open("a") as file:
+        file.write(json.dumps({"event": "one"}) + "\n" + '{"event": ')
+        file.flush()
+        assert tail.read() == [{"event": "one"}]
+        assert tail.read() == []
+        file.write('"two"}\nnonsense\n[1]\n{"event": "three"}\n')
+    assert tail.read() == [{"event": "two"}, {"event": "three"}]
+    path.unlink()
+    assert tail.read() == []
+    tail.close()

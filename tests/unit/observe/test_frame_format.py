@@ -1,0 +1,105 @@
+"""Frames of a protocol in words, as its codec says."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import made_up_frames
+import pytest
+from emp_captures import A, B, ack, data, first, raw
+
+from protocols.core.codegen import generate
+from protocols.core.frame_kinds import Kind
+from protocols.emp import codec as emp
+from testbed.fates.headers import standard_fields
+from testbed.observe.format.frame_format import FrameFormatter, formatters
+
+
+def teller(**more: object) -> tuple[FrameFormatter, ModuleType]:
+    """Of the made-up frames, with more in their module."""
+    frames = ModuleType("made_up_frames")
+    vars(frames).update({**vars(made_up_frames), **more, "__name__": "made_up_frames"})
+    codec = ModuleType("made_up_codec")
+    exec(generate(frames, "the tests"), codec.__dict__)
+    fields = standard_fields()
+    fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    return FrameFormatter("made", codec, fields), codec
+
+
+def of_emp() -> FrameFormatter:
+    one = formatters()[emp.ETHERTYPE].formatter_of(first(9, b"", 0))
+    assert one is not None
+    return one
+
+
+def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
+    assert {one.name for sharers in formatters().values() for one in sharers} >= {"am2", "emp", "mapper", "myrinet"}
+    assert of_emp().kinds == emp.KINDS
+
+
+def test_a_kind_is_told_with_its_fields_its_flags_and_without_what_is_zero() -> None:
+    words = of_emp().format
+    assert words(first(9, b"hello", 5)) == "EMP MESSAGE message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
+    last = emp.pack_frame(raw(B), raw(A), emp.TYPE_DATA, emp.FLAGS_LAST, 3, 1, 2, 9, 4, 0, b"more")
+    assert words(last) == "EMP DATA LAST message 9 frame 4, 4 bytes"
+    assert words(ack(9, 4)) == "EMP ACK message 9 frame 4"
+    refused = emp.pack_frame(raw(A), raw(B), emp.TYPE_ACK, 0, 3, 1, 2, 9, 4, emp.STATUS_RESTARTED)
+    assert words(refused) == "EMP ACK message 9 frame 4, RESTARTED"
+
+
+def test_what_the_protocol_would_throw_away_is_broken_and_what_is_not_its_own_is_nothing() -> None:
+    words, frame = of_emp().format, data(9, 4, b"more")
+    assert words(frame[:-1] + b"X") == "EMP, broken (check)"
+    assert words(frame[:15] + b"\x09" + frame[16:]) == "EMP, broken (type)"
+    assert words(first(9, b"hello", 5)[:-3]) == "EMP, broken (length)"
+    assert words(first(9, b"hello", 5)[:50]) == "EMP, broken (short)"
+    assert words(frame[:14] + b"\x07" + frame[15:]) == ""
+    assert words(frame[:30]) == ""
+
+
+def test_a_protocol_that_says_nothing_of_it_is_told_by_all_its_fields() -> None:
+    one, codec = teller()
+    frame = codec.pack_order(bytes(6), bytes(6), 0x123, codec.FLAGS_LAST, 7, 0xABCD)
+    assert one.format(frame) == "MADE credit 291, flags 2, kind ORDER, hash 7, raw 43981"
+    call = codec.pack_call(bytes(6), bytes(6), 1, 0, 2, 3, 4, 5, 6)
+    assert one.format(call).startswith("MADE credit 1, flags 0, kind CALL, hash 2, raw 3, address 4, call.id 5")
+
+
+def test_bit_fields_flags_and_names_of_values_are_told_as_the_words_ask() -> None:
+    kind = Kind("data", "{kind} credit {credit:#x}[ {flags}][, raw {raw}] {{braces}}")
+    one, codec = teller(KIND="kind", KINDS={9: kind})
+    both = codec.FLAGS_FIRST | codec.FLAGS_LAST
+    assert one.format(codec.pack_order(bytes(6), bytes(6), 0x123, both, 7, 5)) == (
+        "ORDER credit 0x123 FIRST+LAST, raw 5 {braces}"
+    )
+    assert one.format(codec.pack_order(bytes(6), bytes(6), 0, 0, 7, 0)) == "ORDER credit 0x0 {braces}"
+    assert one.format(codec.pack_reply(bytes(6), bytes(6), 0, 0, 7, 0, bytes(6), 1)).startswith("MADE ")
+
+
+def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes() -> None:
+    codec = ModuleType("by_hand")
+    vars(codec).update(ETHERTYPE=0x9A9C, FIELDS={"kind": (0, 1), "number": (2, 4)}, FLOW=("kind",), KIND="kind")
+    codec.KINDS = {1: Kind("data", "HAND number {number}, again {number:#x}, kind {kind}")}  # type: ignore[attr-defined]
+    fields = standard_fields()
+    fields.register("hand", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    words = FrameFormatter("hand", codec, fields).format
+    frame = bytes(12) + b"\x9a\x9c" + b"\x01\x00\x00\x00\x00\x20"
+    assert words(frame) == "HAND number 32, again 0x20, kind 1"
+    assert words(frame[:-1]) == "HAND kind 1"
+    assert words(frame[:14]) == "HAND"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Kind("data", "{nothing}"),
+        Kind("data", "x", message=("nothing",)),
+        Kind("data", "x", within=("nothing",)),
+        Kind("ack", "x", handles=(("what", "nothing"),)),
+        Kind("data", "x", part="nothing"),
+        Kind("data", "x", total="nothing"),
+    ],
+)
+def test_a_kind_that_names_no_field_gets_no_codec(kind: Kind) -> None:
+    with pytest.raises(TypeError, match="made_up_frames tells of 'nothing', which is no field"):
+        teller(KIND="kind", KINDS={9: kind})

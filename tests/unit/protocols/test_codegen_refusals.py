@@ -1,0 +1,108 @@
+"""What codegen refuses: names that stand for no field; and what it needs, which is nothing but what the package installs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from protocols.core.codegen import generate
+from protocols.core.formats import FormatError
+from protocols.core.python_source import WIDTH, folded, literal
+
+LAYERS = """
+from scapy.fields import IntField, ShortField
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, bind_layers
+
+
+class Parcel(Packet):
+    fields_desc = [ShortField("size", 0), ShortField("colour", 0), IntField("sum", 0)]
+
+
+bind_layers(Ether, Parcel, type=0x88B7)
+STACKS = {"parcel": (Ether, Parcel)}
+"""
+
+
+def generated(place: Path, roles: str, package: str = "parcels") -> subprocess.CompletedProcess[str]:
+    """As somebody else calls it, without anything that only developers of this project have."""
+    (place / "parcels").mkdir(exist_ok=True)
+    (place / "parcels" / "frames.py").write_text(LAYERS + roles)
+    blocked = place / "blocked"
+    (blocked / "ruff").mkdir(parents=True, exist_ok=True)
+    (blocked / "ruff" / "__init__.py").write_text("raise ImportError('ruff is not installed')\n")
+    paths = os.pathsep.join([str(blocked), str(place), *sys.path])
+    return subprocess.run(
+        [sys.executable, "-m", "protocols.core.codegen", package],
+        cwd=place, env={**os.environ, "PYTHONPATH": paths, "PATH": ""}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_it_writes_a_codec_with_what_the_package_installs_alone(tmp_path: Path) -> None:
+    done = generated(tmp_path, 'FLOW = ("colour",)\nLENGTH = "size"\nCHECK = "sum"\n')
+    assert (done.returncode, done.stderr) == (0, "")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from parcels import codec  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(tmp_path))
+    frame = codec.pack_parcel(b"\1" * 6, b"\2" * 6, 7, b"what is in it")
+    assert codec.unpack_parcel(frame + b"padding") == (b"\1" * 6, b"\2" * 6, 7, b"what is in it")
+
+
+FIELDS = "colour, size, sum"
+
+
+@pytest.mark.parametrize(
+    ("roles", "sentence"),
+    [
+        ({"LENGTH": "sice"}, f"LENGTH is 'sice', which is no field of its layers: {FIELDS}"),
+        ({"CHECK": "crc"}, f"CHECK is 'crc', which is no field of its layers: {FIELDS}"),
+        ({"PREFIX": "head"}, f"PREFIX is 'head', which is no field of its layers: {FIELDS}"),
+        ({"CHECK": "size"}, "CHECK is 'size', of 16 bits: a CRC-32 takes a field of 32"),
+        ({"FLOW": ("kind",)}, "FLOW names 'kind', which is no field of its layers: size, colour, sum"),
+    ],
+    ids=str,
+)
+def test_a_name_that_is_no_fields_is_refused(roles: dict[str, object], sentence: str) -> None:
+    frames = ModuleType("parcels_frames")
+    exec(LAYERS, frames.__dict__)
+    frames.__dict__.update({"FLOW": (), **roles})
+    with pytest.raises(FormatError) as refused:
+        generate(frames, "the tests")
+    assert str(refused.value) == sentence
+
+
+def test_refused_is_a_sentence_and_the_codec_is_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "parcels").mkdir()
+    codec = tmp_path / "parcels" / "codec.py"
+    codec.write_text("# before\n")
+    done = generated(tmp_path, "")
+    assert (done.returncode, done.stderr) == (2, "parcels: parcels.frames has no FLOW\n")
+    assert codec.read_text() == "# before\n"
+
+
+def test_a_package_that_there_is_not_is_a_sentence(tmp_path: Path) -> None:
+    done = generated(tmp_path, "FLOW = ()\n", "letters")
+    assert (done.returncode, done.stderr) == (2, "letters: there is no module letters: it has the Scapy layers\n")
+
+
+def test_long_lines_are_folded_at_brackets_and_never_in_strings() -> None:
+    words = "a (b, c] " * 20
+    source = "\n".join(folded(f"told = Kind('data', {literal(words)}, part={literal(('one', 'two'))}, back=True)"))
+    assert eval(source.partition(" = ")[2], {"Kind": lambda *given, **more: (given, more)}) == (
+        ("data", words),
+        {"part": ("one", "two"), "back": True},
+    )
+    arguments = ", ".join(f"argument_{number}=1" for number in range(20))
+    assert max(map(len, folded(f"    told = call({arguments})"))) <= WIDTH
+
+
+@pytest.mark.parametrize("value", ["it's", 'say "no"', "both ' and \"", b"\x00'", ("one",), {"a": {1: "b"}}, 7])
+def test_a_literal_is_the_value(value: object) -> None:
+    assert eval(literal(value)) == value

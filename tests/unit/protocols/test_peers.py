@@ -1,0 +1,228 @@
+"""The table of peers and its handshake: what a NIC does about the incarnations that frames name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pair import ListNic, Wires
+
+from protocols.core.announcements import Announcements
+from protocols.core.firmware import FIRST, Adapter
+from protocols.core.loopback import Loopback
+from protocols.core.peers import Peer, Peers, Standing
+from protocols.emp.host import plug
+
+ADDRESSES = tuple(bytes([2, 0, 0, 0, 0, number]) for number in range(4))
+A_TIME = 700_000
+WRAP = 1 << 32
+
+
+class Log:
+    """Firmware that notes what it is told: the event, the peer's number and its incarnation at that moment."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int, int]] = []
+
+    def introduced(self, _now: int, peer: Peer) -> None:
+        self.events.append(("introduced", peer.number, peer.incarnation))
+
+    def restarting(self, peer: Peer) -> None:
+        self.events.append(("restarting", peer.number, peer.incarnation))
+
+    def restarted(self, _now: int, peer: Peer) -> None:
+        self.events.append(("restarted", peer.number, peer.incarnation))
+
+
+@dataclass
+class Nic:
+    """NIC 0 of four. sent: what it has put on the wire."""
+
+    peers: Peers[Peer, str]
+    log: Log
+    sent: list[bytes]
+
+    def look(self, incarnation: int, meant: int = FIRST) -> Standing:
+        """At a frame of peer 1."""
+        return self.peers.look(0, self.peers.peer(1), incarnation, meant, self.log)
+
+
+def nic(incarnation: int = FIRST, *, presumes_first: bool = False) -> Nic:
+    wire, log = ListNic(Wires(plug())), Log()
+
+    def make(
+        number: int,
+        incarnation: int,
+        send: Callable[[bytes], object],
+        send_later: Callable[[Callable[[], bytes]], object],
+    ) -> Peer:
+        return Peer(number, ADDRESSES[number], incarnation, send, send_later)
+
+    peers: Peers[Peer, str] = Peers(
+        Adapter(0, ADDRESSES, incarnation=incarnation), wire, make, presumes_first=presumes_first
+    )
+    return Nic(peers, log, wire.sent)
+
+
+def test_a_peer_that_says_who_it_is_for_the_first_time_is_introduced() -> None:
+    own = nic()
+    assert own.peers.peer(1).incarnation == 0
+    assert own.look(7) is Standing.CURRENT
+    assert own.log.events == [("introduced", 1, 7)]
+    assert own.look(7) is Standing.CURRENT
+    assert len(own.log.events) == 1
+
+
+def test_a_peer_that_has_started_again_is_forgotten_under_its_former_incarnation_and_greeted_in_its_new_one() -> None:
+    own = nic()
+    own.look(7)
+    own.log.events.clear()
+    assert own.look(9) is Standing.CURRENT
+    assert own.log.events == [("restarting", 1, 7), ("restarted", 1, 9)]
+
+
+def test_frames_of_an_earlier_incarnation_or_of_none_are_stale_and_change_nothing() -> None:
+    own = nic()
+    assert own.look(0) is Standing.STALE
+    own.look(7)
+    own.log.events.clear()
+    assert [own.look(6), own.look(0)] == [Standing.STALE, Standing.STALE]
+    assert own.log.events == []
+    assert own.peers.peer(1).incarnation == 7
+
+
+def test_a_frame_for_another_incarnation_of_this_nic_tells_who_its_sender_is_all_the_same() -> None:
+    own = nic(incarnation=5)
+    assert [own.look(7, meant) for meant in (0, 4, 6, 5)] == [*[Standing.MISDIRECTED] * 3, Standing.CURRENT]
+    assert own.log.events == [("introduced", 1, 7)]
+
+
+def test_a_frame_that_is_stale_and_misdirected_is_stale_so_that_nobody_answers_it() -> None:
+    own = nic(incarnation=5)
+    own.look(7, 5)
+    assert own.look(6, 4) is Standing.STALE
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "presumes_first", "presumed"), [(FIRST, True, FIRST), (2, True, 0), (A_TIME, True, 0), (FIRST, False, 0)]
+)  # fmt: skip
+def test_only_a_nic_in_its_first_incarnation_presumes_that_its_peers_are_in_theirs(
+    incarnation: int, presumes_first: bool, presumed: int
+) -> None:
+    own = nic(incarnation, presumes_first=presumes_first)
+    assert own.peers.peer(1).incarnation == presumed
+    assert own.peers.peer(0).incarnation == incarnation
+
+
+def test_a_peer_that_was_presumed_wrongly_has_started_again() -> None:
+    own = nic(presumes_first=True)
+    own.look(2)
+    assert own.log.events == [("restarting", 1, FIRST), ("restarted", 1, 2)]
+
+
+@given(st.integers(1, WRAP - 1), st.integers(1, WRAP - 1))
+def test_incarnations_are_serial_numbers(known: int, named: int) -> None:
+    own = nic()
+    own.look(known)
+    is_later = 0 < (named - known) % WRAP < WRAP // 2
+    assert own.look(named) is (Standing.CURRENT if is_later or named == known else Standing.STALE)
+    assert own.peers.peer(1).incarnation == (named if is_later else known)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=60))
+def test_the_last_incarnation_of_each_peer_is_the_greatest_that_it_has_named(
+    frames: list[tuple[int, int]],
+) -> None:
+    own = nic()
+    for number, incarnation in frames:
+        own.peers.look(0, own.peers.peer(number), incarnation, FIRST, own.log)
+    for number, peer in own.peers.known.items():
+        named = [incarnation for source, incarnation in frames if source == number]
+        assert peer.incarnation == max(named, default=FIRST)
+    changes = [(number, incarnation) for event, number, incarnation in own.log.events if event != "restarting"]
+    assert changes == sorted(set(changes), key=changes.index), "no incarnation is adopted twice"
+
+
+def test_lanes_last_until_a_peer_starts_again() -> None:
+    own = nic()
+    own.look(7)
+    own.peers.keep_lane(b"from 1", "lane")
+    own.peers.look(0, own.peers.peer(2), 3, FIRST, own.log)
+    own.look(6)
+    assert own.peers.lanes == {b"from 1": "lane"}
+    own.look(8)
+    assert own.peers.lanes == {}
+
+
+def test_lanes_take_little_memory() -> None:
+    own = nic()
+    for number in range(10_000):
+        own.peers.keep_lane(number.to_bytes(4, "big"), "lane")
+        assert own.peers.lanes[number.to_bytes(4, "big")] == "lane"
+    assert len(own.peers.lanes) <= 256
+
+
+def test_a_peer_is_found_by_its_nodes_number_and_by_its_address() -> None:
+    own = nic()
+    assert list(own.peers.known) == [0]
+    peer = own.peers.peer(2)
+    assert own.peers.at(ADDRESSES[2]) is peer
+    assert own.peers.peer(2) is peer
+    assert own.peers.at(b"\xff" * 6) is None
+    assert list(own.peers.known) == [0, 2]
+
+
+def test_frames_to_the_nic_itself_go_round_and_frames_to_others_to_the_wire() -> None:
+    own = nic()
+    for number in (0, 1):
+        own.peers.peer(number).send(b"now %d" % number)
+        own.peers.peer(number).send_later(lambda number=number: b"later %d" % number)  # type: ignore[misc]
+    assert own.sent == [b"now 1", b"later 1"]
+    assert list(own.peers.loopback.frames) == [b"now 0", b"later 0"]
+
+
+def test_frames_that_a_nic_sends_itself_while_it_receives_one_are_received_after_it() -> None:
+    loopback, received = Loopback(), []
+
+    def receive(now: int, frame: bytes) -> None:
+        if len(frame) < 3:
+            loopback.frames.append(frame + b"1")
+            loopback.frames.append(frame + b"2")
+        loopback.run(now, receive)
+        assert loopback.is_running
+        received.append((now, frame))
+
+    loopback.frames.append(b"")
+    loopback.run(5, receive)
+    assert [frame for _, frame in received][:7] == [b"", b"1", b"2", b"11", b"12", b"21", b"22"]
+    assert len(received) == 15
+    assert {now for now, _ in received} == {5}
+    assert not loopback.is_running
+
+
+def test_firmware_that_fails_at_a_frame_of_its_own_can_go_on() -> None:
+    loopback = Loopback()
+    loopback.frames.extend((b"bad", b"good"))
+    with pytest.raises(ZeroDivisionError):
+        loopback.run(0, lambda now, _: now // 0)
+    received: list[bytes] = []
+    loopback.run(0, lambda _, frame: received.append(frame))
+    assert received == [b"good"]
+
+
+def test_announcements_come_ever_more_seldom_until_the_peer_shows_that_it_knows() -> None:
+    said: list[tuple[int, int]] = []
+    announcements = Announcements(lambda number, incarnation: said.append((number, incarnation)))
+    announcements.begin(1, 7)
+    announcements.begin(2, 3)
+    times = []
+    while (now := announcements.timers.deadline) is not None:
+        times.append(now)
+        announcements.tick(now, 10, 50)
+        announcements.heard(2)
+        assert announcements.left() == ({1: 7} if announcements.timers.deadline is not None else {})
+    assert said == [(1, 7), (2, 3), *[(1, 7)] * 8]
+    assert times == [0, 10, 30, 70, 120, 170, 220, 270, 320, 370]

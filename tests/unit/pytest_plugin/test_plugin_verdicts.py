@@ -1,0 +1,177 @@
+"""A test that passes while its network is not as asked: it fails, is skipped, is expected to fail, or passes with the reason
+in its report. The verdicts are laid upon simulated runs here; tests/live/test_verdicts_of_tests_live.py has real ones."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from xml.etree import ElementTree
+
+import pytest
+
+import_module(
+    "testbed.pytest_plugin.cluster_life"
+)  # pytester forgets modules that its runs import; so they are imported once
+
+pytest_plugins = ["pytester"]
+
+HEAD = """
+import pytest
+from testbed.controller.verdict.verdicts import Finding, Grade, verdict_of
+
+def found(cluster, grade):
+    finding = Finding("relay gap", "", "", 0.0, 7.0, "ns", grade, "the relay died and was started again")
+    cluster.verdicts.append(verdict_of([finding]))
+"""
+
+EACH = (
+    HEAD
+    + """
+@pytest.mark.cluster("star-2")
+@pytest.mark.parametrize("grade", [Grade.INVALID, Grade.DEGRADED, Grade.TRUSTED], ids=lambda grade: grade.value)
+def test_passes(cluster, grade):
+    found(cluster, grade)
+"""
+)
+REASON = "relay gap: 7 ns (the relay died and was started again)"
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A place for tests that has none of our settings."""
+    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    return pytester
+
+
+def run(suite: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return suite.runpytest("--testbed-mode=sim", *options)
+
+
+def test_a_test_on_an_invalid_network_fails_and_one_on_a_degraded_network_passes_both_with_the_reason(
+    suite: pytest.Pytester,
+) -> None:
+    suite.makepyfile(EACH)
+    result = run(suite, "-rA", "--junitxml=junit.xml")
+    result.assert_outcomes(failed=1, passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            f"the network was invalid: {REASON}; the test's own assertions hold",
+            'on_invalid="skip", "xfail" or "ignore" in the marker, or --testbed-on-invalid, says otherwise',
+            f"the network meanwhile: invalid; {REASON}",
+            f"the network meanwhile: degraded; {REASON}",
+            f"testbed: *::test_passes?sim-degraded?: the network was degraded: {REASON}",
+            f"testbed: *::test_passes?sim-invalid?: the network was invalid: {REASON}",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*trusted?: the network*")
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*traceback entries are hidden*")
+    cases = ElementTree.parse(suite.path / "junit.xml").iter("testcase")
+    failures = {case.attrib["name"]: [part.attrib["message"] for part in case.iter("failure")] for case in cases}
+    (message,) = failures.pop("test_passes[sim-invalid]")
+    assert REASON in message
+    assert not any(failures.values())
+
+
+@pytest.mark.parametrize(
+    ("action", "outcomes"),
+    [
+        ("fail", {"failed": 2, "passed": 1}),
+        ("skip", {"skipped": 2, "passed": 1}),
+        ("xfail", {"xfailed": 2, "passed": 1}),
+        ("ignore", {"passed": 3}),
+    ],
+)
+def test_options_and_the_ini_file_say_what_becomes_of_it(
+    suite: pytest.Pytester, action: str, outcomes: dict[str, int]
+) -> None:
+    suite.makepyfile(EACH)
+    result = run(suite, f"--testbed-on-invalid={action}", f"--testbed-on-degraded={action}", "-rsx")
+    result.assert_outcomes(**outcomes)
+    if action in ("skip", "xfail"):
+        result.stdout.fnmatch_lines([f"*the network was invalid: {REASON}", f"*the network was degraded: {REASON}"])
+    suite.makeini(f"[pytest]\ntestbed_on_invalid = {action}\ntestbed_on_degraded = {action}\n")
+    run(suite).assert_outcomes(**outcomes)
+
+
+def test_the_marker_is_stronger_than_the_option_and_markers_add_up(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        HEAD
+        + """
+pytestmark = pytest.mark.cluster("star-2", on_invalid="skip")
+
+def test_of_module(cluster):
+    found(cluster, Grade.INVALID)
+
+@pytest.mark.cluster(on_invalid="ignore", on_degraded="xfail")
+@pytest.mark.parametrize("grade", [Grade.INVALID, Grade.DEGRADED])
+def test_of_its_own(cluster, grade):
+    found(cluster, grade)
+"""
+    )
+    run(suite, "--testbed-on-invalid=fail").assert_outcomes(skipped=1, passed=1, xfailed=1)
+
+
+def test_the_verdict_of_every_run_counts(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        HEAD
+        + """
+from dataclasses import replace
+from testbed.pytest_plugin import under_test
+
+async def nothing(comm, node): ...
+
+@pytest.mark.cluster("star-2")
+def test_runs(cluster, monkeypatch):
+    def losing(*given, inner=under_test.run, **more):
+        finding = Finding("NIC lost", "n1", "", 0.0, 3.0, "frames", Grade.INVALID)
+        return replace(inner(*given, **more), verdict=verdict_of([finding]))
+    with monkeypatch.context() as patch:
+        patch.setattr(under_test, "run", losing)
+        cluster.run(nothing)
+    cluster.run(nothing)
+"""
+    )
+    result = run(suite)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["the network was invalid: NIC lost on n1: 3 frames; the test's own assertions hold"])
+
+
+def test_a_test_that_fails_by_itself_is_told_as_it_is(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        HEAD
+        + """
+@pytest.mark.cluster("star-2", on_invalid="skip")
+def test_fails(cluster):
+    found(cluster, Grade.INVALID)
+    assert 1 == 2
+
+@pytest.mark.cluster("star-2")
+def test_skips(cluster):
+    found(cluster, Grade.INVALID)
+    pytest.skip("of its own will")
+"""
+    )
+    result = run(suite, "-rfs")
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(
+        ["E *assert 1 == 2", f"the network meanwhile: invalid; {REASON}", "FAILED *::test_fails*", "SKIPPED*own will"]
+    )
+    (folder,) = (suite.path / "testbed-artefacts").iterdir()
+    assert "assert 1 == 2" in (folder / "report.txt").read_text()
+
+
+def test_a_strict_run_skips_nothing(suite: pytest.Pytester) -> None:
+    suite.makepyfile(EACH)
+    result = run(suite, "--testbed-on-invalid=skip", "--testbed-strict")
+    result.assert_outcomes(failed=1, passed=2)
+    result.stdout.fnmatch_lines(['on_invalid="skip", and --testbed-strict turns skips into failures'])
+
+
+def test_what_cannot_be_said_is_a_sentence(suite: pytest.Pytester) -> None:
+    suite.makepyfile('import pytest\n@pytest.mark.cluster("star-2", on_invalid="pass")\ndef test_it(cluster): ...\n')
+    result = run(suite)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*on_invalid: found 'pass', expected 'fail', 'skip', 'xfail' or 'ignore'"])
+    suite.makeini("[pytest]\ntestbed_on_degraded = pass\n")
+    result = suite.runpytest_subprocess()
+    result.stderr.fnmatch_lines(["*testbed_on_degraded = pass: expected fail, skip, xfail or ignore"])

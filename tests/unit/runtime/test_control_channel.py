@@ -1,0 +1,45 @@
+"""What node processes and whoever started them hear of each other when one of them goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from testbed.runtime.nodes.control_channel import Channel
+
+Hear = Callable[[Channel], tuple[str, object] | None]
+
+
+def heard_with(channel: Channel) -> tuple[str, object] | None:
+    said, end = channel.hear_with()
+    assert end is None
+    return said
+
+
+@pytest.mark.parametrize("hear", [Channel.hear, heard_with])
+def test_words_of_an_end_that_is_gone_can_still_be_heard_though_it_has_not_read_all(hear: Hear) -> None:
+    one, other = Channel.pair()
+    other.tell("first", 1)
+    one.tell("never read")
+    other.close()
+    assert hear(one) == ("first", 1)
+    assert hear(one) is None
+    assert hear(one) is None
+    with pytest.raises(ConnectionError):
+        one.tell("to nobody")
+    one.close()
+
+
+def test_an_end_comes_with_a_word() -> None:
+    one, other = Channel.pair()
+    ours, theirs = Channel.pair()
+    other.tell("restart", "n1", theirs)
+    theirs.close()
+    said, end = one.hear_with()
+    assert said == ("restart", "n1")
+    assert end is not None
+    ours.tell("hello")
+    assert end.hear() == ("hello", None)
+    for channel in (one, other, ours, end):
+        channel.close()

@@ -1,0 +1,88 @@
+"""A shared NIC's interface in a network with back-pressure: what waits, and when it asks again."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import cast
+
+import pytest
+
+from testbed.fabric.stop_go import AGAIN, ASK, GO, STOP, Word, frame_of, word_in
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.nodes.veth_port import HoldingPort
+from testbed.runtime.shared.functions import Wire
+
+HEAD = bytes.fromhex("020000000001 88b6")
+FRAMES = [bytes([number]) * 60 for number in range(4)]
+
+
+class Interface:
+    """What is sent through it. is_out: the cable is."""
+
+    def __init__(self) -> None:
+        self.socket = self
+        self.sent: list[bytes] = []
+        self.is_out = False
+
+    def send(self, frame: bytes) -> int:
+        if self.is_out:
+            raise OSError(errno.ENOBUFS, "no buffers")
+        self.sent.append(frame)
+        return len(frame)
+
+    def is_down(self, error: OSError, size: int) -> bool:  # noqa: ARG002
+        return not self.has_carrier()
+
+    def has_carrier(self) -> bool:
+        return not self.is_out
+
+
+def made() -> tuple[Interface, Wire]:
+    interface = Interface()
+    return interface, Wire(HoldingPort(cast("FrameSocket", interface), HEAD), frozenset())
+
+
+def hear(wire: Wire, kind: int, count: int = 0, window: int = 10) -> None:
+    assert wire.port.hear(frame_of(Word(kind, count, window), HEAD))
+
+
+def test_frames_wait_until_the_network_takes_them() -> None:
+    interface, wire = made()
+    hear(wire, GO)
+    wire.send(FRAMES[0])
+    hear(wire, STOP)
+    wire.send(FRAMES[1])
+    assert wire.port.kept == 1
+    assert interface.sent[1:] == FRAMES[:1], "behind the first question"
+    hear(wire, GO)
+    assert interface.sent[1:] == FRAMES[:2]
+    assert not wire.port.hear(FRAMES[0])
+
+
+def test_while_frames_wait_it_asks_again_and_then_no_more() -> None:
+    interface, wire = made()
+    assert wire.due is None
+    wire.send(FRAMES[0])
+    due = wire.due
+    assert due is not None
+    assert due <= time.monotonic_ns() + AGAIN
+    wire.tick(due - 1)
+    assert len(interface.sent) == 1
+    wire.tick(due)
+    assert [word_in(frame) for frame in interface.sent] == [Word(ASK, 0)] * 2
+    assert wire.due == due + AGAIN
+    hear(wire, GO)
+    wire.tick(due + AGAIN)
+    assert wire.due is None
+    assert interface.sent[2:] == FRAMES[:1]
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_a_pulled_cable_loses_frames_and_a_full_kernel_does_so_inside_the_emulator(is_out: bool) -> None:
+    interface, wire = made()
+    hear(wire, GO)
+    interface.is_out = True
+    interface.has_carrier = lambda: not is_out  # type: ignore[method-assign]  # a test's
+    wire.send(FRAMES[0])
+    assert (wire.port.down, wire.port.unsent, wire.port.kept) == (int(is_out), int(not is_out), 0)

@@ -1,0 +1,203 @@
+"""What drives an inline NIC: for how long it spins, and what it looks at though frames come without end."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from protocols.core.completion import Completion
+from protocols.core.firmware import Agent
+from testbed.runtime.nodes.inline import InlineNic
+from testbed.runtime.nodes.inline_driver import Driver
+from testbed.runtime.nodes.patience import Patience
+from testbed.runtime.nodes.veth_port import VethPort
+
+if TYPE_CHECKING:
+    from protocols.core.firmware import Firmware, Host
+    from testbed.kernel.frame_socket import FrameSocket
+
+SPIN = 200_000
+IN_A_ROW = 64
+"""Frames after which deadlines and other descriptors are looked at."""
+
+
+class Machine:
+    """A driver's clock, which a look at it moves by a microsecond; its wire, on which frames come at given times in
+    nanoseconds; its firmware; and its sleep, which passes at once: until the next frame, or by what `naps` says."""
+
+    longest = 2_000
+
+    def __init__(self, frames: Iterable[int] = ()) -> None:
+        self.time = 0
+        self.frames = deque(frames)
+        self.taken = 0
+        self.naps: deque[int] = deque()
+        """Nanoseconds after which the kernel wakes the driver though there is nothing."""
+        self.idle: list[int] = []
+        """Each time that the driver fell asleep: for how long it had been awake without a frame."""
+        self.said: list[str] = []
+        self.deadline: int | None = None
+        self.ticked: list[int] = []
+        """How many frames had come, each time that the firmware's deadline was kept."""
+        self.on_frame: Callable[[], object] = lambda: None
+        self.socket = self
+        self._since = 0
+        self._end, self._other = socket.socketpair()
+
+    @contextmanager
+    def driver(self, monkeypatch: pytest.MonkeyPatch, spin: int = 0) -> Iterator[tuple[Driver, InlineNic]]:
+        """Of which nobody looks before sleeping, but for spin."""
+        monkeypatch.setattr("testbed.runtime.nodes.inline_driver.time", self)
+        wire, firmware = cast("FrameSocket", self), cast("Firmware", self)
+        nic = InlineNic(VethPort(wire))
+        nic.attach(Agent(firmware, cast("Host", self)))
+        driver = Driver(wire, nic, firmware, spin, Patience(0))
+        monkeypatch.setattr(driver, "_sleep", self._sleep)
+        with closing(self._end), closing(self._other), closing(driver):
+            yield driver, nic
+
+    def monotonic_ns(self) -> int:
+        self.time += 1_000
+        return self.time
+
+    def recv(self, _longest: int, _flags: int) -> bytes:
+        if not self.frames or self.frames[0] > self.time:
+            raise BlockingIOError
+        self.frames.popleft()
+        self._since = self.time
+        return b"frame"
+
+    def send(self, frame: bytes) -> None:
+        self.said.append(frame.decode())
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def receive(self, _now: int, _frame: bytes) -> None:
+        self.taken += 1
+        self.on_frame()
+
+    def tick(self, _now: int) -> None:
+        self.deadline = None
+        self.ticked.append(self.taken)
+
+    def ring(self, _now: int, _index: int) -> None:
+        raise AssertionError("nobody rings")
+
+    def completed(self, _index: int) -> None:
+        raise AssertionError("nothing was given")
+
+    def _sleep(self, _deadline: int | None) -> list[int]:
+        self.idle.append(self.time - self._since)
+        if self.naps:
+            self.time += self.naps.popleft()
+        elif self.frames:
+            self.time = self.frames[0]
+        else:
+            return [self._other.fileno()]  # something else is ready
+        self._since = self.time
+        return []
+
+
+def test_who_shall_spin_sleeps_only_when_nothing_has_come_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(range(0, 100 * SPIN // 2, SPIN // 2))
+    with machine.driver(monkeypatch, SPIN) as (driver, _):
+        driver.wait(None)
+    assert machine.taken == 100
+    assert len(machine.idle) == 1
+    assert SPIN <= machine.idle[0] < 1.1 * SPIN
+
+
+def test_who_shall_not_spin_sleeps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(range(0, 100 * SPIN // 2, SPIN // 2))
+    with machine.driver(monkeypatch) as (driver, _):
+        driver.wait(None)
+    assert len(machine.idle) == 100
+    assert max(machine.idle) < SPIN // 10
+
+
+def test_who_is_woken_for_nothing_spins_again_before_it_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    machine.naps += [10 * SPIN] * 3
+    with machine.driver(monkeypatch, SPIN) as (driver, _):
+        driver.wait(None)
+    assert len(machine.idle) == 4
+    assert all(SPIN <= idle < 1.1 * SPIN for idle in machine.idle)
+
+
+def test_the_firmwares_deadline_is_kept_though_frames_come_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine([0] * 1_000)
+    machine.deadline = 1_000
+    with machine.driver(monkeypatch) as (driver, _):
+        driver.wait(None)
+    assert machine.taken == 1_000
+    assert machine.ticked == [IN_A_ROW]
+
+
+def test_a_pause_between_frames_begins_the_row_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is due is looked at in the pause anyway."""
+    half = IN_A_ROW // 2
+    machine = Machine([0] * half + [SPIN] * 1_000)
+
+    def later() -> None:
+        if machine.taken == half + 1:
+            machine.deadline = machine.time
+
+    machine.on_frame = later
+    with machine.driver(monkeypatch) as (driver, _):
+        driver.wait(None)
+    assert machine.ticked == [half + IN_A_ROW]
+
+
+def test_other_descriptors_are_looked_at_though_frames_come_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine([0] * 1_000)
+    here, there = socket.socketpair()
+    with here, there, machine.driver(monkeypatch) as (driver, _):
+        driver.watch(here.fileno())
+        there.send(b"word")
+        assert driver.wait(None) == [here.fileno()]
+        assert machine.taken == IN_A_ROW
+        assert driver.wait(None) == [here.fileno()]
+        assert machine.taken == 2 * IN_A_ROW
+        driver.unwatch(here.fileno())
+        driver.wait(None)
+    assert machine.taken == 1_000
+
+
+def test_the_loops_deadline_is_kept_though_frames_come_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine([0] * 1_000)
+    with machine.driver(monkeypatch) as (driver, _):
+        assert not driver.wait(100_000)
+    assert machine.time == pytest.approx(100_000, abs=3_000)
+
+
+def test_what_may_wait_leaves_behind_a_programs_answer_only_while_answers_are_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quick, slow = 10_000, 150_000
+    machine = Machine(range(1_000_000, 6_000_000, 1_000_000))
+    arrived: deque[Completion[None]] = deque()
+
+    async def program() -> None:
+        for step in (quick, quick, slow, quick, quick):
+            arrived.append(Completion("a frame"))
+            await arrived[0]
+            machine.time += step
+            machine.said.append("answer")
+
+    with machine.driver(monkeypatch) as (driver, nic):
+
+        def acknowledge() -> None:
+            nic.send_later(lambda: b"ack")
+            arrived.popleft().complete(None)
+
+        machine.on_frame = acknowledge
+        driver.loop.complete(program())
+    exchanges = list(zip(machine.said[::2], machine.said[1::2], strict=True))
+    at_once, behind = ("ack", "answer"), ("answer", "ack")
+    assert exchanges == [at_once, behind, behind, at_once, behind]

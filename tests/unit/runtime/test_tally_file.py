@@ -1,0 +1,161 @@
+"""Counts that the next process goes on with, and those that it begins anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.fates.fate_counters import Outcome
+from testbed.fates.flows import Classifier, Flows
+from testbed.fates.header_fields import Fields
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import Record
+from testbed.fates.rules import RuleSet
+from testbed.fates.stage import FateOptions, FateStage, Verdict
+from testbed.fates.tallies import Tallies
+from testbed.runtime.tally_file import ROOM, TallyFile
+from testbed.spec.layout import Impairment
+
+FIELDS: Fields = standard_fields()
+
+
+class Process:
+    """One that carries a direction by rules, which count in the file."""
+
+    def __init__(self, path: Path, direction: str = "forward", room: int = ROOM, **rules: str) -> None:
+        self._place = "l", direction
+        self.tallies = TallyFile(path, room)
+        self.rules = RuleSet(FIELDS, tallies=self.tallies)
+        for name, text in rules.items():
+            self.add(name, text)
+        self.tallies.settle()
+        self._classifier = Classifier(FIELDS)
+        self._flows = Flows(1, self._classifier)
+
+    def add(self, name: str, text: str) -> None:
+        self.rules.add(0, text, name).judge(*self._place)
+
+    def carry(self, *sources: int) -> list[bool]:
+        """Frames from these addresses: which of them were lost."""
+        found = []
+        for source in sources:
+            frame = bytes(6) + source.to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
+            counted, located = self._flows.count(frame)
+            fates = [judge.judge(0, frame, located, counted) for judge in self.rules.judges(*self._place)]
+            found.append(any(fate is not None and fate.drop for fate in fates))
+        return found
+
+
+def test_a_rule_counts_on_in_the_next_process(tmp_path: Path) -> None:
+    path = tmp_path / "tallies"
+    assert Process(path, a="drop nth(5)").carry(1, 1, 1) == [False, False, False]
+    assert Process(path, a="drop nth(5)").carry(1) == [False]
+    assert Process(path, a="drop nth(5)").carry(1, 1) == [True, False]
+
+
+def test_what_is_counted_apart_counts_on_too(tmp_path: Path) -> None:
+    path = tmp_path / "tallies"
+    text = "drop nth(2, eth.src)"
+    assert Process(path, a=text).carry(1, 2, 3) == [False, False, False]
+    assert Process(path, a=text).carry(2) == [True]
+    assert Process(path, a=text).carry(3, 2, 1) == [True, False, True]
+
+
+def test_rules_of_other_names_texts_and_directions_have_counts_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "tallies"
+    assert Process(path, a="drop nth(2)").carry(1) == [False]
+    assert Process(path, b="drop nth(2)", a="drop nth(3)").carry(1, 1) == [False, True]
+    assert Process(path, direction="backward", a="drop nth(3)").carry(1, 1) == [False, False]
+
+
+@pytest.mark.parametrize("text", ["drop nth(2)", "drop nth(2, eth.src)"])
+def test_a_rule_that_comes_back_later_begins_at_1(tmp_path: Path, text: str) -> None:
+    """In the process in which it was, and in the next one, which found its count and did not go on with it."""
+    path = tmp_path / "tallies"
+    before = Process(path, a=text)
+    assert before.carry(1) == [False]
+    before.add("a", text)
+    with before.rules.add(0, "drop nth(9)", "x"):
+        pass
+    after = Process(path)
+    after.add("a", text)
+    assert after.carry(1, 1) == [False, True]
+
+
+def test_a_rules_time_windows_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "tallies"
+    text = "drop after(5us)"
+    RuleSet(FIELDS, tallies=TallyFile(path)).add(10, text, "a").judge("l", "forward")
+    rules = RuleSet(FIELDS, tallies=TallyFile(path))
+    judge = rules.add(4_000, text, "a").judge("l", "forward")
+    flows = Flows(1, Classifier(FIELDS))
+    counted, located = flows.count(bytes(60))
+    assert judge is not None
+    assert judge.judge(5_009, bytes(60), located, counted) is None
+    assert judge.judge(5_010, bytes(60), located, counted) is not None
+
+
+def decided(stage: FateStage, begin: int, end: int) -> list[object]:
+    """Decisions of a stage on frames of three flows."""
+    found: list[object] = []
+    for number in range(begin, end):
+        frame = bytes(6) + (1 + number % 3).to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
+        found.append(stage.decide(number, frame))
+    return found
+
+
+def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateStage:
+    rules = RuleSet(FIELDS, tallies=tallies)
+    return FateStage("l", "forward", impairment, FateOptions(3, 1, rules, log=log.append))
+
+
+@pytest.mark.parametrize(
+    "impairment",
+    [
+        Impairment(loss=0.2),
+        Impairment(gemodel=(0.2, 0.3, 0.9, 0.1)),
+        Impairment(loss_pattern="2, 5-7 every 11"),
+        Impairment(delay=1000, jitter=100, distribution="normal", loss=0.1, gemodel=(0.1, 0.3, 1.0, 0.0)),
+        Impairment(delay=1000, corrupt=0.1, duplicate=0.2, reorder=0.1, rules=("drop every(7)",)),
+    ],
+    ids=str,
+)
+def test_chance_counts_on_in_the_next_process(tmp_path: Path, impairment: Impairment) -> None:
+    """Each frame has the fate that it would have had if nobody had died, and the log says so."""
+    path = tmp_path / "tallies"
+    whole: list[Record] = []
+    parts: list[Record] = []
+    expected = decided(stage(impairment, Tallies(), whole), 0, 300)
+    found: list[object] = []
+    for begin, end in ((0, 1), (1, 2), (2, 50), (50, 50), (50, 117), (117, 300)):
+        tallies = TallyFile(path)
+        heir = stage(impairment, tallies, parts)
+        tallies.settle()
+        found += decided(heir, begin, end)
+    assert found == expected
+    assert parts == whole
+
+
+def test_another_impairment_counts_from_1_and_so_does_the_old_one_when_it_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "tallies"
+    impairment, other = Impairment(loss_pattern="3"), Impairment(loss_pattern="4")
+    first = stage(impairment, TallyFile(path), [])
+    lost = Verdict(Outcome.PATTERN)
+    assert decided(first, 0, 2) == [None, None]
+    first.change(5, other)
+    assert decided(first, 0, 2) == [None, None]
+    tallies = TallyFile(path)
+    heir = stage(other, tallies, [])
+    tallies.settle()
+    assert decided(heir, 0, 2) == [None, lost]
+    heir.change(9, impairment)
+    assert decided(heir, 0, 3) == [None, None, lost]
+
+
+def test_counts_for_which_there_is_no_room_are_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "tallies"
+    texts = {"a": "drop nth(3)", "b": "drop nth(3)", "c": "drop nth(3)"}
+    assert Process(path, room=2, **texts).carry(1, 1) == [False, False]
+    again = Process(path, room=2, **texts)
+    assert again.carry(1, 1, 1) == [True, False, True]  # two of the rules count on, and lose the first

@@ -1,0 +1,151 @@
+"""Ethernet over cycles: a broadcast arrives once everywhere, a unicast takes a shortest path."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import pytest
+from hypothesis import given, settings
+from strategies import descriptions
+
+from testbed.spec.layout import End, Layout, Switch
+from testbed.spec.model import Description, Link, Node
+from testbed.spec.model import Switch as Said
+from testbed.spec.resolver import resolve
+
+
+class Network:
+    """Carries single frames through a layout, as its switches' tables say."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.switches = {switch.name: switch for switch in layout.switches}
+        self.peer = {a: b for link in layout.links for a, b in ((link.a, link.b), (link.b, link.a))}
+        self.macs = {End(node.name, nic.name): nic.mac for node in layout.nodes for nic in node.nics}
+
+    def ports(self, switch: Switch) -> list[int]:
+        return list(switch.ports if switch.learns else switch.tree)
+
+    def broadcast(self, sender: End) -> Counter[End]:
+        """How many times a broadcast arrives at each NIC."""
+        arrived: Counter[End] = Counter()
+        frames = deque([self.peer[sender]])
+        while frames:
+            here = frames.popleft()
+            if here.owner not in self.switches:
+                arrived[here] += 1
+                continue
+            assert arrived.total() + len(frames) < 10_000, "it circulates"
+            out = [port for port in self.ports(self.switches[here.owner]) if str(port) != here.port]
+            frames += [self.peer[End(here.owner, str(port))] for port in out]
+        return arrived
+
+    def unicast(self, sender: End, mac: str) -> tuple[End, int]:
+        """Where a frame to a MAC ends, and how many switches it crossed."""
+        here, hops = self.peer[sender], 0
+        while here.owner in self.switches:
+            hops += 1
+            assert hops <= len(self.switches), "it goes in circles"
+            port = self.switches[here.owner].forwarding[mac]
+            assert str(port) != here.port, "a bridge drops what would leave where it came from"
+            here = self.peer[End(here.owner, str(port))]
+        return here, hops
+
+    def distances(self, sender: End) -> dict[End, int]:
+        """How many switches are on a shortest path to each NIC."""
+        first = self.peer[sender]
+        if first.owner not in self.switches:
+            return {first: 0}
+        found: dict[End, int] = {}
+        distance, queue = {first.owner: 1}, deque([first.owner])
+        while queue:
+            name = queue.popleft()
+            for port in self.switches[name].ports:
+                other = self.peer[End(name, str(port))]
+                if other.owner not in self.switches:
+                    found.setdefault(other, distance[name])
+                elif other.owner not in distance:
+                    distance[other.owner] = distance[name] + 1
+                    queue.append(other.owner)
+        found.pop(sender, None)
+        return found
+
+
+def check(layout: Layout) -> None:
+    network = Network(layout)
+    for sender in network.macs:
+        reachable = network.distances(sender)
+        assert network.broadcast(sender) == Counter(dict.fromkeys(reachable, 1))
+        first = network.peer[sender].owner
+        if first in network.switches and not network.switches[first].learns:
+            for target, distance in reachable.items():
+                assert network.unicast(sender, network.macs[target]) == (target, distance)
+
+
+CYCLIC = [
+    Description.ring(3),
+    Description.ring(8),
+    Description.full_mesh(6),
+    Description.fat_tree(2),
+    Description.fat_tree(4),
+    Description.now(kind="ethernet"),
+]
+TREES = [Description.star(5), Description.line(5), Description.dumbbell(2, 3), Description.back_to_back()]
+
+
+@pytest.mark.parametrize("description", CYCLIC + TREES, ids=lambda description: description.name)
+def test_a_broadcast_arrives_once_and_a_unicast_takes_a_shortest_path(description: Description) -> None:
+    check(resolve(description))
+
+
+@settings(max_examples=300)
+@given(descriptions(max_nodes=6))
+def test_so_it_is_in_any_cluster(description: Description) -> None:
+    check(resolve(description))
+
+
+@pytest.mark.parametrize("description", TREES, ids=lambda description: description.name)
+def test_switches_without_a_cycle_learn(description: Description) -> None:
+    for switch in resolve(description).switches:
+        assert switch.learns
+        assert (switch.tree, switch.forwarding) == ((), {})
+
+
+@pytest.mark.parametrize("description", CYCLIC[:-2], ids=lambda description: description.name)
+def test_switches_in_a_cycle_know_every_mac_and_do_not_learn(description: Description) -> None:
+    layout = resolve(description)
+    macs = {nic.mac for node in layout.nodes for nic in node.nics}
+    for switch in layout.switches:
+        learns = description.name == "fat-tree-2"  # with one core switch it is a tree
+        assert switch.learns == learns
+        assert learns or set(switch.forwarding) == macs
+
+
+def test_two_cables_between_the_same_switches_are_a_cycle() -> None:
+    ends = [("n1", "s1"), ("n2", "s2"), ("s1", "s2"), ("s1", "s2")]
+    description = Description(
+        name="twin",
+        nodes=[Node(name="n1"), Node(name="n2")],
+        switches=[Said(name="s1"), Said(name="s2")],
+        links=[Link(ends=pair) for pair in ends],
+    )
+    layout = resolve(description)
+    assert [switch.learns for switch in layout.switches] == [False, False]
+    assert [switch.tree for switch in layout.switches] == [(1, 2), (1, 2)]
+    check(layout)
+
+
+def test_different_destinations_spread_over_equally_short_paths() -> None:
+    layout = resolve(Description.fat_tree(8))
+    edge = next(switch for switch in layout.switches if any(link.a == End("n1", "eth0") and link.b.owner == switch.name
+                                                            for link in layout.links))  # fmt: skip
+    used = Counter(edge.forwarding.values())
+    up = [used[port] for port in edge.ports if used[port] > 1]
+    assert len(up) == 4, "all four uplinks carry traffic"
+    # 124 destinations over 4 uplinks: 31 each; five standard deviations of a binomial with p = 1/4 are 24.
+    assert max(up) - 31 < 24 > 31 - min(up)
+
+
+def test_switches_that_are_not_ethernet_have_no_such_tables() -> None:
+    for switch in resolve(Description.now()).switches:
+        assert not switch.learns
+        assert (switch.tree, switch.forwarding) == ((), {})

@@ -1,0 +1,44 @@
+"""What says how much of the rate a frame takes needs a rate; and what jitter adds to the mean where order is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed import Cluster
+from testbed.errors import DescriptionError
+from testbed.fabric.direction import Direction
+from testbed.fates.stage import FateOptions
+from testbed.spec.layout import Impairment
+from testbed.spec.resolver import resolve
+
+JITTER = 1_000_000
+FRAME = bytes(12) + b"\x88\xb7" + bytes(50)
+
+
+@pytest.mark.parametrize("key", ["minimum_frame", "overhead", "cell_size"])
+def test_a_size_on_the_wire_without_a_rate_is_refused(key: str) -> None:
+    with pytest.raises(DescriptionError, match=rf"{key}: found {key} without a rate, expected a rate beside it"):
+        resolve(Cluster.star(2, **{key: 48}))
+    for rate in ("1gbit", "unlimited"):
+        resolve(Cluster.star(2, rate=rate, **{key: 48}))
+
+
+@pytest.mark.parametrize(("apart", "more"), [(2, 0.0), (1, 0.04), (0.5, 0.16), (0.1, 0.52), (0.01, 0.83)])
+def test_jitter_raises_the_mean_delay_of_frames_that_are_closer_than_it(apart: float, more: float) -> None:
+    """The figures of the README, in shares of the jitter."""
+    count, gap = 40_000 if apart < 0.1 else 4_000, round(apart * JITTER)
+    wire = Direction("a--b", "forward", Impairment(delay=5 * JITTER, jitter=JITTER), FateOptions(seed=1))
+    arrived = []
+
+    def pass_on(until: int) -> None:
+        while wire.deadline is not None and wire.deadline <= until:
+            now = wire.deadline
+            arrived.extend([now] * len(list(wire.poll(now))))
+
+    for number in range(count):
+        pass_on(number * gap)
+        wire.offer(number * gap, FRAME)
+    pass_on(1 << 62)
+    assert len(arrived) == count
+    mean = sum(came - number * gap for number, came in enumerate(arrived)) / count
+    assert mean / JITTER - 5 == pytest.approx(more, abs=0.015)

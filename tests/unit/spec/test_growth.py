@@ -1,0 +1,136 @@
+"""Descriptions four times as large take four times the work, not sixteen. Work is instructions of Python's own that are
+executed, the same number on every machine; what happens inside one call of C is not seen by it, and so a time is measured
+as well."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+
+from testbed.cluster.plan.planner import Existing, plan
+from testbed.spec.layout import Layout
+from testbed.spec.loader import parse
+from testbed.spec.resolver import resolve
+from testbed.spec.tag_tables import add_tags
+
+
+def shape(name: str, said: str) -> str:
+    return f'[generate]\nshape = "{name}"\n{said}\n'
+
+
+def hosts(count: int) -> str:
+    """Names without numbers that could be addresses, in a network that has hardly room for them."""
+    prefix = 30 - count.bit_length()
+    nodes = "".join(f'[[node]]\nname = "host-{number}"\n' for number in range(count))
+    links = "".join(f'[[link]]\nends = ["host-{number}", "s{number % 4}"]\n' for number in range(count))
+    switches = "".join(f'[[switch]]\nname = "s{number}"\n' for number in range(4))
+    trunks = "".join(f'[[link]]\nends = ["s{number}", "s{number + 1}"]\n' for number in range(3))
+    return f'name = "hosts"\nnetwork = "10.0.0.0/{prefix}"\n{nodes}{switches}{links}{trunks}'
+
+
+def pairs(count: int) -> str:
+    """Nodes in pairs, each pair with a network that it has declared, and as many that get theirs from the pool."""
+    text = 'name = "pairs"\n'
+    for number in range(count):
+        network = f"10.{128 + number // 64}.{number % 64 * 4}"
+        for host, name in enumerate(("a", "b"), 1):
+            text += f'[[node]]\nname = "{name}{number}"\n[[node.nic]]\naddresses = ["{network}.{host}/24"]\n'
+            text += f'[[node]]\nname = "c{name}{number}"\n'
+        text += f'[[link]]\nends = ["a{number}", "b{number}"]\n[[link]]\nends = ["ca{number}", "cb{number}"]\n'
+    return text
+
+
+DESCRIPTIONS: dict[str, Callable[[int], str]] = {
+    "ring": lambda n: shape("ring", f"nodes = {n}"),
+    "line": lambda n: shape("line", f"nodes = {n}\n[defaults.link]\ndelay = '1us'"),
+    "star": lambda n: shape("star", f"nodes = {n}"),
+    "full mesh": lambda n: shape("full-mesh", f"nodes = {n // 3}"),
+    "fat tree": lambda n: shape("fat-tree", f"k = {4 if n == SMALL else 8}"),
+    "hosts": hosts,
+    "pairs": pairs,
+}
+SMALL = 30
+GROWTH = (
+    1.1  # of the work for each; linear code stays within 1.05, by logarithms and by what small clusters do not have
+)
+
+
+def size(layout: Layout) -> int:
+    return len(layout.nodes) + len(layout.switches) + len(layout.links)
+
+
+def work(action: Callable[[], object]) -> int:
+    """The instructions that an action executes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., object]:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def layout_of(text: str) -> Layout:
+    return resolve(parse(text, "growth", name="growth"))
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_the_work_for_a_layout_grows_with_its_size(name: str) -> None:
+    describe = DESCRIPTIONS[name]
+    texts = [describe(SMALL), describe(4 * SMALL)]
+    sizes = [size(layout_of(text)) for text in texts]
+    small, large = (work(lambda text=text: layout_of(text)) for text in texts)  # type: ignore[misc]
+    assert large / sizes[1] < GROWTH * small / sizes[0]
+
+
+@pytest.mark.parametrize("name", ["line", "star", "hosts"])
+def test_the_work_for_a_plan_grows_with_its_operations(name: str) -> None:
+    layouts = [layout_of(DESCRIPTIONS[name](count)) for count in (SMALL, 4 * SMALL)]
+    lengths = [len(plan(layout, Existing())) for layout in layouts]
+    small, large = (work(lambda layout=layout: plan(layout, Existing())) for layout in layouts)  # type: ignore[misc]
+    assert large / lengths[1] < GROWTH * small / lengths[0]
+
+
+def test_the_forwarding_table_of_a_switch_is_not_worked_out_before_somebody_asks() -> None:
+    layout = layout_of(DESCRIPTIONS["ring"](SMALL))
+    table = layout.switches[0].forwarding
+    assert work(lambda: len(table)) < 100
+    assert work(lambda: table[layout.nodes[-1].nics[0].mac]) > 100 * SMALL
+    assert work(lambda: table[layout.nodes[0].nics[0].mac]) < 100, "once"
+    assert len(table) == len(dict(table)) == SMALL
+
+
+def test_names_in_tags_that_are_nowhere_are_not_all_compared_with_every_name() -> None:
+    nodes = parse(DESCRIPTIONS["star"](SMALL), "growth").nodes
+    wrong = [f"n{1000 + number}" for number in range(8 * SMALL)]
+    _, _, problems = add_tags(nodes, (), {"tag": wrong})
+    assert len(problems) == len(wrong)
+    assert problems[0].suggestion
+    assert not problems[-1].suggestion
+
+
+@pytest.mark.alone
+def test_the_time_for_a_ring_grows_with_its_size() -> None:
+    """Quadratic would be 16 times as long."""
+    small, large = (min(_seconds(DESCRIPTIONS["ring"](count)) for _ in range(3)) for count in (500, 2_000))
+    assert large < 9 * small
+
+
+def _seconds(text: str) -> float:
+    gc.collect()
+    begun = time.process_time()
+    layout_of(text)
+    return time.process_time() - begun

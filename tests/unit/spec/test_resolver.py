@@ -1,0 +1,305 @@
+"""What is left out gets decided, always in the same way, and an edit elsewhere moves nothing."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import descriptions, edits
+
+from testbed.errors import DescriptionError
+from testbed.spec.layout import End, Impairment, Layout, Nic, Route
+from testbed.spec.loader import parse
+from testbed.spec.model import Description, Link, Node
+from testbed.spec.model import Nic as SaidNic
+from testbed.spec.model import Switch as SaidSwitch
+from testbed.spec.resolver import resolve
+from testbed.spec.wiring import wire
+
+
+def nics(layout: Layout) -> dict[End, Nic]:
+    return {End(node.name, nic.name): nic for node in layout.nodes for nic in node.nics}
+
+
+def described(text: str) -> Layout:
+    return resolve(parse(f'name = "c"\n{text}', "x"))
+
+
+def nodes(*names: str) -> str:
+    return "".join(f'[[node]]\nname = "{name}"\n' for name in names)
+
+
+def links(*pairs: str) -> str:
+    return "".join('[[link]]\nends = ["{}", "{}"]\n'.format(*pair.split()) for pair in pairs)
+
+
+def test_a_star_is_numbered_from_one() -> None:
+    layout = resolve(Description.star(300))
+    assert layout.nodes[6].name == "n7"
+    assert layout.nodes[6].address == "10.0.0.7"
+    assert layout.nodes[6].nics[0].addresses == ("10.0.0.7/16",)
+    assert layout.nodes[299].address == "10.0.1.44"
+    assert layout.links[6].name == "n7:eth0--s1:7"
+    assert layout.switches[0].ports == tuple(range(1, 301))
+    assert {nic.mtu for nic in nics(layout).values()} == {1500}
+
+
+def test_nics_and_ports_get_the_next_free_number_and_keep_what_is_said() -> None:
+    layout = described(
+        nodes("n1", "n2") + '[[switch]]\nname = "s1"\n' + links("n1 s1:2", "n1:eth0 n2", "n1 s1", "n2:ib0 s1", "n1 s1")
+    )
+    assert [link.name for link in layout.links] == [
+        "n1:eth1--s1:2", "n1:eth0--n2:eth0", "n1:eth2--s1:1", "n2:ib0--s1:3", "n1:eth3--s1:4",
+    ]  # fmt: skip
+    assert [nic.name for nic in layout.nodes[0].nics] == ["eth0", "eth1", "eth2", "eth3"]
+
+
+def test_a_declared_nic_of_another_name_takes_the_first_link_that_says_none() -> None:
+    layout = described(
+        '[[node]]\nname = "n1"\n[[node.nic]]\nname = "ib0"\nmtu = 4000\n[[node]]\nname = "n2"\n' + links("n1 n2")
+    )
+    assert layout.links[0].a == End("n1", "ib0")
+    assert layout.nodes[0].nics[0].mtu == 4000
+
+
+def test_a_mac_hangs_on_the_names_alone() -> None:
+    alone = nics(resolve(Description.star(2)))[End("n2", "eth0")].mac
+    among = nics(resolve(Description.fat_tree(4, name="other")))[End("n2", "eth0")].mac
+    assert alone == among
+    assert alone.startswith("02:")
+
+
+def test_names_without_numbers_get_an_address_that_stays() -> None:
+    few = described(nodes("alpha", "beta") + '[[switch]]\nname = "s"\n' + links("alpha s", "beta s"))
+    more = described(
+        nodes("omega", "alpha", "n1", "beta")
+        + '[[switch]]\nname = "s"\n'
+        + links("omega s", "n1 s", "beta s", "alpha s")
+    )
+    before, after = ({node.name: node.address for node in layout.nodes} for layout in (few, more))
+    assert after["alpha"] == before["alpha"]
+    assert after["beta"] == before["beta"]
+    assert after["n1"] == "10.0.0.1"
+
+
+def test_no_address_moves_when_another_node_is_renamed_or_leaves() -> None:
+    def addresses(*names: str) -> dict[str, str]:
+        cables = links(*(f"{name} s" for name in names))
+        layout = described(nodes(*names) + '[[switch]]\nname = "s"\n' + cables)
+        return {node.name: node.address for node in layout.nodes}
+
+    before = addresses("a1", "a2", "b1", "b2", "n2")
+    assert before["n2"] == "10.0.0.2"
+    for others in (["a1", "zz", "b1", "b2", "n2"], ["b2", "n2"], ["n9", "b2", "a2"]):
+        after = addresses(*others)
+        assert all(after[name] == before[name] for name in others if name in before)
+
+
+def test_a_declared_address_goes_before_a_number_in_a_name() -> None:
+    layout = described(
+        '[[node]]\nname = "n1"\n[[node]]\nname = "boss"\n[[node.nic]]\naddresses = ["10.0.0.1/16"]\n' + links("n1 boss")
+    )
+    assert layout.nodes[1].address == "10.0.0.1"
+    assert layout.nodes[0].address not in ("", "10.0.0.1")
+
+
+def test_a_segment_takes_the_network_of_its_declared_address() -> None:
+    layout = described(
+        nodes("n2") + '[[node]]\nname = "n1"\n[[node.nic]]\naddresses = ["10.9.8.1/24"]\n' + links("n1 n2")
+    )
+    assert [node.address for node in layout.nodes] == ["10.9.8.2", "10.9.8.1"]
+
+
+def test_only_a_pool_of_ipv6_gives_every_nic_an_ipv6_address() -> None:
+    pair = nodes("n1", "n2") + links("n1 n2")
+    assert described('network6 = "fd00:1::/48"\n' + pair).nodes[1].nics[0].addresses == ("10.0.0.2/16", "fd00:1::2/64")
+    static = '[[node]]\nname = "n1"\n[[node.nic]]\naddresses = ["2001:db8::5/64"]\n' + nodes("n2") + links("n1 n2")
+    layout = described(static)
+    assert layout.nodes[0].nics[0].addresses == ("10.0.0.1/16", "2001:db8::5/64")
+    assert layout.nodes[1].nics[0].addresses == ("10.0.0.2/16",)
+
+
+def test_the_i_th_segment_gets_the_i_th_network_and_nodes_on_several_forward() -> None:
+    layout = described(nodes("n1", "n2", "n3", "n4") + links("n1 n2", "n2 n3", "n3 n4"))
+    networks = [nic.addresses[0] for node in layout.nodes for nic in node.nics]
+    assert networks == ["10.0.0.1/16", "10.0.0.2/16", "10.1.0.2/16", "10.1.0.3/16", "10.2.0.3/16", "10.2.0.4/16"]
+    assert [node.forwards for node in layout.nodes] == [False, True, True, False]
+    assert layout.nodes[0].routes == (Route("10.1.0.0/16", "10.0.0.2"), Route("10.2.0.0/16", "10.0.0.2"))
+    assert layout.nodes[1].routes == (Route("10.2.0.0/16", "10.1.0.3"),)
+
+
+def test_one_segment_needs_no_routes() -> None:
+    for node in resolve(Description.fat_tree(4)).nodes:
+        assert node.routes == ()
+        assert not node.forwards
+
+
+def test_two_nics_on_one_segment_do_not_make_a_router() -> None:
+    layout = described(nodes("n1", "n2") + '[[switch]]\nname = "s"\n' + links("n1 s", "n1 s", "n2 s"))
+    assert [node.forwards for node in layout.nodes] == [False, False]
+    assert len({nic.addresses for nic in nics(layout).values()}) == 3
+
+
+def test_more_segments_than_large_networks_get_small_ones() -> None:
+    names = [f"n{number}" for number in range(1, 302)]
+    pairs = [f"n{number} n{number + 1}" for number in range(1, 301)]
+    layout = described(nodes(*names) + links(*pairs))
+    networks = {ipaddress.ip_interface(nic.addresses[0]).network for nic in nics(layout).values()}
+    assert len(networks) == 300
+    assert {network.prefixlen for network in networks} == {24}
+
+
+def test_a_small_pool_is_shared_out() -> None:
+    layout = described('network = "192.168.7.0/24"\n' + nodes("n1", "n2", "n3") + links("n1 n2", "n2 n3"))
+    networks = {ipaddress.ip_interface(nic.addresses[0]).network for nic in nics(layout).values()}
+    assert len(networks) == 2
+    assert all(network.subnet_of(ipaddress.ip_network("192.168.7.0/24")) for network in networks)  # type: ignore[arg-type]
+
+
+def test_a_pool_with_too_few_addresses_is_an_error() -> None:
+    with pytest.raises(DescriptionError, match="room for 7 NICs"):
+        described('network = "10.0.0.0/29"\n[generate]\nshape = "star"\nnodes = 7\n')
+    assert len(described('network = "10.0.0.0/29"\n[generate]\nshape = "star"\nnodes = 6\n').nodes) == 6
+
+
+def test_a_direction_is_stronger_than_the_link_and_the_link_than_the_defaults() -> None:
+    layout = described(
+        """
+        [defaults.link]
+        delay = "1ms"
+        loss = "1%"
+        rate = "1gbit"
+        [[node]]
+        name = "n1"
+        [[node]]
+        name = "n2"
+        [[link]]
+        ends = ["n1", "n2"]
+        delay = "2ms"
+        forward = {loss = 0, jitter = "10us"}
+        backward = {delay = "3ms", jitter = "5us", distribution = "normal"}
+        """
+    )
+    assert layout.links[0].forward == Impairment(delay=2_000_000, jitter=10_000, distribution="uniform", rate=10**9)
+    assert layout.links[0].backward == Impairment(
+        delay=3_000_000, jitter=5_000, distribution="normal", rate=10**9, loss=0.01
+    )
+
+
+def test_what_is_said_about_a_node_is_kept() -> None:
+    layout = described(
+        """
+        [[node]]
+        name = "n1"
+        cpus = "0-1,3"
+        cpu_share = 0.5
+        memory = "64MiB"
+        environment = {RANK = "0"}
+        files = {"/etc/motd" = "hello"}
+        """
+    )
+    node = layout.nodes[0]
+    assert (node.cpus, node.cpu_share, node.memory) == ((0, 1, 3), 0.5, 2**26)
+    assert (node.environment, node.files, node.nics) == ({"RANK": "0"}, {"/etc/motd": "hello"}, ())
+
+
+@pytest.mark.parametrize(
+    "grown",
+    [
+        lambda d: {"nodes": (*d.nodes, Node(name="n99")), "links": (*d.links, Link(ends=["n99", "s1"]))},
+        lambda d: {"links": (*d.links, Link(ends=["s1", "s3"]))},
+        lambda d: {"switches": (*d.switches, SaidSwitch(name="s99")), "links": (*d.links, Link(ends=["s99", "s1"]))},
+        lambda d: {"nodes": (Node(name="n99"), *d.nodes)},
+        lambda d: {
+            "nodes": d.nodes[:-1],
+            "links": tuple(link for link in d.links if d.nodes[-1].name not in link.owners),
+        },
+        lambda d: {
+            "nodes": d.nodes[1:],
+            "links": tuple(link for link in d.links if d.nodes[0].name not in link.owners),
+        },
+    ],
+    ids=["node added", "link added", "switch added", "node added in front", "last node removed", "first node removed"],
+)
+@pytest.mark.parametrize("description", [Description.star(5), Description.ring(5), Description.fat_tree(4)])
+def test_an_edit_moves_nothing_of_the_others(description: Description, grown: object) -> None:
+    assert callable(grown)
+    if description.name == "star-5":
+        description = description.model_copy(update={"switches": (*description.switches, SaidSwitch(name="s3"))})
+    before = nics(resolve(description))
+    after = nics(resolve(description.model_copy(update=grown(description))))
+    for end in before.keys() & after.keys():
+        assert after[end] == before[end]
+    assert len(before.keys() & after.keys()) >= len(before) - 1
+
+
+@settings(max_examples=300)
+@given(descriptions())
+def test_every_layout_keeps_what_was_said_and_repeats_nothing(description: Description) -> None:
+    layout = resolve(description)
+    assert resolve(description) == layout
+    every = nics(layout)
+    assert max(Counter(nic.mac for nic in every.values()).values(), default=1) == 1
+    addresses = [address.partition("/")[0] for nic in every.values() for address in nic.addresses]
+    assert len(addresses) == len(set(addresses))
+    assert [link.a.owner for link in layout.links] == [link.owners[0] for link in description.links]
+    plugs = [end for link in layout.links for end in (link.a, link.b)]
+    assert len(plugs) == len(set(plugs))
+    for node in description.nodes:
+        for said in node.nics:
+            check_nic(said, every[End(node.name, said.name or "")], description)
+
+
+def check_nic(said: SaidNic, nic: Nic, description: Description) -> None:
+    assert said.mac in (None, nic.mac)
+    assert nic.mtu == (said.mtu or description.defaults.mtu)
+    assert set(said.addresses) <= set(nic.addresses)
+
+
+@settings(max_examples=200)
+@given(descriptions())
+def test_every_segment_is_one_network_and_no_two_overlap(description: Description) -> None:
+    layout = resolve(description)
+    every = nics(layout)
+    networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+    for segment in wire(description.nodes, description.switches, description.links).segments:
+        own = {ipaddress.ip_interface(a).network for nic in segment.nics for a in every[nic].addresses if "." in a}
+        assert len(own) == bool(segment.nics)
+        networks += own
+    assert not any(a.overlaps(b) for i, a in enumerate(networks) for b in networks[:i])
+
+
+@settings(max_examples=200)
+@given(descriptions())
+def test_every_route_leads_through_a_neighbour_to_its_network(description: Description) -> None:
+    layout = resolve(description)
+    owner = {address.partition("/")[0]: node for node in layout.nodes for nic in node.nics for address in nic.addresses}
+    own = {
+        node.name: {str(ipaddress.ip_interface(address).network) for nic in node.nics for address in nic.addresses}
+        for node in layout.nodes
+    }
+    for node in layout.nodes:
+        for route in node.routes:
+            here, hops = node, 0
+            while route.destination not in own[here.name]:
+                via = next(other.via for other in here.routes if other.destination == route.destination)
+                shared = {text for text in own[here.name] if ipaddress.ip_address(via) in ipaddress.ip_network(text)}
+                assert shared <= own[owner[via].name], "the gateway is a neighbour"
+                assert shared
+                here, hops = owner[via], hops + 1
+                assert here.forwards
+                assert hops <= len(layout.nodes)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_an_edited_cluster_is_a_valid_cluster(data: st.DataObject) -> None:
+    description = data.draw(descriptions())
+    edited = data.draw(edits(description))
+    assert edited != description
+    before, after = nics(resolve(description)), nics(resolve(edited))
+    derived = [end for end in before.keys() & after.keys() if before[end].mac.startswith("02:00:00:00:00") is False]
+    assert all(before[end].mac == after[end].mac for end in derived)

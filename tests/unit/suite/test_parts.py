@@ -1,0 +1,79 @@
+"""The suite's own rules: its parts, and how much memory a process of it may take."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A small suite with the conftest of this one, which allows its processes a megabyte."""
+    folder = tmp_path / "tests"
+    (folder / "live").mkdir(parents=True)
+    (folder / "unit").mkdir()
+    for name in ("conftest.py", "requirements.py", "parts.py"):
+        shutil.copy(TESTS / name, folder)
+    rules = (folder / "parts.py").read_text()
+    assert "MAX_MEMORY = 10**9\n" in rules
+    (folder / "parts.py").write_text(rules.replace("10**9", "10**6"))
+    (folder / "live" / "test_wires.py").write_text("def test_wire(): pass\n")
+    (folder / "live" / "test_rates.py").write_text(
+        "import pytest\npytestmark = pytest.mark.alone\ndef test_rate(): pass\n"
+    )
+    (folder / "semantics").mkdir()
+    (folder / "semantics" / "test_meaning.py").write_text("def test_meaning(): pass\n")
+    (folder / "unit" / "test_sums.py").write_text("def test_sum(): pass\n")
+    (folder / "unit" / "test_times.py").write_text(
+        "import pytest\n@pytest.mark.alone\ndef test_time(): pass\ndef test_other(): pass\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    return tmp_path
+
+
+def run(suite: Path, *arguments: str, part: str, strict: bool = False) -> tuple[int, str, str]:
+    """The exit code, what was printed, and what came into the common summary."""
+    summary = suite / "summary"
+    environment = {**os.environ, "TESTBED_PART": part, "TESTBED_SUMMARY": str(summary), "TESTBED_STRICT": "1" * strict}
+    environment.pop("TESTBED_LONG", None)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:testbed", *arguments]
+    done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, summary.read_text() if summary.exists() else ""
+
+
+def test_each_test_is_in_one_part(suite: Path) -> None:
+    parts = {
+        "beside": ("test_sum", "test_other"),
+        "live": ("test_wire",),
+        "alone": ("test_time", "test_rate", "test_meaning"),
+    }
+    printed = {part: run(suite, part=part)[1] for part in parts}
+    for part, told in printed.items():
+        for one, names in parts.items():
+            assert [f"::{name} PASSED" in told for name in names] == [part == one] * len(names)
+    summary = (suite / "summary").read_text()
+    for head in ("beside each other: 2 passed", "live, beside each other: 1 passed", "alone: 3 passed"):
+        assert f"{head};" in summary
+
+
+def test_a_file_of_the_other_part_that_is_asked_for_is_deselected(suite: Path) -> None:
+    code, told, _ = run(suite, "tests/live/test_wires.py", part="beside")
+    assert code == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "1 deselected" in told
+
+
+def test_too_much_memory_fails_a_strict_run_also_one_in_several_processes(suite: Path) -> None:
+    code, told, _ = run(suite, part="beside")
+    assert code == pytest.ExitCode.OK
+    assert "more than 1: what does it keep?" in told
+    code, _, summary = run(suite, "--numprocesses=2", part="beside", strict=True)
+    assert code == pytest.ExitCode.TESTS_FAILED
+    assert "more than 1 (strict: fails)" in summary
+    assert summary.count("beside each other: ") == 2, "one for each run, none of the processes' own"

@@ -1,0 +1,112 @@
+"""Fabrics and protocols are known by what they can do: outside their rooms no code asks for one by its name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import testbed
+from testbed import registry
+from testbed.spec.kinds import kinds
+
+ROOT = Path(testbed.__file__).parent
+OF_FABRICS = ("fabric", "spec")
+"""The rooms that may name fabrics."""
+OF_PROTOCOLS = ("runtime/sockets", "workloads/active_messages", "registry.py")
+"""Those that may name protocols: the kernel's own ones, the workloads of one interface, and the default."""
+GENERAL = {"ethernet"}
+"""Fabrics whose names are also those of a header that every frame has: only comparisons with them are looked for."""
+
+
+def files(rooms: tuple[str, ...]) -> Iterator[Path]:
+    """Without those rooms."""
+    for path in sorted(ROOT.rglob("*.py")):
+        place = path.relative_to(ROOT).as_posix()
+        if not any(place == room or place.startswith(f"{room}/") for room in rooms):
+            yield path
+
+
+def words_of(text: str) -> set[str]:
+    """Of an identifier or a sentence, in lower case."""
+    return set(re.findall(r"[a-z]+\d*", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", text).lower()))
+
+
+def named(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every identifier and of every string, but for docstrings."""
+    tree = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield node.lineno, text
+            case ast.Name(id=text) | ast.Attribute(attr=text) | ast.arg(arg=text) | ast.alias(name=text):
+                yield node.lineno, text
+            case ast.FunctionDef(name=text) | ast.AsyncFunctionDef(name=text) | ast.ClassDef(name=text):
+                yield node.lineno, text
+            case ast.ImportFrom(module=str(text)):
+                yield node.lineno, text
+
+
+def conditions(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every string that something is compared with, or looked for in, or matched against."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Compare(left=left, comparators=others):
+                sides = [left, *others]
+            case ast.MatchValue(value=value):
+                sides = [value]
+            case _:
+                continue
+        for side in sides:
+            parts = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
+            yield from (
+                (part.lineno, part.value)
+                for part in parts
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            )
+
+
+def test_no_code_outside_their_rooms_names_a_fabric() -> None:
+    names = {*kinds(), "crossbar", "crossbars"} - GENERAL
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text!r}"
+        for path in files(OF_FABRICS)
+        for line, text in named(path.read_text())
+        if words_of(text) & names
+    ]
+    found += [
+        f"{path.relative_to(ROOT)}:{line}: {text!r}"
+        for path in files(OF_FABRICS)
+        for line, text in conditions(path.read_text())
+        if text in GENERAL
+    ]
+    assert not found
+
+
+def test_no_code_outside_their_rooms_names_a_protocol() -> None:
+    everybody = set(registry.offered(registry.PROTOCOLS)) | set(registry.offered(registry.FIELDS)) - set(kinds())
+    headers = {"tcp", "udp"}  # are headers, too
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text!r}"
+        for path in files(OF_PROTOCOLS)
+        for line, text in named(path.read_text())
+        if words_of(text) & (everybody - headers)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["if kind == 'myrinet': pass", "MyrinetWay()", "from testbed.fabric.myrinet import route", "x.crossbars()"],
+)
+def test_a_name_is_found_wherever_it_stands(source: str) -> None:
+    assert any(words_of(text) & {"myrinet", "crossbars"} for _, text in named(source))
+
+
+def test_a_name_in_a_condition_is_found() -> None:
+    source = "if kind in ('ethernet', x): pass\nmatch kind:\n    case 'atm': pass\n"
+    assert [text for _, text in conditions(source)] == ["ethernet", "atm"]

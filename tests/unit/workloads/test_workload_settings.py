@@ -1,0 +1,117 @@
+"""Settings: what a user writes becomes values, and all mistakes are told at once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Literal
+
+import pytest
+
+from testbed.errors import DescriptionError
+from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.lookup import choose
+from testbed.workloads.workload_settings import Duration, Rate, Share, Size, Sizes, checked, pairs, parse_sizes
+
+
+class Everything(Workload):
+    """One setting of each kind."""
+
+    count: int = 1
+    factor: float = 1.0
+    name: str = "x"
+    quick: bool = False
+    pattern: Literal["one", "two"] = "one"
+    wait: Duration = 0
+    size: Size = 4
+    speed: Rate = 0
+    share: Share = 0.5
+    sizes: Sizes = (1, 2)
+    several: tuple[int, ...] = (1,)
+    limit: int | None = None
+
+
+class Needed(Workload):
+    """A setting without a default, and one that must not be 0."""
+
+    count: int
+    other: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.count:
+            raise ValueError("count must not be 0")
+
+
+async def plain(comm: Comm, node: Node, *, count: int = 3, wait: Duration = 0) -> int:  # noqa: ARG001
+    return count + wait
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("count", "7", 7),
+        ("factor", "2.5", 2.5),
+        ("name", "7", "7"),
+        ("quick", "yes", True),
+        ("quick", "false", False),
+        ("pattern", "two", "two"),
+        ("wait", "10us", 10_000),
+        ("size", "64KiB", 65536),
+        ("speed", "1gbit", 10**9),
+        ("share", "5%", 0.05),
+        ("sizes", "0,4,1KiB", (0, 4, 1024)),
+        ("sizes", "4..32,100", (4, 8, 16, 32, 100)),
+        ("several", "3,4", (3, 4)),
+        ("limit", "9", 9),
+        ("limit", "none", None),
+    ],
+)
+def test_a_text_becomes_the_value_that_it_says(name: str, text: str, value: object) -> None:
+    values = checked(Everything, {name: text}, "it")
+    assert values == {name: value}
+    assert type(values[name]) is type(value)
+
+
+def test_values_are_taken_as_they_are() -> None:
+    given = asdict(Everything(count=5, wait=7, sizes=(9,), limit=None))
+    assert asdict(Everything(**checked(Everything, given, "it"))) == given
+
+
+def test_all_mistakes_are_told_at_once_with_what_was_expected_and_the_nearest_name() -> None:
+    with pytest.raises(DescriptionError) as caught:
+        checked(Everything, {"cuont": "1", "wait": "10", "count": "x", "pattern": "tow", "quick": "perhaps"}, "it")
+    said = str(caught.value)
+    assert "5 problems" in said
+    for words in ("did you mean 'count'?", "a duration", "a whole number", "did you mean 'two'?", "one of true"):
+        assert words in said
+
+
+def test_a_setting_without_a_default_must_be_given_and_one_that_cannot_be_is_refused() -> None:
+    with pytest.raises(DescriptionError, match="count: expected a value"):
+        choose(Needed)
+    with pytest.raises(DescriptionError, match="count must not be 0"):
+        choose(Needed, {"count": "0"})
+    assert choose(Needed, {"count": "2"}).settings == {"count": 2, "other": 1}
+
+
+def test_a_functions_keywords_are_its_settings() -> None:
+    assert choose(plain, {"wait": "1us"}).settings == {"wait": 1000}
+    with pytest.raises(DescriptionError, match="unknown setting 'tag'"):
+        choose(plain, {"tag": 1})
+
+
+def test_a_workload_that_has_its_settings_takes_no_others() -> None:
+    assert choose(Needed(count=3)).settings == {"count": 3, "other": 1}
+    with pytest.raises(DescriptionError, match="has got its settings already"):
+        choose(Needed(count=3), {"count": 4})
+
+
+def test_settings_on_the_command_line_are_pairs() -> None:
+    assert pairs(("a=1", "b-c=x=y")) == {"a": "1", "b_c": "x=y"}
+    with pytest.raises(DescriptionError, match="NAME=VALUE"):
+        pairs(("nothing",))
+
+
+def test_sizes_that_shrink_are_refused() -> None:
+    with pytest.raises(ValueError, match="sizes that grow"):
+        parse_sizes("8..4")
+    assert parse_sizes("0..4") == (0, 1, 2, 4)
