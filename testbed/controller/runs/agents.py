@@ -7,7 +7,7 @@ with agents(cluster, emp.plug(), emp.ETHERTYPE, {"n1": ping, "n2": pong}) as run
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,7 @@ def agents(
     table: Table = TABLE,
     dilation: Dilation | None = None,
     shared: Apart | None = None,
+    on_ready: Callable[[Run], object] | None = None,
 ) -> Iterator[JudgedRun]:
     """Run programs, by node, each beside the firmware of its node's first NIC, until the end of the block.
 
@@ -73,7 +74,8 @@ def agents(
     there are fewer processes than processors. cpus: node -> the processor that its process is bound to. logs: a
     directory for what the programs print; by default a temporary one that is removed with the block. table: thresholds
     of the verdict. dilation: how the run is slowed, on a cluster whose links are (`testbed.spec.dilation`). shared:
-    makes a NIC whose firmware runs in a process of its own, instead of plug. Raises NotFoundError for an unknown node
+    makes a NIC whose firmware runs in a process of its own, instead of plug. on_ready: called when all NICs are up and no
+    program has begun. Raises NotFoundError for an unknown node
     or one without a NIC, ConflictError where the NICs are shared with others, and the errors of `Run`.
     """
     state, store = cluster.state, Store()
@@ -116,7 +118,7 @@ def agents(
         directory.mkdir(parents=True, exist_ok=True)
         with (
             _holding(state.keeper) as holder,
-            JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, table) as run,
+            JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, table, on_ready) as run,
         ):
             if holder >= 0 and state.keeper is not None:
                 run.end_with(holder, ended(state.name, state.keeper))
@@ -144,13 +146,20 @@ class JudgedRun(Run):
     """A run whose outcome comes with a verdict."""
 
     def __init__(
-        self, orders: Orders, logs: Path, events: Path, cluster: str, before: Account, table: Table = TABLE
+        self,
+        orders: Orders,
+        logs: Path,
+        events: Path,
+        cluster: str,
+        before: Account,
+        table: Table = TABLE,
+        on_ready: Callable[[Run], object] | None = None,
     ) -> None:
         """cluster: its name. before: its account at the beginning of the run. For the rest see `Run`."""
         self._cluster = cluster
         self._before = before
         self._table = table
-        super().__init__(orders, logs, events)
+        super().__init__(orders, logs, events, on_ready)
 
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> Judged:
         """Wait as `Run.wait` does; also raises NotFoundError where the cluster is gone."""

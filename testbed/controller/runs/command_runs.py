@@ -93,8 +93,8 @@ def run_commands(
             watched = Watched(running.name, before.clock)
             with watched.judging(folder), RunningCommands(running, part.logs) as started:
                 try:
-                    started.start(started_on)
                     with playing.live(running, started) if playing is not None else contextlib.nullcontext():
+                        started.start(started_on)
                         started.wait(timeout)
                 finally:
                     for command in started.commands:

@@ -52,7 +52,7 @@ class DilatedStage(LiveStage):
         return slowed.rate
 
     def _moment(self, when: int) -> int:
-        return self._nodes.origin + when * self._factor
+        return self._nodes.begun + when * self._factor
 
     def _bend(
         self, occurrence: Occurrence, begin: ModelFault, end: ModelFault, *, counts: bool = True, reason: str = ""
