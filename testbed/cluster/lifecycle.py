@@ -15,11 +15,12 @@ from testbed.cluster import removal
 from testbed.cluster.faults import cuts
 from testbed.cluster.faults.injections import Injection, follow
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.draft import Existing
 from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.plan.link_decisions import Decisions, decide
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor, taken
 from testbed.cluster.plan.operations import AwaitCarrier, Divert, Operation, RemoveDevice, Undivert
-from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.treatments import Treatments
 from testbed.cluster.records.ownership import Mark
 from testbed.cluster.records.state import PATIENCE, State, Store, file_source

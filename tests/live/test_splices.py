@@ -26,9 +26,10 @@ from tools import forwarding, inside, ping, ports, tell, wire_path
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.draft import Existing
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.operations import Operation
-from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.treatments import Treatment, Treatments
 from testbed.cluster.plan.veth_wiring import free_ends, taps
 from testbed.kernel import offloads, rtnl_dump

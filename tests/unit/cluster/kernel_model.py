@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.draft import Existing
 from testbed.cluster.plan.operations import (
     AddAddress,
     AddForwarding,
@@ -45,7 +46,7 @@ from testbed.cluster.plan.operations import (
     SetUp,
     Undivert,
 )
-from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.treatments import Treatments
 from testbed.kernel import loss_classifier, netem, shapers
 from testbed.kernel.diversion import Diversion

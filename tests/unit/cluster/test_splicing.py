@@ -15,6 +15,7 @@ from kernel_model import Kernel
 from strategies import descriptions, edits
 
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.draft import Existing
 from testbed.cluster.plan.operations import (
     AddForwarding,
     AwaitCarrier,
@@ -33,7 +34,7 @@ from testbed.cluster.plan.operations import (
     SetShaper,
     SetUp,
 )
-from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.treatments import Treatment, Treatments
 from testbed.cluster.plan.veth_wiring import Detour, Stage, Wiring
 from testbed.errors import NotFoundError, UnsupportedError
