@@ -7,7 +7,7 @@ are given as open file descriptors. Constants have the names of the kernel's hea
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
@@ -33,9 +33,11 @@ IFF_UP = 1
 IFA_F_NODAD = 0x02
 NUD_NOARP, NTF_MASTER = 0x40, 0x04
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
-TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFFF
+TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFF3, 0xFFFF_FFFF
 ETH_P_ALL = socket.htons(0x0003)
 TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
+_ALL, _NONE = ("0x0/0x0+0",), ("0x0/0x1+0", "0x1/0x1+0")  # keys of u32 that match every frame, and no frame
+_ANY_CLASS = 0x0001_0001  # a hook has no classes: a filter without an action needs one to match
 
 # Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
 # join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1).
@@ -43,6 +45,13 @@ DECIDING, STAGING, JOINING = 2, 3, 4
 
 # In u32's first table of a hook: what matches nothing, and a redirection beside it.
 _STANDING_BY, PREPARED = 0x8000_0900, 0x8000_0801
+
+# At the egress side, in the order in which they are tried. The number of their table is the kernel's choice, since a hook
+# numbers the tables of both sides; whoever refers to a filter there calls the table the root.
+_FROM_PATCH, _FROM_STAGE, OTHERS = 1, 2, 3
+_TC_U32_ROOT = 0xFFF0_0000
+
+_LOOPBACK = 1  # of every namespace
 
 Attribute: TypeAlias = "tuple[str, object]"
 
@@ -305,54 +314,68 @@ def add_clsact(index: U32) -> Message:
 def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: Fixed = 0) -> Message:
     """Redirect every frame that comes in on `index` to leave by `out`: one direction of a cable between two interfaces.
 
-    handle: `PREPARED`
-    where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
+    handle: `PREPARED` where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
     """
-    fields = {
-        "index": index,
-        "handle": handle,
-        "parent": TC_H_CLSACT_INGRESS,
-        "info": priority << 16 | ETH_P_ALL,
-    }
+    return _u32(index, TC_H_CLSACT_INGRESS, priority, handle, ("TCA_U32_ACT", _redirection(out)))
+
+
+@shaped
+def redirect_outgoing(index: U32, out: U32) -> Message:
+    """Redirect every frame that leaves by `index`, and that no other filter there takes, to leave by `out`."""
+    return _u32(index, TC_H_CLSACT_EGRESS, STAGING, OTHERS, ("TCA_U32_ACT", _redirection(out)))
+
+
+@shaped
+def send_nowhere(index: U32, came_in_by: Text) -> Message:
+    """Redirect frames that are about to leave by `index` and came in by another interface to the loopback interface, which
+    nobody reads."""
+    only, nowhere = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_ACT", _redirection(_LOOPBACK))
+    return _u32(index, TC_H_CLSACT_EGRESS, STAGING, _FROM_PATCH, only, nowhere)
+
+
+@shaped
+def let_leave(index: U32, came_in_by: Text) -> Message:
+    """Let frames leave by `index` that came in by another interface, whatever `redirect_outgoing` says."""
+    only, leave = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_CLASSID", _ANY_CLASS)
+    return _u32(index, TC_H_CLSACT_EGRESS, STAGING, _FROM_STAGE, only, leave)
+
+
+def _u32(index: int, side: int, priority: int, handle: int, *options: Attribute, keys: Sequence[str] = _ALL) -> Message:
+    """Add a filter of u32: kernels without cls_matchall have it."""
+    fields = {"index": index, "handle": handle, "parent": side, "info": priority << 16 | ETH_P_ALL}
+    selector = {"flags": TC_U32_TERMINAL, "keys": [*keys]}
+    nested = _nested(*options, ("TCA_U32_SEL", selector))
+    return _message(tcmsg, RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", nested)])
+
+
+def _redirection(out: int) -> dict[str, object]:
     parameters = {"action": TC_ACT_STOLEN, "eaction": TCA_EGRESS_REDIR, "ifindex": out}
     action = _nested(("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", _nested(("TCA_MIRRED_PARMS", parameters))))
-    # u32 with a key that always matches: kernels without cls_matchall have it.
-    everything = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x0+0"]}
-    options = _nested(("TCA_U32_SEL", everything), ("TCA_U32_ACT", _nested(("TCA_ACT_PRIO_1", action))))
-    return _message(
-        tcmsg,
-        RTM_NEWTFILTER,
-        CREATE,
-        fields,
-        [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)],
-    )
+    return _nested(("TCA_ACT_PRIO_1", action))
 
 
 @shaped
 def prepare_redirection(index: U32, priority: Fixed) -> Message:
     """A filter that matches nothing. The first filter of a priority and the last one to go make the kernel wait for
     milliseconds; beside this one a redirection comes and goes at once. EEXIST where it is there."""
-    fields = {
-        "index": index,
-        "handle": _STANDING_BY,
-        "parent": TC_H_CLSACT_INGRESS,
-        "info": priority << 16 | ETH_P_ALL,
-    }
-    nothing = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x1+0", "0x1/0x1+0"]}
-    options = _nested(("TCA_U32_SEL", nothing))
-    return _message(tcmsg, RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)])
+    return _u32(index, TC_H_CLSACT_INGRESS, priority, _STANDING_BY, keys=_NONE)
 
 
 @shaped
 def end_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
     """Undo `redirect_incoming`, for a handle of `PREPARED` at once; for 0 with what has been prepared. ENOENT where it has
     not been done, EINVAL without a hook."""
-    fields = {
-        "index": index,
-        "handle": handle,
-        "parent": TC_H_CLSACT_INGRESS,
-        "info": priority << 16 | ETH_P_ALL,
-    }
+    return _end(index, TC_H_CLSACT_INGRESS, priority, handle)
+
+
+@shaped
+def end_outgoing(index: U32, everything: Fixed) -> Message:
+    """Undo `redirect_outgoing`; everything: also `send_nowhere` and `let_leave`. Refused like `end_redirection`."""
+    return _end(index, TC_H_CLSACT_EGRESS, STAGING, 0 if everything else _TC_U32_ROOT | OTHERS)
+
+
+def _end(index: int, side: int, priority: int, handle: int) -> Message:
+    fields = {"index": index, "handle": handle, "parent": side, "info": priority << 16 | ETH_P_ALL}
     return _message(tcmsg, RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
 
 

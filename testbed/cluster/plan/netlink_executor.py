@@ -21,6 +21,7 @@ from testbed.cluster.plan.operations import (
     AwaitCarrier,
     Divert,
     Drain,
+    EndEgress,
     EndRedirect,
     ForgetLearned,
     ForgetPort,
@@ -30,8 +31,10 @@ from testbed.cluster.plan.operations import (
     MakeSwitch,
     Operation,
     Part,
+    PrepareEgress,
     PrepareRedirect,
     Redirect,
+    RedirectEgress,
     RemoveAddress,
     RemoveDevice,
     RemoveForwarding,
@@ -69,6 +72,8 @@ _GONE = {
     Part: {errno.ENOENT, errno.EINVAL},  # never had the hook; had it once
     PrepareRedirect: {errno.EEXIST},
     EndRedirect: {errno.ENOENT, errno.EINVAL},
+    PrepareEgress: {errno.ENOENT},
+    EndEgress: {errno.ENOENT, errno.EINVAL},
     Undivert: {errno.ENOENT, errno.EINVAL},
     RemoveQdisc: {errno.ENOENT, errno.EINVAL},
     RemoveLoss: {errno.ENOENT, errno.EINVAL},
@@ -335,6 +340,16 @@ class NetlinkExecutor:
                         index, netlink_messages.STAGING, netlink_messages.PREPARED if prepared else 0
                     )
                 ]
+            case PrepareEgress(_, index, patch, stage):
+                return [
+                    netlink_messages.end_outgoing(index, 1),  # another plan's, which was not carried out to its end
+                    netlink_messages.send_nowhere(index, patch),
+                    netlink_messages.let_leave(index, stage),
+                ]
+            case RedirectEgress(_, index, _, patch_index):
+                return [netlink_messages.redirect_outgoing(index, patch_index)]
+            case EndEgress(_, index, prepared):
+                return [netlink_messages.end_outgoing(index, int(not prepared))]
             case ForgetPort(_, index):
                 return [netlink_messages.forget_port(index)]
             case AddHook(_, index):
@@ -418,6 +433,8 @@ def _batch_key(operation: Operation) -> str | None:
         case SetNetem() | SetShaper() | RemoveQdisc() | SetLoss() | RemoveLoss():
             return namespace_names.WIRE
         case PrepareRedirect() | Redirect() | EndRedirect() | ForgetPort():
+            return namespace_names.WIRE
+        case PrepareEgress() | RedirectEgress() | EndEgress():
             return namespace_names.WIRE
         case AddHook() | Divert() | Undivert():
             return namespace_names.WIRE

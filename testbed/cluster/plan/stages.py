@@ -2,10 +2,10 @@
 
 A running link is spliced and restored without losing a frame, and its two paths never carry a frame at the same time.
 Before frames take the long path, everything on it is ready: patch and stage are up and can send, offloads are off,
-disciplines are set, and the redirection is prepared. Then the switch stops flooding to the cable's end, frames that come in
-there are redirected to the stage, the switch floods to the patch, and finally it forgets what it learned at the cable's end.
-Restoring the short path is among the first operations of a plan, in the same order; then the stage is drained. A change that
-replaces a discipline in use takes the short path first. Only flooded frames can be lost, between two of these requests.
+disciplines are set, and the redirections are prepared. Then frames that leave the switch by the cable's end are redirected
+to the patch, and those that come in there to the stage: each by one request, so that a frame takes one path or the other.
+Restoring the short path is among the first operations of a plan, in the same order; then the switch forgets what it
+learned at the patch, and the stage is drained. A change that replaces a discipline in use takes the short path first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import Draft
 from testbed.cluster.plan.operations import (
-    AddForwarding,
     AwaitCarrier,
     Drain,
+    EndEgress,
     EndRedirect,
     ForgetPort,
     Part,
+    PrepareEgress,
     PrepareRedirect,
     Redirect,
+    RedirectEgress,
     RemoveLoss,
     RemoveQdisc,
     SetLoss,
@@ -47,6 +49,7 @@ class Stages:
         self._draft = draft
         self._ports = ports
         self._stages = draft.wiring.stages
+        self._spliced_ports = {stage.port for stage in self._stages.values()}
         self.left: list[Interface] = []
         self.unhooked: set[int] = set()
         self._disciplines = self._wanted_disciplines(files)
@@ -57,11 +60,6 @@ class Stages:
     def redirecting(self) -> set[int]:
         """The indexes at which frames are to be redirected to a stage or from it."""
         return {self._draft.index(at) for stage in self._stages.values() for at, _ in stage.redirections}
-
-    def late_ports(self) -> set[Device]:
-        """The ports of links that have yet to take the long path."""
-        stages = [stage for name, stage in self._stages.items() if name not in self._staged]
-        return {stage.port for stage in stages if stage.port is not None}
 
     # Disciplines and classifiers
 
@@ -129,20 +127,19 @@ class Stages:
         for name, stage in self._stages.items():
             outs = {draft.index(at): draft.index(out) for at, out in stage.redirections}
             right = outs.keys() <= kept and all(draft.wire.staged.get(at) == out for at, out in outs.items())
-            if right and self._stands_aside(stage.port) and not new & outs.keys():
+            if right and self._is_patched(stage.port) and not new & outs.keys():
                 found.add(name)
         return found
 
-    def _stands_aside(self, port: Device | None) -> bool:
-        """Whether a cable's end at a switch is plugged in and muted, with its patch plugged in beside it."""
+    def _is_patched(self, port: Device | None) -> bool:
+        """Whether a cable's end at a switch is plugged in and its frames leave by its patch, which is plugged in, too."""
         if port is None:
             return True
-        kept = self._draft.kept
+        kept, patch = self._draft.kept, patch_of(port)
         plugged = all(
-            device in kept and kept[device].master == self._draft.switch_index(device)
-            for device in (port, patch_of(port))
+            device in kept and kept[device].master == self._draft.switch_index(device) for device in (port, patch)
         )
-        return plugged and self._ports.settings(port) == (False, False)
+        return plugged and self._draft.wire.patched.get(kept[port].index) == kept[patch].index
 
     def open_short_paths(self) -> None:
         """Return frames to the short path of their links until they take the long path, if they are to."""
@@ -187,29 +184,27 @@ class Stages:
             for name, found in draft.wire.interfaces.items()
             if name in going or (namespace_names.WIRE, name) in draft.kept
             if found.index not in staying
-            and (self._plugged_patch(found) or draft.wire.staged.get(found.index) not in (None, exits.get(found.index)))
+            and (
+                self._plugged_patch(found)
+                or found.index in draft.wire.patched
+                or draft.wire.staged.get(found.index) not in (None, exits.get(found.index))
+            )
         ]
 
     def _open_short_path(self, found: Interface) -> None:
         """End the redirection of an interface's frames to a stage. A port's patch works on until no frames reach it."""
-        draft, ports = self._draft, self._ports
-        port = namespace_names.WIRE, found.name
+        draft = self._draft
         patch = self._plugged_patch(found)
+        if found.index in draft.wire.patched:
+            draft.operations.append(EndEgress(found.name, found.index, prepared=patch is not None))
         if patch is None:
             self._end_redirection(found)
             return
-        entries = ports.entries.get(patch.master, {})
-        for mac in [mac for mac, at in entries.items() if at == patch.index and found.master == patch.master]:
-            switch = draft.by_index[patch.master].name
-            draft.operations.append(AddForwarding(switch, found.name, found.index, mac))
-            entries[mac] = found.index
-        ports.set((namespace_names.WIRE, patch.name), (False, False), patch.index)
+        self._ports.set((namespace_names.WIRE, patch.name), (False, False), patch.index)
         self._end_redirection(found, prepared=True)
-        if port not in ports.muted:
-            self.left.append(found)
-        if port in draft.wiring.plugged and found.master == draft.switch_index(port):
-            ports.set(port, ports.settings_of_place(port))
         draft.operations.append(ForgetPort(patch.name, patch.index))
+        if (namespace_names.WIRE, found.name) not in self._spliced_ports:
+            self.left.append(found)
 
     def _plugged_patch(self, found: Interface) -> Interface | None:
         """The patch beside a port, if it is plugged in."""
@@ -232,7 +227,7 @@ class Stages:
                 self._redirect(at, out)
             if stage.port is not None:
                 self._redirect(*stage.redirections[2])
-                draft.operations.append(PrepareRedirect(stage.port[1], draft.index(stage.port)))
+                self._prepare(stage, stage.port)
         for switch in draft.bridges:
             ports.set_forwarding(switch)
         for stage in stages.values():
@@ -240,13 +235,17 @@ class Stages:
                 for at, out in stage.redirections[2:]:
                     self._redirect(at, out)
                 continue
-            # A sender at the cable's end would receive its own frames as flooded by the patch, and vice versa.
             patch = patch_of(stage.port)
-            ports.set(stage.port, ports.wished(stage.port))
+            draft.operations.append(
+                RedirectEgress(stage.port[1], draft.index(stage.port), patch[1], draft.index(patch))
+            )
             self._redirect(*stage.redirections[3], prepared=True)
-            ports.set(patch, ports.settings_of_place(patch))
-            if stage.port in draft.kept and ports.settings_of_place(stage.port)[0]:
-                draft.operations.append(ForgetPort(stage.port[1], draft.index(stage.port)))
+
+    def _prepare(self, stage: Stage, port: Device) -> None:
+        """Prepare to redirect what comes in on a cable's end, and what leaves by it."""
+        index, (_, entrance) = self._draft.index(port), stage.redirections[3]
+        self._draft.operations.append(PrepareRedirect(port[1], index))
+        self._draft.operations.append(PrepareEgress(port[1], index, patch_of(port)[1], entrance[1]))
 
     def _await_stage(self, stage: Stage) -> None:
         draft = self._draft
@@ -265,5 +264,7 @@ class Stages:
         for found in self.left:
             if found.index in self.unhooked:
                 self._draft.operations.append(Part(found.name, found.index))
-            else:
-                self._draft.operations.append(EndRedirect(found.name, found.index))
+                continue
+            if self._plugged_patch(found):
+                self._draft.operations.append(EndEgress(found.name, found.index))
+            self._draft.operations.append(EndRedirect(found.name, found.index))

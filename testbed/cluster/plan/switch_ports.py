@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import Draft, is_pair
@@ -18,8 +17,7 @@ from testbed.spec.layout import Switch
 class SwitchPorts:
     """The ports as far as the plan has made them.
 
-    entries: bridge's index -> MAC -> port's index. muted: ports whose patch learns and floods in their place. rerouted:
-    whether frames now take other paths than the switches have learned.
+    rerouted: whether frames now take other paths than the switches have learned.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -28,10 +26,9 @@ class SwitchPorts:
         self._switches = {switch.name: switch for switch in draft.bridges}
         self._settings: dict[Device, tuple[bool, bool]] = {}
         self._replugged: set[str] = set()  # kept wire-side devices whose settings are the kernel's defaults again
-        self.entries: dict[int, dict[str, int]] = {}
+        self._entries: dict[int, dict[str, int]] = {}
         for (bridge, mac), port in draft.wire.forwarding.items():
-            self.entries.setdefault(bridge, {})[mac] = port
-        self.muted = {stage.port for stage in draft.wiring.stages.values() if stage.port is not None}
+            self._entries.setdefault(bridge, {})[mac] = port
         self.rerouted = False
 
     def check_numbers(self) -> None:
@@ -60,31 +57,23 @@ class SwitchPorts:
         other = self._draft.by_index.get(found.peer)
         return other is not None and is_pair(found, other)
 
-    def change(self, late: Set[Device]) -> None:
-        """Make the settings of ports that have to change before the switches of the links flood.
-
-        late: ports of links that have yet to take the long path; they are set as if they were not spliced, and their
-        patches stand by. Ports stop flooding before others begin, so that flooding ports never form a cycle.
-        """
-        standing_by = {patch_of(port) for port in late}
+    def change(self) -> None:
+        """Make the settings of ports. Ports stop flooding before others begin, so that flooding ports never form a cycle."""
         changes: dict[str, list[tuple[Device, tuple[bool, bool]]]] = {name: [] for name in self._switches}
         for device, switch in self._wiring.plugged.items():
-            wished = self.settings_of_place(device) if device in late else self.wished(device)
-            if device in standing_by:
-                wished = False, False
+            wished = self.settings_of_place(device)
             if wished != self.settings(device):
                 changes[switch].append((device, wished))
         in_order = [change for of_switch in changes.values() for change in of_switch]
         for device, wished in sorted(in_order, key=lambda change: change[1][1]):
             self.set(device, wished)
 
-    def wished(self, device: Device) -> tuple[bool, bool]:
-        """Learning and flooding of a port. If the kernel carries its link, its patch does both instead."""
-        return (False, False) if device in self.muted else self.settings_of_place(device)
-
     def settings_of_place(self, device: Device) -> tuple[bool, bool]:
-        """Learning and flooding of whatever is plugged in at a device's port."""
+        """Learning and flooding of a device where it is plugged in. Frames that come from a cable's end come in by its
+        patch, if it has one, and are learned there; the switch floods to the cable's end alone."""
         switch = self._switches[self._wiring.plugged[device]]
+        if device in self._draft.patched:
+            return switch.learns, False
         return switch.learns, switch.learns or self._wiring.numbers[device] in switch.tree
 
     def settings(self, device: Device) -> tuple[bool, bool]:
@@ -107,7 +96,7 @@ class SwitchPorts:
         ports = {number: draft.index(device) for number, device in devices.items()}
         table = {mac: ports[number] for mac, number in switch.forwarding.items()}
         names_of = {draft.index(device): device for device in devices.values()}
-        before = self.entries.get(draft.bridge_index(switch.name), {})
+        before = self._entries.get(draft.bridge_index(switch.name), {})
         for mac, port in before.items():
             if mac not in table and port in names_of and self._is_undisturbed(names_of[port]):
                 draft.operations.append(RemoveForwarding(switch.name, port, mac))
