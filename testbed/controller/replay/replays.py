@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from testbed.cluster.records import temporary
 from testbed.controller.replay.delta_debugging import Cause, Shrunk, shrink
-from testbed.controller.runs.runner import Mode, run
+from testbed.controller.runs.run_options import Mode
+from testbed.controller.runs.runner import run
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.fates.records import Record, Replay, without_chance
 from testbed.observe.recorded import FATES, Recorded, read_layout, recorded

@@ -14,7 +14,7 @@ from testbed.cluster.records import temporary
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.cluster_check import baseline, verdict
 from testbed.controller.runs.execution import Follow
-from testbed.controller.runs.limits import problem_of_seed, problem_of_time
+from testbed.controller.runs.run_options import problem_of_seed, problem_of_time
 from testbed.controller.runs.run_recorder import open_folder
 from testbed.controller.runs.run_target import RunTarget, find_target
 from testbed.controller.runs.running_commands import LISTENING, Command, RunningCommands
