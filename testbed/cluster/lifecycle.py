@@ -23,9 +23,8 @@ from testbed.cluster.plan.operations import AwaitCarrier, Divert, Operation, Rem
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.treatments import Treatments
 from testbed.cluster.records.ownership import Mark
-from testbed.cluster.records.state import PATIENCE, State, Store, file_source
+from testbed.cluster.records.state import PATIENCE, SharedNics, State, Store, file_source, shared_devices
 from testbed.cluster.services import namespace_holder, relay_client
-from testbed.cluster.services.shared_nics import SharedNics, shared_devices
 from testbed.errors import ConflictError, KernelError, NotFoundError, TestbedError, reason_of
 from testbed.kernel import cgroups, daemons, namespaces, processes, rtnl_dump
 from testbed.kernel.filesystem import make_directory, remove_file, write_in_place

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from testbed.cluster.faults.injections import BOTH
 from testbed.cluster.plan.veth_wiring import Device, Wiring
-from testbed.cluster.records.state import State, Store
-from testbed.cluster.services.shared_nics import shared_devices
+from testbed.cluster.records.state import State, Store, shared_devices
 from testbed.kernel.offloads import Offloads
 from testbed.runtime.relay.orders import Orders, Places
 

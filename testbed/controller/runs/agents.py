@@ -16,7 +16,7 @@ from protocols.core.firmware import Adapter, Plug
 from protocols.core.split_memory import Apart
 from testbed.cluster.access import node_programs as in_nodes
 from testbed.cluster.plan.offload_policy import offloads_wanted
-from testbed.cluster.records import temporary
+from testbed.cluster.records.ownership import temporary_directory
 from testbed.cluster.records.state import Store, ended
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.cluster_check import baseline
@@ -112,7 +112,7 @@ def agents(
         plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation, shared, mtus
     )
     before = baseline(cluster)
-    with nullcontext(Path(logs).absolute()) if logs else temporary.directory("logs") as directory:
+    with nullcontext(Path(logs).absolute()) if logs else temporary_directory("logs") as directory:
         directory.mkdir(parents=True, exist_ok=True)
         with (
             _holding(state.keeper) as holder,

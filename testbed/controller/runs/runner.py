@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import packages
-from testbed.cluster.records import temporary
+from testbed.cluster.records.ownership import temporary_directory
 from testbed.controller.runs.execution import Beside, Execution, Follow, Plan, names_of
 from testbed.controller.runs.folders import Part, RunFolder, undelivered_messages
 from testbed.controller.runs.profiles import profile_of, profile_values
@@ -131,7 +131,7 @@ def run(
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
-        place = output or stack.enter_context(temporary.directory("run"))
+        place = output or stack.enter_context(temporary_directory("run"))
         folder = stack.enter_context(open_folder(Path(place), asked, target))
         players = _players(faults, timeout, folder, slow, prices)
         beside = (*given["beside"], *players)
