@@ -15,8 +15,8 @@ from testbed.spec.selection import SELECTOR
 
 if TYPE_CHECKING:
     from testbed.cluster.faults.injections import Injection
+    from testbed.cluster.records.state import SharedNics
     from testbed.cluster.records.status import AgentStatus, ClusterStatus, Direction, LinkStatus
-    from testbed.cluster.services.shared_nics import SharedNics
     from testbed.spec.layout import Impairment
 
 

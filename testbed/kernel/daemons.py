@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from testbed.errors import TestbedError
 from testbed.kernel import processes, syscalls
 from testbed.kernel.changes import announce, silence
-from testbed.kernel.signals import undisturbed
+from testbed.kernel.children import undisturbed
 
 _READY = b"ready"
 _PAST_EVERY_DESCRIPTOR = 2**31 - 1  # close_range(2) does the work, in one call

@@ -16,7 +16,7 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Text, shaped
+from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Mtu, Text, shaped
 
 RTM_NEWLINK, RTM_DELLINK = 16, 17
 RTM_NEWADDR, RTM_DELADDR = 20, 21
@@ -98,11 +98,10 @@ def make_bridge(name: Text, index: U32, mac: Mac) -> Message:
 def make_veth(
     name: Text,
     index: U32,
-    mtu: U32,
+    mtu: Mtu,
     peer_namespace: U32,
     peer_name: Text,
     peer_index: U32,
-    peer_mtu: U32,
     mac: Mac | None = None,
     peer_mac: Mac | None = None,
     bridge: U32 | None = None,
@@ -117,7 +116,7 @@ def make_veth(
         "attrs": _nested(
             ("IFLA_IFNAME", peer_name),
             ("IFLA_ADDRESS", peer_mac),
-            ("IFLA_MTU", peer_mtu),
+            ("IFLA_MTU", mtu),
             ("IFLA_NET_NS_FD", peer_namespace),
         )["attrs"],
     }

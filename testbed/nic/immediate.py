@@ -1,11 +1,12 @@
-"""A NIC whose actions take no time and cause no events. `priced` has the NIC with costs.
+"""A NIC whose actions take no time and cause no events, and its port. `priced` has the NIC with costs.
 
 `completions` defines when its host sees completions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from protocols.core.firmware import Agent, Buffer, Firmware
 from protocols.core.profile import Profile
@@ -14,8 +15,6 @@ from testbed.engine.loop import NEVER, Loop, VirtualClock
 from testbed.engine.server import Server
 from testbed.errors import FirmwareError
 from testbed.nic.completions import CompletingNic
-from testbed.nic.pause import Standstill
-from testbed.nic.port import Port
 
 
 class ImmediateNic(CompletingNic):
@@ -231,3 +230,37 @@ class ImmediateNic(CompletingNic):
         failed = failure(error, agent.firmware, agent.host, self._clock.time, self.node)
         self._loop.fail(failed)
         return failed
+
+
+class Standstill:
+    """Replaces the firmware of a paused node. came: received frames and rung descriptors, in order."""
+
+    __slots__ = ("came", "deadline", "firmware")
+
+    def __init__(self, firmware: Firmware) -> None:
+        self.firmware: Final = firmware
+        self.came: Final[list[bytes | int]] = []
+        self.deadline: int | None = None
+
+    def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
+        self.came.append(frame)
+
+    def ring(self, now: int, index: int) -> None:  # noqa: ARG002
+        self.came.append(index)
+
+    def tick(self, now: int) -> None:
+        """Ignore a deadline that passed before the pause took effect."""
+
+    def counted(self) -> Mapping[str, int]:
+        return self.firmware.counted()
+
+    def waiting(self) -> list[str]:
+        return [f"its node stands still, {len(self.came)} frames and descriptors wait", *self.firmware.waiting()]
+
+
+class Port(Protocol):
+    """Where a NIC's frames go: a direction of a link in the simulation, a packet socket elsewhere."""
+
+    def enter(self, now: int, frame: bytes) -> object:
+        """Send a frame that leaves the NIC at that time."""
+        ...

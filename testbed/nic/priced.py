@@ -21,8 +21,7 @@ from protocols.core.profile import Profile, transfer_time
 from testbed.engine.failures import HEADER, too_long
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Server
-from testbed.nic.immediate import ImmediateNic
-from testbed.nic.port import Port
+from testbed.nic.immediate import ImmediateNic, Port
 
 KINDS: Final = range(6)
 RING, TICK, FETCHED, STORED, SENT, RECEIVED = KINDS

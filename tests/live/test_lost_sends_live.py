@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_lost_sends import BOTH, message_nine_is_told
 
-from testbed.controller.runs.runner import Nics
+from testbed.controller.runs.run_options import Nics
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

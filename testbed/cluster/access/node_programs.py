@@ -11,8 +11,8 @@ from pathlib import Path
 from testbed.cluster.records.state import State, Store, file_source
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.kernel import cgroups, namespaces
+from testbed.kernel.children import default_for_programs
 from testbed.kernel.setns import Surroundings, enter
-from testbed.kernel.signals import default_for_programs
 from testbed.spec.layout import Node
 
 STATE = "TESTBED_STATE"

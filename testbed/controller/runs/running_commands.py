@@ -24,7 +24,7 @@ from testbed.cluster.access import node_programs
 from testbed.cluster.access.node_programs import CommandError, CommandTimeoutError
 from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
-from testbed.kernel.ports import open_ports
+from testbed.kernel.processes import open_ports
 
 LISTENING: Final = 0.5
 """Seconds that a command gets to end, or to listen, before the next one is started."""

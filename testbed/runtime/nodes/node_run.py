@@ -26,10 +26,8 @@ from testbed.kernel.processes import wait_for_end
 from testbed.runtime import event_log
 from testbed.runtime.nodes import warm
 from testbed.runtime.nodes.control_channel import Channel
-from testbed.runtime.nodes.model_faults import ModelFault
 from testbed.runtime.nodes.node_process import Report
-from testbed.runtime.nodes.places import Orders
-from testbed.runtime.nodes.program_output import end_of, printed
+from testbed.runtime.nodes.places import ModelFault, Orders
 from testbed.runtime.nodes.run_progress import Progress
 
 PATIENCE: Final = 30.0
@@ -437,3 +435,29 @@ class Run:
 def _describe_status(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
+
+
+_BYTES: Final = 4_000  # of a log's end
+_LINES: Final = 10  # of a node
+_ALL: Final = 100  # lines
+
+
+def printed(logs: Path, nodes: Iterable[str]) -> list[str]:
+    """Read the last lines of each node that has printed anything, behind the node's name, with a heading."""
+    lines = []
+    for node in nodes:
+        end = end_of(logs / f"{node}.log", _BYTES)
+        lines += [f"  {node}: {line}" for line in end.splitlines()[-_LINES:]]
+    if len(lines) > _ALL:
+        lines[_ALL:] = [f"  and {len(lines) - _ALL:,} lines more in {logs}"]
+    return ["what was printed until then:", *lines] if lines else []
+
+
+def end_of(log: Path, size: int) -> str:
+    """Read the text of at most `size` bytes at a file's end; empty where there is no file."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))  # it may be as large as the disk
+            return file.read(size).decode(errors="replace").strip()
+    except OSError:
+        return ""

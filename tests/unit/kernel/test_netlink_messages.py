@@ -20,6 +20,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "Text": st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=15),
     "Mac": st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":")),
     "U32": st.one_of(st.integers(1, 2**31 - 1), st.sampled_from([1, 2, 1500, 65_536])),
+    "Mtu": st.integers(1, 2**31 - 1),
     "Ip4": st.integers(0, 2**32 - 1).map(lambda number: str(ipaddress.IPv4Address(number))),
     "Ip6": st.integers(0, 2**128 - 1).map(lambda number: str(ipaddress.IPv6Address(number))),
     "Fixed": st.integers(0, 1),

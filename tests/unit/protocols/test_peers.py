@@ -12,8 +12,7 @@ from pair import ListNic, Wires
 
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import FIRST, Adapter
-from protocols.core.loopback import Loopback
-from protocols.core.peers import Peer, Peers, Standing
+from protocols.core.peers import Loopback, Peer, Peers, Standing
 from protocols.emp.host import plug
 
 ADDRESSES = tuple(bytes([2, 0, 0, 0, 0, number]) for number in range(4))
