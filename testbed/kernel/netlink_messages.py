@@ -7,16 +7,19 @@ are given as open file descriptors. Constants have the names of the kernel's hea
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
-from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Text, shaped
+
+if TYPE_CHECKING:
+    from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 RTM_NEWLINK, RTM_DELLINK = 16, 17
 RTM_NEWADDR, RTM_DELADDR = 20, 21
@@ -35,7 +38,11 @@ NUD_NOARP, NTF_MASTER = 0x40, 0x04
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
 TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFFF
 ETH_P_ALL = socket.htons(0x0003)
+TCA_KIND = 1
 TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
+
+_CLSACT_KIND = b"clsact\0"
+_CLSACT = struct.Struct("=IHHII BxxxiIII HH8s")  # struct nlmsghdr, struct tcmsg, one attribute with its padding
 
 # Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
 # join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1).
@@ -62,6 +69,13 @@ def _message(
     message["attrs"] = [attribute for attribute in attributes if attribute[1] is not None]
     encoded: Message = message
     return encoded
+
+
+def _tc_message(kind: int, flags: int, fields: Mapping[str, object], attributes: list[Attribute]) -> Message:
+    # Only impaired links pay for the import of pyroute2's traffic control, half of all that is imported of it.
+    from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+    return _message(tcmsg, kind, flags, fields, attributes)
 
 
 def _nested(*attributes: Attribute) -> dict[str, object]:
@@ -294,11 +308,9 @@ def remove_route6(network: Ip6, prefix: Fixed, gateway: Ip6) -> Message:
     return _route(RTM_DELROUTE, 0, AF_INET6, network, prefix, gateway)
 
 
-@shaped
-def add_clsact(index: U32) -> Message:
+def add_clsact(index: int) -> bytes:
     """Add the hook for filters on an interface's frames, unless it has one."""
-    fields = {"index": index, "handle": 0xFFFF_0000, "parent": TC_H_CLSACT}
-    return _message(tcmsg, RTM_NEWQDISC, NLM_F_CREATE, fields, [("TCA_KIND", "clsact")])
+    return _clsact(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE, index)
 
 
 @shaped
@@ -319,8 +331,7 @@ def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: F
     # u32 with a key that always matches: kernels without cls_matchall have it.
     everything = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x0+0"]}
     options = _nested(("TCA_U32_SEL", everything), ("TCA_U32_ACT", _nested(("TCA_ACT_PRIO_1", action))))
-    return _message(
-        tcmsg,
+    return _tc_message(
         RTM_NEWTFILTER,
         CREATE,
         fields,
@@ -340,7 +351,7 @@ def prepare_redirection(index: U32, priority: Fixed) -> Message:
     }
     nothing = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x1+0", "0x1/0x1+0"]}
     options = _nested(("TCA_U32_SEL", nothing))
-    return _message(tcmsg, RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)])
+    return _tc_message(RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)])
 
 
 @shaped
@@ -353,20 +364,24 @@ def end_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
         "parent": TC_H_CLSACT_INGRESS,
         "info": priority << 16 | ETH_P_ALL,
     }
-    return _message(tcmsg, RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
+    return _tc_message(RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
 
 
-@shaped
-def remove_clsact(index: U32) -> Message:
+def remove_clsact(index: int) -> bytes:
     """Remove the hook with all its filters."""
-    fields = {"index": index, "handle": 0xFFFF_0000, "parent": TC_H_CLSACT}
-    return _message(tcmsg, RTM_DELQDISC, 0, fields, [("TCA_KIND", "clsact")])
+    return _clsact(RTM_DELQDISC, NLM_F_REQUEST, index)
+
+
+def _clsact(kind: int, flags: int, index: int) -> bytes:
+    """Pack a request about an interface's hook: every cable at a switch gets one, impaired or not."""
+    header = (_CLSACT.size, kind, flags, 0, 0)
+    return _CLSACT.pack(*header, 0, index, 0xFFFF_0000, TC_H_CLSACT, 0, len(_CLSACT_KIND) + 4, TCA_KIND, _CLSACT_KIND)
 
 
 def add_qdisc(index: int, kind: str) -> bytes:
     """Add a queueing discipline with default options at the root of an interface."""
-    message = _message(
-        tcmsg, RTM_NEWQDISC, CREATE, {"index": index, "parent": TC_H_ROOT, "handle": 0x1_0000}, [("TCA_KIND", kind)]
+    message = _tc_message(
+        RTM_NEWQDISC, CREATE, {"index": index, "parent": TC_H_ROOT, "handle": 0x1_0000}, [("TCA_KIND", kind)]
     )
     message.encode()
     return bytes(message.data)
@@ -375,7 +390,7 @@ def add_qdisc(index: int, kind: str) -> bytes:
 @shaped
 def remove_qdisc(index: U32) -> Message:
     """Remove the queueing discipline at an interface's root."""
-    return _message(tcmsg, RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
+    return _tc_message(RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
 
 
 def add_address(index: int, address: str) -> bytes:

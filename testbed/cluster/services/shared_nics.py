@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from testbed.cluster.plan.veth_wiring import Device
 from testbed.kernel.processes import Identity
-from testbed.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from testbed.cluster.plan.veth_wiring import Device
+    from testbed.spec.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
