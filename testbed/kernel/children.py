@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
@@ -88,6 +86,8 @@ class Companion(Generic[T]):
 def _result(answer: bytes) -> Any:
     if not answer:
         raise TestbedError("a helper process died; what it said is above")
+    import pickle
+
     succeeded, value = pickle.loads(answer)  # written by our own child
     if not succeeded:
         raise value
@@ -96,6 +96,9 @@ def _result(answer: bytes) -> Any:
 
 def _answer(writer: int, function: Callable[[], T]) -> None:
     """Call the function in the child and write its answer; does not return."""
+    import pickle
+    import traceback
+
     try:
         try:
             answer = pickle.dumps((True, function()))

@@ -8,7 +8,6 @@ import gc
 import os
 import pickle
 import signal
-import traceback
 from collections.abc import Callable, Collection
 
 from testbed.errors import TestbedError
@@ -68,9 +67,15 @@ def become(name: str, prepare: Callable[[], None], stay: Callable[[], None], log
             stay()
             status = 0
     except BaseException:  # noqa: BLE001  as in `_live`
-        os.write(2, traceback.format_exc().encode())
+        _report_failure()
     finally:
         os._exit(status)
+
+
+def _report_failure() -> None:
+    import traceback
+
+    os.write(2, traceback.format_exc().encode())
 
 
 def _live(
@@ -99,7 +104,7 @@ def _live(
         stay()
         status = 0
     except BaseException:  # noqa: BLE001  none of the parent's code may run on in the child
-        os.write(2, traceback.format_exc().encode())
+        _report_failure()
     finally:
         os._exit(status)
 

@@ -7,16 +7,19 @@ are given as open file descriptors. Constants have the names of the kernel's hea
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
-from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Mtu, Text, shaped
+
+if TYPE_CHECKING:
+    from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 RTM_NEWLINK, RTM_DELLINK = 16, 17
 RTM_NEWADDR, RTM_DELADDR = 20, 21
@@ -35,9 +38,13 @@ NUD_NOARP, NTF_MASTER = 0x40, 0x04
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
 TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFF3, 0xFFFF_FFFF
 ETH_P_ALL = socket.htons(0x0003)
+TCA_KIND = 1
 TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
 _ALL, _NONE = ("0x0/0x0+0",), ("0x0/0x1+0", "0x1/0x1+0")  # keys of u32 that match every frame, and no frame
 _ANY_CLASS = 0x0001_0001  # a hook has no classes: a filter without an action needs one to match
+
+_CLSACT_KIND = b"clsact\0"
+_CLSACT = struct.Struct("=IHHII BxxxiIII HH8s")  # struct nlmsghdr, struct tcmsg, one attribute with its padding
 
 # Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
 # join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1).
@@ -71,6 +78,13 @@ def _message(
     message["attrs"] = [attribute for attribute in attributes if attribute[1] is not None]
     encoded: Message = message
     return encoded
+
+
+def _tc_message(kind: int, flags: int, fields: Mapping[str, object], attributes: list[Attribute]) -> Message:
+    # Only impaired links pay for the import of pyroute2's traffic control, half of all that is imported of it.
+    from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+    return _message(tcmsg, kind, flags, fields, attributes)
 
 
 def _nested(*attributes: Attribute) -> dict[str, object]:
@@ -302,11 +316,9 @@ def remove_route6(network: Ip6, prefix: Fixed, gateway: Ip6) -> Message:
     return _route(RTM_DELROUTE, 0, AF_INET6, network, prefix, gateway)
 
 
-@shaped
-def add_clsact(index: U32) -> Message:
+def add_clsact(index: int) -> bytes:
     """Add the hook for filters on an interface's frames, unless it has one."""
-    fields = {"index": index, "handle": 0xFFFF_0000, "parent": TC_H_CLSACT}
-    return _message(tcmsg, RTM_NEWQDISC, NLM_F_CREATE, fields, [("TCA_KIND", "clsact")])
+    return _clsact(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE, index)
 
 
 @shaped
@@ -344,7 +356,7 @@ def _u32(index: int, side: int, priority: int, handle: int, *options: Attribute,
     fields = {"index": index, "handle": handle, "parent": side, "info": priority << 16 | ETH_P_ALL}
     selector = {"flags": TC_U32_TERMINAL, "keys": [*keys]}
     nested = _nested(*options, ("TCA_U32_SEL", selector))
-    return _message(tcmsg, RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", nested)])
+    return _tc_message(RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", nested)])
 
 
 def _redirection(out: int) -> dict[str, object]:
@@ -375,20 +387,24 @@ def end_outgoing(index: U32, everything: Fixed) -> Message:
 
 def _end(index: int, side: int, priority: int, handle: int) -> Message:
     fields = {"index": index, "handle": handle, "parent": side, "info": priority << 16 | ETH_P_ALL}
-    return _message(tcmsg, RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
+    return _tc_message(RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
 
 
-@shaped
-def remove_clsact(index: U32) -> Message:
+def remove_clsact(index: int) -> bytes:
     """Remove the hook with all its filters."""
-    fields = {"index": index, "handle": 0xFFFF_0000, "parent": TC_H_CLSACT}
-    return _message(tcmsg, RTM_DELQDISC, 0, fields, [("TCA_KIND", "clsact")])
+    return _clsact(RTM_DELQDISC, NLM_F_REQUEST, index)
+
+
+def _clsact(kind: int, flags: int, index: int) -> bytes:
+    """Pack a request about an interface's hook: every cable at a switch gets one, impaired or not."""
+    header = (_CLSACT.size, kind, flags, 0, 0)
+    return _CLSACT.pack(*header, 0, index, 0xFFFF_0000, TC_H_CLSACT, 0, len(_CLSACT_KIND) + 4, TCA_KIND, _CLSACT_KIND)
 
 
 def add_qdisc(index: int, kind: str) -> bytes:
     """Add a queueing discipline with default options at the root of an interface."""
-    message = _message(
-        tcmsg, RTM_NEWQDISC, CREATE, {"index": index, "parent": TC_H_ROOT, "handle": 0x1_0000}, [("TCA_KIND", kind)]
+    message = _tc_message(
+        RTM_NEWQDISC, CREATE, {"index": index, "parent": TC_H_ROOT, "handle": 0x1_0000}, [("TCA_KIND", kind)]
     )
     message.encode()
     return bytes(message.data)
@@ -397,7 +413,7 @@ def add_qdisc(index: int, kind: str) -> bytes:
 @shaped
 def remove_qdisc(index: U32) -> Message:
     """Remove the queueing discipline at an interface's root."""
-    return _message(tcmsg, RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
+    return _tc_message(RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
 
 
 def add_address(index: int, address: str) -> bytes:

@@ -352,16 +352,12 @@ def _setting(path: str) -> str:
 
 def wire_contents(route: RouteSocket) -> Contents:
     """Read the contents of a wire namespace: the switches, the cables' ends there, their disciplines and filters."""
-    from testbed.kernel import (
-        loss_classifier,
-        netlink_messages,
-        qdiscs,
-    )  # only who changes a cluster pays for importing pyroute2
+    from testbed.kernel import netlink_messages, qdiscs  # only who changes a cluster pays for importing pyroute2
 
     found = by_name(interfaces(route))
     hooked = hooks(route)
     busy = filtered(route, hooked)  # a switch's ports have hooks without filters
-    classifiers = {index: loss_classifier.attached(route, index) for index in busy}
+    classifiers = _classifiers(route, busy) if busy else {}
     redirected = redirections(route, busy)
     return Contents(
         found,
@@ -372,9 +368,16 @@ def wire_contents(route: RouteSocket) -> Contents:
         offloads=_offloads(route, found.values()),
         hooks=hooked,
         qdiscs=qdiscs.qdiscs(route),
-        classifiers={index: attached.name for index, attached in classifiers.items() if attached is not None},
+        classifiers=classifiers,
         diversions=diversion.diversions(route, busy),
     )
+
+
+def _classifiers(route: RouteSocket, busy: Iterable[int]) -> dict[int, str]:
+    from testbed.kernel import loss_classifier
+
+    attached = ((index, loss_classifier.attached(route, index)) for index in busy)
+    return {index: classifier.name for index, classifier in attached if classifier is not None}
 
 
 def by_name(found: Iterable[Interface]) -> dict[str, Interface]:

@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -193,6 +192,8 @@ def file_source(node: str, target: str) -> str:
     It depends on the target alone: running programs have it bind-mounted and must not see another file's content after
     an edit.
     """
+    from hashlib import blake2b  # of OpenSSL, which takes longer to load than most clusters' states to read
+
     return f"files/{node}/{blake2b(target.encode(), digest_size=8).hexdigest()}"
 
 
