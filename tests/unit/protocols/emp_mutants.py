@@ -6,11 +6,10 @@ import pytest
 from mutants import Mutant
 
 from protocols.core.memory import HostMemory
-from protocols.emp.card import Card
+from protocols.emp.card import Card, Lane, Peer
 from protocols.emp.descriptors import DONE
 from protocols.emp.receiver import Receiver
-from protocols.emp.sender import Sender
-from protocols.emp.transfers import Lane, Peer, Sending
+from protocols.emp.sender import Sender, Sending
 
 _HALF = 1 << 31
 

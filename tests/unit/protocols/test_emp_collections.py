@@ -7,8 +7,8 @@ from itertools import permutations
 import pytest
 from emp_talk import TIMEOUT, content, counted, nics, said
 
+from protocols.emp.card import NO_QUEUE, NO_RECEIVING
 from protocols.emp.settings import Settings
-from protocols.emp.transfers import NO_QUEUE, NO_RECEIVING
 
 PAGE = 4096
 FIRST = 1500 - 28 - 16
