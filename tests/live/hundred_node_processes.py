@@ -11,16 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-import echoing
-
 from protocols.core.firmware import Host
 from protocols.emp import codec, host
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
+from tests.live import echo_protocol
 
 PATIENCE = 20.0  # s
-PROTOCOLS = {"echo": (echoing.plug, echoing.ETHERTYPE), "emp": (host.plug(), codec.ETHERTYPE)}
+PROTOCOLS = {"echo": (echo_protocol.plug, echo_protocol.ETHERTYPE), "emp": (host.plug(), codec.ETHERTYPE)}
 
 
 async def idle(_endpoint: Host, node: Here) -> int:

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import sandbox
-
 from testbed.kernel import cgroups, namespaces, processes
+from tests.live import sandbox
 
 DEADLINE = 10.0  # seconds for what ends by itself: orphans' keepers, and what the kernel frees in its own time
 

@@ -11,9 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from machine import eventually
-from shared_nics import Process
-
 from protocols.emp import host as emp
 from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
@@ -21,6 +18,8 @@ from testbed import RunningCluster
 from testbed.engine.loop import Loop
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.introduction import AttachError, NicGoneError
+from tests.live.machine_state import eventually
+from tests.live.shared_nic_processes import Process
 
 PATIENCE = 30.0  # s
 LAST = (1 << 63).to_bytes(8, "big")

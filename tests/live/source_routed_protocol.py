@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from myrinet_agents import Routes, tree_routes
-
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from testbed.fabric.myrinet.route import closed, is_intact, route_byte
 from testbed.runtime.nodes.places import Here
 from testbed.spec.layout import Layout
+from tests.sim.myrinet_senders import Routes, tree_routes
 
 ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
 TYPE = b"\0\4"

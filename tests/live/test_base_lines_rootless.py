@@ -6,15 +6,15 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_commands_in_scenarios import ends, rows
-from test_live_runs_rootless import registered
-from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster, Scenario
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.command_runs import run_commands
 from testbed.spec.fault_models import Flap, Impair, Pause, Restart
+from tests.live.test_commands_in_scenarios import ends, rows
+from tests.live.test_live_runs_rootless import registered
+from tests.live.test_rootless import as_user, finish, home
 
 pytestmark = [
     pytest.mark.requires("root", "userns", "ping"),

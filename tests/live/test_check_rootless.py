@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_rootless import as_user, finish, home
 
 from testbed import Cluster
 from testbed.cluster import removal
@@ -19,6 +18,7 @@ from testbed.cluster.services import relay_client
 from testbed.controller.cluster_check import baseline, check, verdict
 from testbed.controller.verdict.verdicts import Grade
 from testbed.spec.resolver import resolve
+from tests.live.test_rootless import as_user, finish, home
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 

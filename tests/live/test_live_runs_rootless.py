@@ -6,13 +6,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.command_runs import run_commands
 from testbed.observe.recorded import FATES, recorded
+from tests.live.test_rootless import as_user, finish, home
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 

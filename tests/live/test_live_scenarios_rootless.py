@@ -6,14 +6,14 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_live_runs_rootless import registered
-from test_live_scenarios import ends, sleep, talk
-from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster, Scenario
 from testbed.cluster.records.state import Store
 from testbed.spec.fault_models import Crash, Flap, Impair, Partition, Pause
+from tests.live.test_live_runs_rootless import registered
+from tests.live.test_live_scenarios import ends, sleep, talk
+from tests.live.test_rootless import as_user, finish, home
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(120)]
 

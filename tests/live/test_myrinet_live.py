@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from couriers import ETHERTYPE, CourierEndpoint, CourierPlug, deltas, silent
 
 from protocols.core.profile import IDEAL
 from protocols.emp import host as emp
@@ -28,6 +27,7 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.dilation import slow_layout
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.live.source_routed_protocol import ETHERTYPE, CourierEndpoint, CourierPlug, deltas, silent
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

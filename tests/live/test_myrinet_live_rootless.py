@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_myrinet_live import described, flood, is_lossless, ran, reported, take
-from test_rootless import as_user, finish, home
 
 from testbed.runtime.nodes.places import Program
+from tests.live.test_myrinet_live import described, flood, is_lossless, ran, reported, take
+from tests.live.test_rootless import as_user, finish, home
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine")]
 

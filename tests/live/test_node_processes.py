@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from echoing import ETHERTYPE, EchoEndpoint, plug
-from machine import eventually
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.records.state import Store
@@ -27,6 +25,8 @@ from testbed.kernel.syscalls import CLONE_NEWNET, setns
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.runtime.nodes.places import Here
+from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
+from tests.live.machine_state import eventually
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -72,9 +72,9 @@ def test_two_programs_talk_in_their_nodes() -> None:
 @pytest.mark.parametrize("protocol", ["echo", "emp"])
 def test_a_hundred_begin_soon_and_cost_little(protocol: str, record_property: pytest.RecordProperty) -> None:
     """Of a parent that is light, not of a test run that has grown: what a process shares, it shares until one writes."""
-    here = Path(__file__).parent
-    command = [sys.executable, str(here / "a_hundred.py"), protocol]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.live.hundred_node_processes", protocol]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     said = json.loads(answer.stdout)
     sizes = sorted(said["sizes"])
     record_property("note", f"100 node processes, {protocol}: {said['took']:.2f} s, {sizes[50] / 1e6:.1f} MB each")

@@ -14,12 +14,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from machine import Machine
-from test_rootless import as_user, finish, home
 
 from testbed import RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.pytest_plugin import requires_marker
+from tests.live.machine_state import Machine
+from tests.live.test_rootless import as_user, finish, home
 
 import_module(
     "testbed.pytest_plugin.cluster_life"

@@ -13,13 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from children import background
-from machine import eventually
-from test_relay import socket_in
-from test_rootless import as_user, finish, home
-from tools import wire_path
-from traffic import report
-from wire_frames import fates_of, tcp
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.plan import namespace_names
@@ -30,6 +23,13 @@ from testbed.kernel import namespaces, offloads, syscalls
 from testbed.kernel.offloads import Offloads
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment
+from tests.live.forked_children import background
+from tests.live.iproute2 import wire_path
+from tests.live.machine_state import eventually
+from tests.live.test_relay import socket_in
+from tests.live.test_rootless import as_user, finish, home
+from tests.live.traffic import report
+from tests.unit.fates.wire_frames import fates_of, tcp
 
 __all__ = ["home"]  # a fixture of the rootless tests
 

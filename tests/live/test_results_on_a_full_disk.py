@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from damage import run_command
 
 from testbed.kernel import syscalls
 from testbed.kernel.userns import is_root
+from tests.live.file_damage import run_command
 
 
 @pytest.mark.skipif(not is_root(), reason="mounts a small file system, in the sandbox's own mount namespace")

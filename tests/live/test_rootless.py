@@ -18,7 +18,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from machine import eventually
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
@@ -29,6 +28,7 @@ from testbed.errors import NotFoundError, PermissionDeniedError
 from testbed.kernel import processes, syscalls, userns
 from testbed.kernel.userns import is_root
 from testbed.spec.resolver import resolve
+from tests.live.machine_state import eventually
 
 pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
 

@@ -16,11 +16,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import test_rootless
-from children import changes_of, kill_after
-from test_command import refused, testbed
-from test_rootless import as_user, finish, home
-from tools import tell
 
 from testbed import Cluster, RunningCluster
 from testbed.cli.documents import schema_of
@@ -31,6 +26,11 @@ from testbed.errors import ConflictError, TestbedError, UnsupportedError
 from testbed.kernel import syscalls
 from testbed.kernel.changes import observed_by
 from testbed.spec.toml_writer import to_toml
+from tests.live import test_rootless
+from tests.live.forked_children import changes_of, kill_after
+from tests.live.iproute2 import tell
+from tests.live.test_command import refused, testbed
+from tests.live.test_rootless import as_user, finish, home
 
 import_module("testbed.machines.ssh_connections")  # what a child uses is imported before it loses the right to read it
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
-
 from benchmarks.rows import Row
 from benchmarks.runs.leaks import MIN
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG, Storm, gained, remains, rows, watched

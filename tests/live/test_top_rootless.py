@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from test_rootless import as_user, finish, home
 
 from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.kernel import userns
 from testbed.observe.live.snapshot import Absent, Snapshot
 from testbed.observe.live.snapshots import SnapshotSampler
+from tests.live.test_rootless import as_user, finish, home
 
 pytestmark = [pytest.mark.requires("root", "userns", "ping"), pytest.mark.usefixtures("machine")]
 

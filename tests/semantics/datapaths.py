@@ -14,10 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypeAlias
 
-from cables import Cable, Schedule, Stamped, Way
-from machine import eventually
-from wire_frames import carry
-
 from testbed import Cluster, RunningCluster
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.plan.veth_wiring import free_ends, stage_ends
@@ -31,6 +27,9 @@ from testbed.kernel import qdiscs, rtnl_dump
 from testbed.kernel.datapaths import TABLE, Asked, Fit
 from testbed.kernel.loss_classifier import read_counters
 from testbed.spec.layout import Impairment
+from tests.live.machine_state import eventually
+from tests.semantics.tapped_links import Cable, Schedule, Stamped, Way
+from tests.unit.fates.wire_frames import carry
 
 SLOW: Final = float(os.environ.get("TESTBED_SLOW", "1"))
 DEADLINE: Final = (100 if os.environ.get("TESTBED_VM") else 20) * SLOW

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pytest
-from cables import Stamped
-from carriers import NOTHING, SLOW, CarrierName, Line, RealName, Run
-from wire_frames import A, B, ethernet
 
 from testbed.kernel.datapaths import Fit, judge
 from testbed.spec.layout import Impairment
+from tests.semantics.datapaths import NOTHING, SLOW, CarrierName, Line, RealName, Run
+from tests.semantics.tapped_links import Stamped
+from tests.unit.fates.wire_frames import A, B, ethernet
 
 MICROSECOND, MILLISECOND, SECOND = 10**3, 10**6, 10**9
 

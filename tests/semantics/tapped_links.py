@@ -12,15 +12,14 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
-from children import background
-from frames import EVERY_PROTOCOL, opened
-from tools import wire_path
-from wire_frames import numbered
-
 from testbed import RunningCluster
 from testbed.kernel.diversion import filter_option, once_program
 from testbed.kernel.namespaces import OpenNamespace, open_path
 from testbed.kernel.rtnl_dump import by_name, interfaces
+from tests.live.forked_children import background
+from tests.live.iproute2 import wire_path
+from tests.live.node_sockets import EVERY_PROTOCOL, opened
+from tests.unit.fates.wire_frames import numbered
 
 Schedule: TypeAlias = Sequence[tuple[int, bytes]]
 """When, in nanoseconds from its beginning, and what."""

@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from swarm_faults import (
+from testbed.engine.sources import Source, source
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
+from tests.sim.swarm_faults import (
     BLACKOUT,
     CALM,
     FAULTS,
@@ -20,12 +25,6 @@ from swarm_faults import (
     draw_shape,
     layout_of,
 )
-
-from testbed.engine.sources import Source, source
-from testbed.spec.elements import Link, Node, Switch
-from testbed.spec.layout import Impairment, Layout
-from testbed.spec.model import Description
-from testbed.spec.resolver import resolve
 
 REQUESTS: Final = 100
 BACKLOG: Final = 40 * MILLISECOND

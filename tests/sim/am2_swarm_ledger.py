@@ -11,14 +11,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from am2_cases import BULK, NOTHING, Case, Request
-from swarm_faults import Violation
-
 from protocols.am2.host.am_errors import Status
 from protocols.am2.receiver import Delivered
+from tests.sim.am2_swarm_cases import BULK, NOTHING, Case, Request
+from tests.sim.swarm_faults import Violation
 
 if TYPE_CHECKING:
-    from am2_talker import Talker
+    from tests.sim.am2_swarm_programs import Talker
 
 Name = tuple[int, int]
 """A node, and an endpoint of it."""

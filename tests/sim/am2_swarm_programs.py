@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from am2_cases import BULK, MEDIUM, NOTHING, SHORT, Request
-from swarm import payload
-from swarm_faults import MICROSECOND, Violation
-
 from protocols.am2 import page as layout
 from protocols.am2.host.am_errors import Returned, RuleError, Status
 from protocols.am2.host.bundle import Bundle
@@ -18,9 +14,12 @@ from protocols.am2.host.token import Token
 from protocols.am2.receiver import Delivered
 from testbed.engine.sources import source
 from testbed.sim.sim_node import SimNode
+from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Request
+from tests.sim.swarm import payload
+from tests.sim.swarm_faults import MICROSECOND, Violation
 
 if TYPE_CHECKING:
-    from am2_world import World
+    from tests.sim.am2_swarm_ledger import World
 
 WORDS, DATA, ANSWER, ANSWER_DATA, NOBODY = 1, 2, 3, 4, 200
 """Handlers; of the last there is none."""

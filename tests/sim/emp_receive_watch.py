@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from state_watch import Watch
 
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card
 from protocols.emp.receiver import Receiver
 from protocols.emp.states import CLAIMED, ENDED, EXPECTED, HELD, RECEIVE_MESSAGE, RECEIVING
 from protocols.emp.transfers import Lane, Peer, Posted, Receiving
+from tests.sim.state_watch import Watch
 
 _HALF = 1 << 31
 _MASK = 0xFFFF_FFFF

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from state_watch import Watch
 
 from protocols.emp.card import Card
 from protocols.emp.sender import Sender
 from protocols.emp.states import ACTIVE, ENDED, PARKED, QUEUED, SEND_MESSAGE
 from protocols.emp.transfers import Peer, Sending
+from tests.sim.state_watch import Watch
 
 _MASK = 0xFFFF_FFFF
 

@@ -6,14 +6,13 @@ import sys
 from collections.abc import Awaitable
 from pathlib import Path
 
-from tiny_agents import TinyEndpoint, TinyPlug
-
 from protocols.core.profile import Profile
 from protocols.emp import host as emp
 from testbed.engine.sources import source
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
+from tests.sim.echo_and_flood import TinyEndpoint, TinyPlug
 
 PROFILE = Profile("test", post=100, receive=700, ring=200, send=400, transfer=60, show=70, fetch=500, notice=30)
 

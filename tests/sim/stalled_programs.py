@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from mpi_script_files import OURS
-
 from testbed.workloads.form import Comm, Node
+from tests.sim.mpi_script_files import OURS
 
 OUTSIDE = Path(__file__).with_name("outside")
 HERE = "stalling.py"

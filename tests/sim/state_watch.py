@@ -8,9 +8,9 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from swarm_faults import Violation
 
 from protocols.core.states import Row, StateTable
+from tests.sim.swarm_faults import Violation
 
 Watching = Callable[[pytest.MonkeyPatch, "Watch"], None]
 

@@ -10,8 +10,6 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
-
 from benchmarks.engine.firmware import LARGEST, simulate
 
 

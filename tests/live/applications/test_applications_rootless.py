@@ -7,12 +7,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import test_http
-import test_iperf3
-import test_redis
-from test_rootless import NOBODY, as_user, finish, home
 
 from testbed import Cluster
+from tests.live.applications import test_http, test_iperf3, test_redis
+from tests.live.test_rootless import NOBODY, as_user, finish, home
 
 __all__ = ["home"]  # a fixture
 

@@ -1,12 +1,8 @@
 """What the rows of a benchmark are made to say: ratios to the floor, targets reached or not."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
 
 from benchmarks import commands, large
 from benchmarks.cluster_targets import ratios, targets

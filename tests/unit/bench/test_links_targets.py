@@ -1,12 +1,8 @@
 """What the rows about links are made to say."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
 
 from benchmarks.links import relay, throughput
 from benchmarks.links.lateness import FRAME_LATE, TESTBED

@@ -12,7 +12,7 @@ from testbed.controller.checkers.check_report import Report
 from testbed.controller.checkers.disturbances import CRASH, OTHER, Disturbance
 from testbed.controller.checkers.promises import Circumstances, Ending
 
-from histories import MILLISECOND, SECOND, Told  # isort: skip
+from tests.unit.controller.histories import MILLISECOND, SECOND, Told  # isort: skip
 
 LOST = "nothing lost"
 

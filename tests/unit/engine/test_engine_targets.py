@@ -1,12 +1,8 @@
 """What the rows about the engine are made to say, and that the models that are compared are the same model."""
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
 
 from benchmarks.engine import models
 from benchmarks.engine.bench import PAIRS

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from devices import Am2Ranks
 
 from protocols.am2.settings import SECOND, Settings
 from protocols.core.completion import Completion
@@ -13,6 +12,7 @@ from protocols.mpi import am2
 from protocols.mpi.am2.endpoint import Am2Endpoint
 from protocols.mpi.device import Receipt
 from protocols.mpi.mpi_errors import Envelope, MPIError
+from tests.unit.protocols.mpi_devices import Am2Ranks
 
 
 class Nodes:

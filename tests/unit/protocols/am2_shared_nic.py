@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from am2_card import ADDRESSES, TAG, Card
-
 from protocols.am2 import page as layout
 from protocols.am2.apart import Nic
 from protocols.am2.apart_memory import size_of
@@ -16,6 +14,7 @@ from protocols.am2.settings import Settings
 from protocols.core.firmware import Adapter, Buffer
 from protocols.core.memory import UnpinnedError
 from protocols.core.split_memory import Ring
+from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, Card
 
 HEAP = 1 << 19
 """Bytes of a host's."""

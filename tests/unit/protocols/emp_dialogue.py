@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pair import Wires
-
 from protocols.core.firmware import FIRST
 from protocols.emp import codec
 from protocols.emp.host import Endpoint, plug
 from protocols.emp.settings import Settings
+from tests.unit.protocols.list_wires import Wires
 
 TIMEOUT = Settings().timeout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from mutants import Mutant
 
 from protocols.core.memory import HostMemory
 from protocols.emp.card import Card
@@ -11,6 +10,7 @@ from protocols.emp.descriptors import DONE
 from protocols.emp.receiver import Receiver
 from protocols.emp.sender import Sender
 from protocols.emp.transfers import Lane, Peer, Sending
+from tests.unit.protocols.mutants import Mutant
 
 _HALF = 1 << 31
 

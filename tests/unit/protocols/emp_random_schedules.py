@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from random import Random
 
-from schedules import Delivered, Library, Schedule
-
 from protocols.core.completion import Completion
 from protocols.emp.descriptors import ANY_SOURCE
 from protocols.emp.host import ANY_TAG, EmpError, TruncatedError, plug
 from protocols.emp.settings import Settings
+from tests.unit.protocols.random_schedules import Delivered, Library, Schedule
 
 
 def truncated(completion: Completion[Delivered]) -> Delivered | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pair import Wires
-from programs import Program, run
-
 from protocols.emp.host import plug
 from protocols.emp.settings import Settings
 from protocols.mpi import Comm, emp
+from tests.unit.protocols.host_programs import Program, run
+from tests.unit.protocols.list_wires import Wires
 
 T = TypeVar("T")
 

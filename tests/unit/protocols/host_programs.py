@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
-from pair import Wires
-
 from testbed.engine.waitables import Awaited
+from tests.unit.protocols.list_wires import Wires
 
 T = TypeVar("T")
 

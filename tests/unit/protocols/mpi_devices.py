@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from pair import Wires
-from ranks import Ranks
-from settled import by_library
 
 from protocols.am2.plug import plug
 from protocols.am2.settings import SECOND, Settings
 from protocols.mpi import am2
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.list_wires import Wires
+from tests.unit.protocols.nicless_endpoints import by_library
 
 RanksOf = Callable[..., Ranks]
 """Makes so many; mtu: of their links."""

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pair import Wires
-from ranks import Ranks
-
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.mpi.device import Device, Found, Receipt
 from protocols.mpi.matching import MatchingByLibrary
 from protocols.mpi.mpi_errors import Envelope
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.list_wires import Wires
 
 
 class Post:

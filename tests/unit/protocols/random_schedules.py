@@ -15,10 +15,9 @@ from functools import partial
 from random import Random
 from typing import Protocol
 
-from pair import Wires
-
 from protocols.core.completion import Completion
 from protocols.core.firmware import Plug
+from tests.unit.protocols.list_wires import Wires
 
 GUARD = 64
 """Bytes around each buffer that nothing may touch."""
