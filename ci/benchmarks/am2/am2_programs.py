@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from benchmarks.emp.host_programs import PING, PONG, Quantiles, emp_ping, emp_pong, quantiles, warm_up
+from benchmarks.harness.host_programs import PING, PONG, Quantiles, emp_ping, emp_pong, quantiles, warm_up
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import ContenderError, LineProcess
-from benchmarks.links.clusters import Place
-from benchmarks.links.processors import RECEIVER, SENDER
-from benchmarks.links.traffic import Traffic
-from benchmarks.rows import Row
+from benchmarks.harness.contenders import ContenderError, LineProcess
+from benchmarks.harness.processors import RECEIVER, SENDER
+from benchmarks.harness.rows import Row
+from benchmarks.harness.traffic import Place, Traffic
 
 AM2, EMP, TCP = "AM-II, inline", "EMP, inline", "kernel TCP, C"
 TRIPS, CROSSBAR, RATE, BULK = "round trips", "crossbar", "rate", "bulk"
@@ -33,7 +32,7 @@ class Nodes:
     def __init__(self) -> None:
         home = Path(__file__).parents[1]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(home.parent), str(home.parents[1])])
-        self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.am2.process"])
+        self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.am2.node_process"])
         self.places = {name: Place(**place) for name, place in self._ask("where").items()}
 
     def run(self, place: str, kind: str, count: int, spin: bool) -> dict[str, Any]:

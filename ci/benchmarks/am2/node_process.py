@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.am2.host_programs import PING, PONG, programs
+from benchmarks.am2.am2_programs import PING, PONG, programs
 from protocols.am2.protocol import PROTOCOL as AM2
 from protocols.emp.protocol import PROTOCOL as EMP
 from testbed import Cluster

@@ -6,16 +6,17 @@ import dataclasses
 import os
 from collections.abc import Callable
 
-from benchmarks import commands, footprint, large, session, stars, tables
-from benchmarks.cluster_tables import star_table
-from benchmarks.cluster_targets import ratios, targets
-from benchmarks.contenders import Contender, ContenderError
-from benchmarks.floor import Floor
-from benchmarks.ip_batch import IpBatch
-from benchmarks.product import Product
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
-from benchmarks.settled import Observer
+from benchmarks.cluster import commands, footprint, large_clusters, stars
+from benchmarks.cluster.floor import Floor
+from benchmarks.cluster.tables import star_table
+from benchmarks.cluster.targets import ratios, targets
+from benchmarks.harness import session, tables
+from benchmarks.harness.contenders import Contender, ContenderError
+from benchmarks.harness.ip_batch import IpBatch
+from benchmarks.harness.namespace_teardown import Observer
+from benchmarks.harness.product import Product
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
 
 RUNS_IN_A_NODE = 50
 SUBJECTS = ("stars", "commands", "run", "footprint", "large")
@@ -64,7 +65,7 @@ class Bench:
         if "footprint" in self.subjects:
             session.attempt("footprint", lambda: footprint.measure(floor, self.repeat, observer, session.progress))
         if "large" in self.subjects:
-            session.attempt("large", lambda: large.measure(floor, self.repeat, observer, session.progress))
+            session.attempt("large", lambda: large_clusters.measure(floor, self.repeat, observer, session.progress))
         self._conclude()
 
     def _stars(self, contenders: list[Contender], observer: Observer) -> None:

@@ -1,45 +1,16 @@
-"""The command line, start to exit: wall time, and CPU time (user + system, with children it waited for)."""
+"""The product's commands on a star: wall and CPU time of each, and a star that the command brings up."""
 
 import os
-import subprocess
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from benchmarks import product
-from benchmarks.contenders import ContenderError, named_namespaces
-from benchmarks.rows import Row
-from benchmarks.settled import Observer
+from benchmarks.harness.command_line import Exit, command, run
+from benchmarks.harness.contenders import named_namespaces
+from benchmarks.harness.namespace_teardown import Observer
+from benchmarks.harness.rows import Row
 
 HOSTS = 100
 WALL, CPU = "start to exit", "CPU"
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """A command that ended well: wall and CPU seconds."""
-
-    wall: float
-    cpu: float
-
-
-def run(command: Sequence[str], marker: str = "") -> Exit:
-    """Run a command to its end, its output thrown away; ContenderError with its last line when it fails."""
-    environment = {**os.environ, **({"TESTBED_BENCH": marker} if marker else {})}
-    start = time.monotonic()
-    process = subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.monotonic() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.stderr is not None
-    with process.stderr:
-        if process.returncode:
-            words = process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
-            raise ContenderError(f"{' '.join(command)}: exit code {process.returncode}: {words}")
-    return Exit(wall, usage.ru_utime + usage.ru_stime)
 
 
 class ByCommand:
@@ -51,12 +22,12 @@ class ByCommand:
         self.up = self.down = Exit(0.0, 0.0)
 
     def __enter__(self) -> "ByCommand":
-        self.up = run([*product.command(), "up", f"star-{self.hosts}", "--name", self.name], self._marker)
+        self.up = run([*command(), "up", f"star-{self.hosts}", "--name", self.name], self._marker)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._observer.watch(named_namespaces(self.name))
-        self.down = run([*product.command(), "down", "--name", self.name])
+        self.down = run([*command(), "down", "--name", self.name])
         self._observer.wait()
 
 
@@ -64,7 +35,7 @@ def measure(repeat: int, observer: Observer, progress: Callable[[str], None]) ->
     """Every command `repeat` times, by turns, after one round that is not counted."""
     samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     name = f"bench-command-{os.getpid()}"
-    testbed = product.command()
+    testbed = command()
 
     def note(turn: int, label: str, hosts: int, done: Exit) -> None:
         if turn:

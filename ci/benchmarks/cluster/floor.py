@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compiling import COMPILE, compiled
-from benchmarks.contenders import LineProcess, Timed, named_namespaces
+from benchmarks.harness.compiler import COMPILE, compiled
+from benchmarks.harness.contenders import LineProcess, Timed, named_namespaces
 
 SOURCE = Path(__file__).with_name("floor.c")
 

@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.commands import HOSTS, ByCommand
-from benchmarks.contenders import NAMES, Contender, named_namespaces
-from benchmarks.rows import Row
-from benchmarks.settled import Observer
-from benchmarks.stars import cluster_name
+from benchmarks.cluster.commands import HOSTS, ByCommand
+from benchmarks.cluster.stars import cluster_name
+from benchmarks.harness.contenders import NAMES, Contender, named_namespaces
+from benchmarks.harness.namespace_teardown import Observer
+from benchmarks.harness.rows import Row
 
 AVAILABLE, KERNEL = "memory per node, MemAvailable", "memory per node, kernel's own"
 STATE, PROCESSES, IN_NODES = "state per node", "processes left running", "processes in idle nodes"

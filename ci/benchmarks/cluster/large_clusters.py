@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import product
-from benchmarks.commands import CPU, WALL, ByCommand, run
-from benchmarks.floor import Floor
-from benchmarks.rows import Row
-from benchmarks.settled import Observer
-from benchmarks.stars import BRING_UP
+from benchmarks.cluster.commands import CPU, WALL, ByCommand
+from benchmarks.cluster.floor import Floor
+from benchmarks.cluster.stars import BRING_UP
+from benchmarks.harness import command_line
+from benchmarks.harness.command_line import run
+from benchmarks.harness.namespace_teardown import Observer
+from benchmarks.harness.rows import Row
 
 NODES, HOSTS = 10_000, 1_000
 BESIDE = "floor, beside the command"
@@ -39,7 +40,7 @@ DESCRIPTIONS = {
 def measure(floor: Floor | None, repeat: int, observer: Observer, progress: Callable[[str], None]) -> list[Row]:
     """`repeat` rounds, after one that is not counted; rows in seconds."""
     samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
-    testbed = product.command()
+    testbed = command_line.command()
     with tempfile.TemporaryDirectory() as folder:
         for number, text in enumerate(DESCRIPTIONS.values()):
             Path(folder, f"{number}.toml").write_text(text)

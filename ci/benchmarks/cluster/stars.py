@@ -4,9 +4,9 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from benchmarks.contenders import Contender, ContenderError
-from benchmarks.rows import Row
-from benchmarks.settled import NotSettledError, Observer
+from benchmarks.harness.contenders import Contender, ContenderError
+from benchmarks.harness.namespace_teardown import NotSettledError, Observer
+from benchmarks.harness.rows import Row
 
 BRING_UP, TEAR_DOWN, SETTLED = "bring-up", "tear-down", "settled tear-down"
 

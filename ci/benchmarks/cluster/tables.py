@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from benchmarks.cluster_targets import ratios
-from benchmarks.rows import Row
-from benchmarks.tables import spread
+from benchmarks.cluster.targets import ratios
+from benchmarks.harness.rows import Row
+from benchmarks.harness.tables import spread
 
 
 def star_table(rows: Sequence[Row]) -> Table:

@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchmarks import commands, footprint, large
-from benchmarks.rows import Row
-from benchmarks.stars import BRING_UP, SETTLED
-from benchmarks.targets import Target
+from benchmarks.cluster import commands, footprint, large_clusters
+from benchmarks.cluster.stars import BRING_UP, SETTLED
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
 
 FLOOR, PRODUCT = "floor", "testbed"
 RATIO_LIMIT, RATIO_FROM = 2.0, 100  # times the floor, from this many hosts on
@@ -62,7 +62,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     def above_floor() -> float | None:
         """How long the command takes beyond its share of the floor, by the rounds' median."""
         rounds = {row.contender: row.samples for row in rows if row.subject == "large" and row.measure != commands.CPU}
-        turns = zip(rounds.get(large.UP, ()), rounds.get(large.BESIDE, ()), strict=False)
+        turns = zip(rounds.get(large_clusters.UP, ()), rounds.get(large_clusters.BESIDE, ()), strict=False)
         return statistics.median(found) if (found := [ours - LARGE_RATIO * least for ours, least in turns]) else None
 
     run, beside = median("node.run", "true"), median("ip netns exec", "true")
@@ -76,10 +76,10 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         Target("testbed exec n1 -- true", 0.12, "s", median("testbed exec n1 -- true", commands.WALL), True),
         Target('node.run(["true"]) over ip netns exec', RUN_LIMIT, "×", ratio),
         *(
-            Target(f"{label}, {large.NODES:,} nodes", VALIDATE_LIMIT, "s", median(label, commands.WALL))
-            for label in large.DESCRIPTIONS
+            Target(f"{label}, {large_clusters.NODES:,} nodes", VALIDATE_LIMIT, "s", median(label, commands.WALL))
+            for label in large_clusters.DESCRIPTIONS
         ),
-        Target(f"{large.UP}, beyond {LARGE_RATIO} × the floor's", LARGE_LIMIT, "s", above_floor()),
+        Target(f"{large_clusters.UP}, beyond {LARGE_RATIO} × the floor's", LARGE_LIMIT, "s", above_floor()),
         Target("processes in idle nodes", 0, "1", median(PRODUCT, footprint.IN_NODES)),
         Target("processes left running by up", 0, "1", median(PRODUCT, footprint.PROCESSES)),
     ]

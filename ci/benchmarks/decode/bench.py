@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import product, session
-from benchmarks.commands import run as timed
-from benchmarks.contenders import ContenderError
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
-from benchmarks.targets import Target
+from benchmarks.harness import command_line, session
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.targets import Target
 from protocols.emp import codec as emp
 from testbed.fabric import pcapng
 
@@ -77,7 +76,7 @@ def rate(directory: Path, frames: int, repeat: int, progress: Callable[[str], No
         progress(f"rate: {turn} of {repeat}")
         for way, options in WAYS.items():
             count = frames // BY_SCAPY if "-v" in options else frames
-            cpu = timed([*product.command(), "decode", str(paths[count]), *options]).cpu
+            cpu = command_line.run([*command_line.command(), "decode", str(paths[count]), *options]).cpu
             if turn:
                 samples[way].append(count / cpu)
     for way, values in samples.items():
@@ -89,7 +88,7 @@ def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> It
     path = directory / "grows.pcapng"
     path.write_bytes(head())
     came: list[float] = []
-    command = [*product.command(), "decode", str(path), "--follow"]
+    command = [*command_line.command(), "decode", str(path), "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         stdout = process.stdout
         assert stdout is not None

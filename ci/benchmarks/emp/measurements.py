@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import ContenderError, LineProcess
-from benchmarks.emp.host_programs import PING
-from benchmarks.links.clusters import Place
-from benchmarks.links.processors import RECEIVER, SENDER
-from benchmarks.links.traffic import Traffic
-from benchmarks.rows import Row
+from benchmarks.harness.contenders import ContenderError, LineProcess
+from benchmarks.harness.host_programs import PING
+from benchmarks.harness.processors import RECEIVER, SENDER
+from benchmarks.harness.rows import Row
+from benchmarks.harness.traffic import Place, Traffic
 from testbed.runtime.nodes.patience import Patience
 
 EMP, RAW, TCP = "EMP, inline", "packet sockets, Python", "kernel TCP, C"
@@ -35,7 +34,7 @@ class Nodes:
     def __init__(self) -> None:
         home = Path(__file__).parents[1]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(home.parent), str(home.parents[1])])
-        self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.emp.process"])
+        self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.emp.node_process"])
         self.places = {name: Place(**place) for name, place in self._ask("where").items()}
 
     def run(self, kind: str, count: int, spin: bool, look: int = 0) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.emp.host_programs import PING, PONG, Pair, programs
-from benchmarks.resting import come_to_rest
+from benchmarks.harness.host_programs import PING, PONG, Pair, programs
+from benchmarks.harness.idle_processes import come_to_rest
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import Endpoint, plug
 from testbed import Cluster

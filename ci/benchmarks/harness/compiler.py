@@ -4,7 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from benchmarks.contenders import ContenderError
+from benchmarks.harness.contenders import ContenderError
 
 COMPILE = ("cc", "-O2", "-Wall", "-Wextra")
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import NAMES, ContenderError, Timed, named_namespaces
+from benchmarks.harness.contenders import NAMES, ContenderError, Timed, named_namespaces
 
 DEBIAN_SBIN = "/usr/sbin:/sbin"
 

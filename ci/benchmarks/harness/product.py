@@ -1,19 +1,13 @@
-"""The product as a contender: its Python API in a warm process, and where its command is."""
+"""The product as a contender: its Python API in a warm process."""
 
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import LineProcess, Timed, named_namespaces
+from benchmarks.harness.contenders import LineProcess, Timed, named_namespaces
 
 PROCESS = Path(__file__).with_name("product_process.py")
-
-
-def command() -> list[str]:
-    """How the command is started: the installed script, or the module where nothing is installed."""
-    script = Path(sys.executable).with_name("testbed")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "testbed.cli.main"]
 
 
 class Product:

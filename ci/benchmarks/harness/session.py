@@ -11,11 +11,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import tables
-from benchmarks.contenders import ContenderError
-from benchmarks.rows import Row, Store
-from benchmarks.settled import NotSettledError
-from benchmarks.targets import Target
+from benchmarks.harness import tables
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.namespace_teardown import NotSettledError
+from benchmarks.harness.rows import Row, Store
+from benchmarks.harness.targets import Target
 
 WIDTH = 120  # of the tables where there is no terminal
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from benchmarks.rows import Row
-from benchmarks.targets import Target
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
 
 
 def figure(value: float, unit: str) -> str:

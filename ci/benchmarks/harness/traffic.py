@@ -4,17 +4,26 @@ import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compiling import compiled
-from benchmarks.contenders import ContenderError
-from benchmarks.links.clusters import Place
-from benchmarks.links.processors import RECEIVER, SENDER
+from benchmarks.harness.compiler import compiled
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.processors import RECEIVER, SENDER
 
 SOURCE = Path(__file__).with_name("traffic.c")
 PATIENCE = 120.0  # s for any role to end
 FRAME = 1500  # bytes of IP
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node: the path of its network namespace, its address and its NIC's MAC."""
+
+    namespace: str
+    address: str
+    mac: str
 
 
 class Traffic:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from benchmarks.harness.rows import Row
 from benchmarks.links.clusters import Clusters
-from benchmarks.rows import Row
 
 FIRST, CHANGE, HEAL, ALL, HEAL_ALL = (
     "first, into one link", "change of it", "heal it", "into all links", "heal all links",

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import session
-from benchmarks.contenders import ContenderError
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
-from benchmarks.targets import Target
+from benchmarks.harness import session
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.targets import Target
 
 OUTPUT = REPOSITORY / "results" / "bench-plugin.jsonl"
 NODES = 4

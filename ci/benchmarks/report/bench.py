@@ -3,16 +3,15 @@
 import argparse
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import session
-from benchmarks.reports.runs import with_histories, with_rows
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
-from benchmarks.targets import Target
+from benchmarks.harness import command_line, session
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.targets import Target
+from benchmarks.report.synthetic_runs import with_histories, with_rows
 
 SUBJECTS = ("rows", "histories")
 OUTPUT = REPOSITORY / "results" / "bench-report.jsonl"
@@ -60,7 +59,7 @@ def _reports(subject: str, folder: Path, nodes: int, repeat: int, settings: dict
     seconds, memory = [], []
     for _ in range(repeat):
         begun = time.monotonic()
-        command = [str(Path(sys.executable).with_name("testbed")), "report", str(folder), "-o", str(page)]
+        command = [*command_line.command(), "report", str(folder), "-o", str(page)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import product
-from benchmarks.contenders import ContenderError
-from benchmarks.rows import Row
-from benchmarks.runs import watching
-from benchmarks.runs.watching import CONTROLLER, MARK, Watch
+from benchmarks.harness import command_line
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import Row
+from benchmarks.runs.watch import CONTROLLER, MARK, Watch
 
 FIRST = "to the first message"
 SHARE = "controller: CPU per 10 nodes"
@@ -33,7 +32,9 @@ def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row
             )
             if turn:
                 samples.append((_first_received(Path(directory, "run")) - begun) / 1e9)
-    yield Row("first", "testbed", FIRST, NODES, "s", tuple(samples), {"repeat": repeat, "command": product.command()})
+    yield Row(
+        "first", "testbed", FIRST, NODES, "s", tuple(samples), {"repeat": repeat, "command": command_line.command()}
+    )
 
 
 def _first_received(folder: Path) -> int:
@@ -43,7 +44,7 @@ def _first_received(folder: Path) -> int:
 
 
 def _command(directory: str, *arguments: str) -> None:
-    command = [*product.command(), "run", *arguments, "--output", f"{directory}/run"]
+    command = [*command_line.command(), "run", *arguments, "--output", f"{directory}/run"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     if done.returncode not in (0, 8):  # a busy machine degrades a run
         raise ContenderError(f"testbed run ended with code {done.returncode}: {done.stderr.strip()[:200]}")
@@ -64,7 +65,7 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
     mark = f"controller-{os.getpid()}-{time.monotonic_ns()}"
     settings = ["--set", f"messages={round(20 * seconds)}", "--set", f"over={seconds}s"]
     limits = ["--no-check", "--timeout", str(10 * seconds + 60), "--output", f"{directory}/run"]
-    command = [*product.command(), "run", f"star-{nodes}", "random", *settings, *limits]
+    command = [*command_line.command(), "run", f"star-{nodes}", "random", *settings, *limits]
     environment = {**os.environ, MARK: mark}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         watch = Watch(mark, process.pid)
@@ -78,5 +79,5 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
 
 def controller_share(watch: Watch) -> float:
     """Of a processor, while nodes were at work."""
-    used = watching.processor(watch.kinds()[CONTROLLER])
+    used = watch.processor(watch.kinds()[CONTROLLER])
     return (used[-1][1] - used[0][1]) / (used[-1][0] - used[0][0])

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from benchmarks.emp.host_programs import Quantiles, quantiles, warm_up
+from benchmarks.harness.host_programs import Quantiles, quantiles, warm_up
 from benchmarks.shared.processes import Process, agent
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Bell

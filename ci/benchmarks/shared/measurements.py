@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterator
 
-from benchmarks.contenders import ContenderError
-from benchmarks.emp.host_programs import PING, PONG, Pair, programs
-from benchmarks.links.clusters import Place
-from benchmarks.links.processors import RECEIVER, SENDER
-from benchmarks.links.traffic import Traffic
-from benchmarks.rows import Row
-from benchmarks.shared import alone, many
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.host_programs import PING, PONG, Pair, programs
+from benchmarks.harness.processors import RECEIVER, SENDER
+from benchmarks.harness.rows import Row
+from benchmarks.harness.traffic import Place, Traffic
+from benchmarks.shared import agent_round_trips, many_hosts
 from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
@@ -41,7 +40,7 @@ def alones(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     for turn in range(repeat + 1):
         for name, (spin, cpus, trips) in cases.items():
             progress(f"host, agent, host, {name}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
-            trip = alone.trips(spin, cpus, trips)
+            trip = agent_round_trips.trips(spin, cpus, trips)
             if turn:
                 for share in ("p50", *_SHARES):
                     found.setdefault((name, share), []).append(trip[share] / 1e9)
@@ -85,7 +84,7 @@ def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Pro
 def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[str, float]:
     """CPU: of the host process and, where it is another, of its agent."""
     chosen = programs("emp trip", Pair({}, {}, spin), count)
-    budget = alone.SPIN if spin else 0
+    budget = agent_round_trips.SPIN if spin else 0
     cpus = {PING: SENDER, PONG: RECEIVER}
     made = apart() if shared else None
     with agents(cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=cpus, shared=made) as run:
@@ -98,7 +97,7 @@ def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[
 def costs(hosts: int, progress: Progress) -> Iterator[Row]:
     """Of each host process that has attached and does nothing."""
     progress(f"{hosts} host processes that do nothing")
-    found = many.cost(hosts)
+    found = many_hosts.cost(hosts)
     for measure, value, unit in (
         (ATTACH, found.attach, "s"), (IN_AGENT, found.agent, "B"), (IN_HOST, found.own, "B"), (IDLE, found.idle, ""),
     ):  # fmt: skip
@@ -108,9 +107,9 @@ def costs(hosts: int, progress: Progress) -> Iterator[Row]:
 def fairness(hosts: int, seconds: float, progress: Progress) -> Iterator[Row]:
     """Of host processes that send as much as they can, on one NIC."""
     progress(f"{hosts} host processes send for {seconds:g} s")
-    counts = many.fair(hosts, seconds)
+    counts = many_hosts.fair(hosts, seconds)
     settings = {"seconds": seconds, "counts": counts}
-    yield Row("fair", SHARED, JAIN, hosts, "", (many.jain(counts),), settings)
+    yield Row("fair", SHARED, JAIN, hosts, "", (many_hosts.jain(counts),), settings)
     yield Row("fair", SHARED, MIN_SHARE, hosts, "", (min(counts) * len(counts) / sum(counts),), settings)
     yield Row("fair", SHARED, RATE, hosts, "/s", (sum(counts) / seconds,), settings)
 
@@ -118,7 +117,7 @@ def fairness(hosts: int, seconds: float, progress: Progress) -> Iterator[Row]:
 def tortured(messages: int, loss: float, every: float, progress: Progress) -> Iterator[Row]:
     """Three host processes on either node, one of them killed all the time."""
     progress(f"{messages} messages that count, while host processes are killed")
-    found = many.torture(messages, 3, loss, every)
+    found = many_hosts.torture(messages, 3, loss, every)
     settings = {"loss": loss, "seconds between kills": every, "host processes of a node": 3, **found}
     for measure, name, unit in ((COUNTED, "messages", ""), (WRONG, "wrong", ""), (KILLS, "kills", "")):
         yield Row("torture", SHARED, measure, 2, unit, (float(found[name]),), settings)

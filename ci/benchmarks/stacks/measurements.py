@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from benchmarks.contenders import ContenderError
-from benchmarks.links.processors import RECEIVER, SENDER
-from benchmarks.rows import REPOSITORY, Row
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.processors import RECEIVER, SENDER
+from benchmarks.harness.rows import REPOSITORY, Row
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import Endpoint, plug
 from protocols.mpi import emp as mpi

@@ -7,7 +7,6 @@ import os
 import pty
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -15,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import session
-from benchmarks.contenders import ContenderError
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
-from benchmarks.targets import Target
+from benchmarks.harness import command_line, session
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.targets import Target
 from testbed import Cluster, RunningCluster
 
 OUTPUT = REPOSITORY / "results" / "bench-top.jsonl"
@@ -43,7 +42,7 @@ def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]
         for width, height in SIZES:
             mine, its = pty.openpty()
             fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-            command = [str(Path(sys.executable).with_name("testbed")), "top", cluster.name]
+            command = [*command_line.command(), "top", cluster.name]
             surroundings = {**os.environ, "TERM": "xterm-256color"}
             top = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=surroundings)
             threading.Thread(target=_drain, args=(mine,), daemon=True).start()

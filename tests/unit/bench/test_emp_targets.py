@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.emp import measuring as m
+from benchmarks.emp import measurements as m
 from benchmarks.emp.targets import targets
-from benchmarks.rows import Row
+from benchmarks.harness.rows import Row
 
 
 def trips(contender: str, *samples: float, measure: str = m.TRIP) -> Row:

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from benchmarks.rows import Row
+from benchmarks.harness.rows import Row
 from benchmarks.runs.leaks import MIN, Sample, growth, more_at_least
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES
 from benchmarks.runs.targets import STEADY, leaks
-from benchmarks.runs.watching import NODES
+from benchmarks.runs.watch import NODES
 
 MEBIBYTE = 1 << 20
 SECONDS = 60

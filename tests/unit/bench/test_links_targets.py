@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from benchmarks.harness.rows import Row
 from benchmarks.links import relay, throughput
 from benchmarks.links.lateness import FRAME_LATE, TESTBED
 from benchmarks.links.relay import Trial, highest
 from benchmarks.links.targets import targets
-from benchmarks.rows import Row
 
 
 def row(subject: str, contender: str, measure: str, *samples: float) -> Row:

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.engine import models
 from benchmarks.engine.bench import PAIRS
 from benchmarks.engine.targets import CALLBACKS, CHAIN, ENGINE, MIN, PING_PONG, SIMPY, TIME_OUTS, targets
-from benchmarks.rows import Row
+from benchmarks.harness.rows import Row
 
 
 def row(contender: str, measure: str, *samples: float) -> Row:
