@@ -17,8 +17,8 @@ from tests.unit.protocols import synthetic_frames
 
 def teller(**more: object) -> tuple[FrameFormatter, ModuleType]:
     """Of the made-up frames, with more in their module."""
-    frames = ModuleType("synthetic_frames")
-    vars(frames).update({**vars(synthetic_frames), **more, "__name__": "synthetic_frames"})
+    frames = ModuleType(synthetic_frames.__name__)
+    vars(frames).update({**vars(synthetic_frames), **more})
     codec = ModuleType("synthetic_codec")
     exec(generate(frames, "the tests"), codec.__dict__)
     fields = standard_fields()

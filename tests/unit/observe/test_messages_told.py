@@ -147,8 +147,8 @@ KINDS = {
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    frames = ModuleType("synthetic_frames")
-    vars(frames).update({**vars(synthetic_frames), "__name__": "synthetic_frames", "KIND": "kind", "KINDS": KINDS})
+    frames = ModuleType(synthetic_frames.__name__)
+    vars(frames).update({**vars(synthetic_frames), "KIND": "kind", "KINDS": KINDS})
     codec = ModuleType("synthetic_codec")
     exec(generate(frames, "the tests"), codec.__dict__)
     fields = standard_fields()

@@ -294,10 +294,10 @@ def test_a_layer_that_no_codec_can_be_made_for_is_an_error_that_names_the_field(
 
 def test_a_beginning_that_not_all_frames_have_is_an_error() -> None:
     layers = synthetic_frames.Base, synthetic_frames.Call
-    assert "PREFIX is 'nothing', which is no field" in refused("synthetic_frames", *layers, PREFIX="nothing")
-    assert "id ends no beginning" in refused("synthetic_frames", *layers, PREFIX="id", CHECK="id")
+    assert "PREFIX is 'nothing', which is no field" in refused(synthetic_frames.__name__, *layers, PREFIX="nothing")
+    assert "id ends no beginning" in refused(synthetic_frames.__name__, *layers, PREFIX="id", CHECK="id")
 
 
 def test_a_length_that_two_layers_have_is_an_error() -> None:
     layers = synthetic_frames.Base, synthetic_frames.Call, synthetic_frames.More
-    assert "several layers have a field id" in refused("synthetic_frames", *layers, LENGTH="id")
+    assert "several layers have a field id" in refused(synthetic_frames.__name__, *layers, LENGTH="id")
