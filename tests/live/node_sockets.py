@@ -1,4 +1,4 @@
-"""Raw frames from inside nodes: packet sockets that were opened in their namespaces."""
+"""Sockets that are opened in nodes' namespaces: packet sockets with numbered frames, and what they tell of a NIC."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from testbed.cluster.running_cluster import RunningCluster
-from testbed.kernel import namespaces, syscalls
+from testbed import RunningCluster
+from testbed.kernel import namespaces, offloads, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.syscalls import CLONE_NEWNET, setns
 
 EVERY_PROTOCOL = 0x0003
 OURS = 0x88B5  # IEEE 802 local experimental EtherType 1
@@ -78,3 +80,23 @@ def wait_until_readable(found: socket.socket, deadline: float = 10) -> None:
 
 def numbers(frames: list[bytes]) -> list[int]:
     return [int.from_bytes(data[14:18], "big") for data in frames]
+
+
+def offloads_on(cluster: RunningCluster, node: str) -> bool | None:
+    def look() -> bool | None:
+        handle = os.open(cluster[node].namespace, os.O_RDONLY)
+        setns(handle, CLONE_NEWNET)
+        with socket.socket() as opened:
+            return offloads.on(opened.fileno(), cluster[node].layout.nics[0].name)
+
+    return in_child(look)
+
+
+def socket_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:
+    handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with namespaces.staying():
+            syscalls.setns(handle, syscalls.CLONE_NEWNET)
+            return make()
+    finally:
+        os.close(handle)

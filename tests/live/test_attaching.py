@@ -11,7 +11,7 @@ import pytest
 
 from testbed import Cluster, RunningCluster, TestbedError, attach
 from testbed.controller.runs.command_runs import run_commands
-from tests.live.test_runs_gone_wrong import offloads_on
+from tests.live.node_sockets import offloads_on
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

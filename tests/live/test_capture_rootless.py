@@ -13,12 +13,10 @@ from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.services import relay_client
 from testbed.kernel import userns
 from tests.live import node_sockets
-from tests.live.test_rootless import as_user, finish, home
+from tests.live.ordinary_user import as_user, finish
 from tests.sim.scapy_captures import captured
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
-
-__all__ = ["home"]  # a fixture
 
 # What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in ("testbed.observe.sniff.capture",):

@@ -35,7 +35,7 @@ from testbed.spec.fault_models import (
     Slow,
 )
 from testbed.spec.scenario import RandomFaults
-from tests.live.test_command import testbed as command
+from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -28,13 +28,12 @@ from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live.iproute2 import ping
 from tests.live.machine_state import eventually
-from tests.live.test_rootless import as_user, finish, home
+from tests.live.ordinary_user import as_user, finish
 from tests.live.traffic import relay_pid, supervisor_of, told
 from tests.requirements import ordinary_users_python
 
 __all__ = [
     "agents",
-    "home",
     "live_execution",
     "outages",
     "relay_client",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.test_command import testbed
+from tests.live.testbed_command import testbed
 
 PACKAGES = Path(__file__).parents[1] / "packages"
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]

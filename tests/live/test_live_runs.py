@@ -20,7 +20,7 @@ from testbed.observe.recorded import recorded
 from testbed.runtime.journal import UnwritableError
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.workloads.form import Comm, Node
-from tests.live.test_node_processes import offloads_on
+from tests.live.node_sockets import offloads_on
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -9,10 +9,10 @@ import pytest
 
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Program
+from tests.live.crossbar_runs import described
 from tests.live.machine_state import eventually
 from tests.live.mapper_agents import are_right, plug, tell
 from tests.live.source_routed_protocol import ETHERTYPE
-from tests.live.test_myrinet_live import described
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

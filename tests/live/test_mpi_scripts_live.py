@@ -11,7 +11,7 @@ import pytest
 import testbed
 from testbed import Cluster, RunningCluster
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
-from tests.live.test_command import testbed as command
+from tests.live.testbed_command import testbed as command
 from tests.sim.mpi_script_files import ours, written
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]

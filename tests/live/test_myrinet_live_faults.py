@@ -23,9 +23,9 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets
+from tests.live.crossbar_runs import PATIENCE, described, one, ran, reported, send_some
 from tests.live.machine_state import eventually
 from tests.live.source_routed_protocol import ETHERTYPE, CourierEndpoint, CourierPlug, deltas
-from tests.live.test_myrinet_live import PATIENCE, described, one, ran, reported, send_some
 from tests.live.traffic import relay_pid, told
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]

@@ -11,8 +11,8 @@ import pytest
 from testbed import Cluster
 from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
-from tests.live.test_command import refused
-from tests.live.test_command import testbed as command
+from tests.live.testbed_command import refused
+from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -22,7 +22,7 @@ from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import Store
 from testbed.cluster.services.service_kinds import command
 from testbed.controller.cluster_check import baseline, verdict
-from testbed.kernel import namespaces, processes, syscalls
+from testbed.kernel import namespaces, processes
 from testbed.kernel.children import in_child
 from testbed.runtime.calls import call
 from testbed.runtime.relay.orders import Places
@@ -34,11 +34,10 @@ from tests.live import node_sockets
 from tests.live.forked_children import background, changes_of, kill_after
 from tests.live.iproute2 import inside, ping
 from tests.live.machine_state import Machine, eventually, snapshot
-from tests.live.test_command import testbed
-from tests.live.test_rootless import as_user, finish, home
+from tests.live.node_sockets import socket_in
+from tests.live.ordinary_user import as_user, finish
+from tests.live.testbed_command import testbed
 from tests.live.traffic import between, carried, dump, relay_pid, report, supervisor_of, told
-
-__all__ = ["home"]  # a fixture of the rootless tests
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -66,16 +65,6 @@ def running(**impairment: str) -> Iterator[RunningCluster]:
 
 
 # What passes it
-
-
-def socket_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:
-    handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with namespaces.staying():
-            syscalls.setns(handle, syscalls.CLONE_NEWNET)
-            return make()
-    finally:
-        os.close(handle)
 
 
 @contextmanager

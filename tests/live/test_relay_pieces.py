@@ -26,12 +26,10 @@ from testbed.spec.layout import Impairment
 from tests.live.forked_children import background
 from tests.live.iproute2 import wire_path
 from tests.live.machine_state import eventually
-from tests.live.test_relay import socket_in
-from tests.live.test_rootless import as_user, finish, home
+from tests.live.node_sockets import socket_in
+from tests.live.ordinary_user import as_user, finish
 from tests.live.traffic import report
 from tests.unit.fates.wire_frames import fates_of, tcp
-
-__all__ = ["home"]  # a fixture of the rootless tests
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 

@@ -16,9 +16,7 @@ from testbed.cluster.records.state import Store
 from testbed.runtime import event_log
 from tests.live import node_sockets
 from tests.live.machine_state import eventually
-from tests.live.test_rootless import as_user, finish, home
-
-__all__ = ["home"]  # a fixture
+from tests.live.ordinary_user import as_user, finish
 
 COUNT = """
 import json, socket, struct, sys, time

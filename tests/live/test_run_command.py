@@ -13,8 +13,8 @@ import pytest
 
 from testbed.cli.documents import schema_of
 from testbed.observe.recorded import recorded
-from tests.live.test_command import TESTBED, refused
-from tests.live.test_command import testbed as command
+from tests.live.testbed_command import TESTBED, refused
+from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

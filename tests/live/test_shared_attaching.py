@@ -18,8 +18,8 @@ from testbed.cluster.records.status import status
 from testbed.errors import ConflictError, UnsupportedError
 from testbed.runtime import event_log
 from tests.live.machine_state import eventually
-from tests.live.test_command import TESTBED
-from tests.live.test_runs_gone_wrong import offloads_on
+from tests.live.node_sockets import offloads_on
+from tests.live.testbed_command import TESTBED
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

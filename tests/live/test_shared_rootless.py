@@ -10,12 +10,9 @@ import pytest
 import testbed
 from testbed import Cluster, share_nics
 from testbed.cluster.records.state import Store
-from tests.live.test_live_runs_rootless import registered
-from tests.live.test_rootless import as_user, finish, home
+from tests.live.ordinary_user import as_user, finish
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
-
-__all__ = ["home", "registered"]  # fixtures
 
 for _module in (
     "testbed.controller.nic_options",

@@ -22,7 +22,7 @@ from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from testbed.runtime.nodes.places import Here
 from tests.live.emp_exchange import SIZES, exchange
 from tests.live.machine_state import eventually
-from tests.live.test_command import testbed
+from tests.live.testbed_command import testbed
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -22,9 +22,9 @@ from testbed.kernel.processes import Identity
 from testbed.runtime import event_log
 from testbed.runtime.supervision import running_supervisor
 from tests.live.machine_state import eventually
+from tests.live.node_sockets import offloads_on
 from tests.live.reattaching_hosts import go_on, met, talking
-from tests.live.test_command import TESTBED, testbed
-from tests.live.test_runs_gone_wrong import offloads_on
+from tests.live.testbed_command import TESTBED, testbed
 from tests.live.traffic import supervisor_of
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]

@@ -10,9 +10,7 @@ import pytest
 
 from testbed import Cluster
 from tests.live.applications import test_http, test_iperf3, test_redis
-from tests.live.test_rootless import NOBODY, as_user, finish, home
-
-__all__ = ["home"]  # a fixture
+from tests.live.ordinary_user import NOBODY, as_user, finish
 
 pytestmark = [
     pytest.mark.requires("root", "userns", "curl", "iperf3", "redis-server", "redis-benchmark"),
