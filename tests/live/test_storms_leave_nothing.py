@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.harness.rows import Row
 from benchmarks.runs.leaks import MIN
+from benchmarks.runs.process_watch import MARK, Watch
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG, Storm, gained, remains, rows, watched
 from benchmarks.runs.storm import machine as machine_now
 from benchmarks.runs.targets import STEADY, leaks
-from benchmarks.runs.watch import MARK, Watch
 
 LEAKING = """
 import ctypes, os, sys, time

@@ -11,7 +11,8 @@ from pathlib import Path
 from benchmarks.harness import command_line
 from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.rows import Row
-from benchmarks.runs.watch import CONTROLLER, MARK, Watch
+from benchmarks.runs import process_watch
+from benchmarks.runs.process_watch import CONTROLLER, MARK, Watch
 
 FIRST = "to the first message"
 SHARE = "controller: CPU per 10 nodes"
@@ -79,5 +80,5 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
 
 def controller_share(watch: Watch) -> float:
     """Of a processor, while nodes were at work."""
-    used = watch.processor(watch.kinds()[CONTROLLER])
+    used = process_watch.processor(watch.kinds()[CONTROLLER])
     return (used[-1][1] - used[0][1]) / (used[-1][0] - used[0][0])

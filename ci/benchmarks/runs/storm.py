@@ -13,9 +13,10 @@ from typing import Any
 
 from benchmarks.harness.contenders import NAMES, ContenderError
 from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.runs import process_watch
 from benchmarks.runs.first_message import SHARE, controller_share
 from benchmarks.runs.leaks import Growth, growth, more_at_least
-from benchmarks.runs.watch import MARK, Watch
+from benchmarks.runs.process_watch import MARK, Watch
 
 KERNEL, RELAY = "losses by the kernel", "losses by the relay"
 MESSAGES, TOOK, WRONG, LEFT = "messages received", "time", "lost or twice", "left behind"
@@ -138,7 +139,7 @@ def _inhabited() -> set[int]:
 def gained(watch: Watch) -> dict[str, tuple[Growth, float]]:
     """By kind of process: the memory that all of it has gained in the second half, and descriptors."""
     return {
-        kind: (growth(watch.memory(rounds)), more_at_least(watch.descriptors(rounds)))
+        kind: (growth(process_watch.memory(rounds)), more_at_least(process_watch.descriptors(rounds)))
         for kind, rounds in watch.kinds().items()
     }
 

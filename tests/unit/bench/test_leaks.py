@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.harness.rows import Row
 from benchmarks.runs.leaks import MIN, Sample, growth, more_at_least
+from benchmarks.runs.process_watch import NODES
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES
 from benchmarks.runs.targets import STEADY, leaks
-from benchmarks.runs.watch import NODES
 
 MEBIBYTE = 1 << 20
 SECONDS = 60
